@@ -1,4 +1,4 @@
-"""CPU seconds and peak memory of training steps."""
+"""CPU time and peak memory of training steps."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CLEAR = Path("/proc/self/clear_refs")
 
 @dataclass
 class StepCosts:
-    """Seconds of each step, and the most bytes that it added to the memory in use."""
+    """Seconds of each step, and its peak memory above the memory in use before it, in bytes."""
 
     seconds: list[float] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
 
     def begin(self) -> None:
-        LIBC.malloc_trim(0)  # free memory goes back to the system
+        LIBC.malloc_trim(0)  # returns free memory to the system
         CLEAR.write_text("5")  # resets the peak
         self.held, self.began = memory("VmRSS"), clock()
 

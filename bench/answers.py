@@ -1,12 +1,12 @@
-"""Answer rules against people: what each rule accepts, and what human judges say about it.
+"""Compare answer rules with human verdicts.
 
     python bench/answers.py ../shared/data/graders/evouna_nq_human_verdicts.json
     python bench/answers.py FILE --judge-url http://127.0.0.1:8000/v1 --judge-model NAME --limit 200
 
 FILE is EVOUNA-NQ (Wang et al. 2023, "Evaluating Open-QA Evaluation"): questions of Natural
-Questions, the answers of five models, and human verdicts. Left out are questions that its authors
-call improper, and answers that are missing or without a verdict. A rule that accepts nothing has no
-precision. Cohen's kappa is agreement beyond what two judges with these rates would reach by chance.
+Questions, the answers of five models, and human verdicts. Questions that its authors call improper,
+missing answers, and answers without a verdict are excluded. A rule that accepts nothing has no
+precision. Cohen's kappa is the agreement beyond chance agreement of two judges with these rates.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODELS = ("fid", "gpt35", "chatgpt", "gpt4", "newbing")
 
 @dataclass(frozen=True)
 class Case:
-    """An answer of a model and whether people accept it."""
+    """An answer of a model, and the human verdict."""
 
     task: Task
     answer: str
@@ -38,7 +38,7 @@ class Case:
 
 
 def read_cases(path: Path, limit: int | None = None) -> dict[str, list[Case]]:
-    """The cases of every model, of the first `limit` questions that are usable at all."""
+    """Return the cases by model, of the first `limit` usable questions."""
     cases: dict[str, list[Case]] = {model: [] for model in MODELS}
     with raise_read_errors(path, "give the file EVOUNA-NQ"):
         rows = [row for row in json.loads(path.read_text("utf-8")) if not row["improper"]][:limit]
@@ -52,8 +52,8 @@ def read_cases(path: Path, limit: int | None = None) -> dict[str, list[Case]]:
 
 
 def bag_of_words(prediction: str, golds: Sequence[str]) -> bool:
-    """What the published code of AutoCoA counts as exact, for contrast only: equal, or 70 % of the
-    gold words in any order, but never where one text contains the other."""
+    """Return whether the published code of AutoCoA counts an answer as exact, only for comparison:
+    equal, or 70 % of the gold words in any order, but never if one text contains the other."""
 
     def passes(predicted: str, gold: str) -> bool:
         if predicted == gold:
@@ -78,7 +78,7 @@ RULES: Mapping[str, Callable[[str, Sequence[str]], bool]] = {
 
 @dataclass(frozen=True)
 class Agreement:
-    """A rule (rows) against people (columns)."""
+    """Confusion matrix of a rule (rows) and people (columns)."""
 
     both: int
     rule_only: int
@@ -87,7 +87,7 @@ class Agreement:
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[bool, bool]]) -> Agreement:
-        """From (accepted by the rule, accepted by people)."""
+        """Count pairs of (accepted by the rule, accepted by people)."""
         order = ((True, True), (True, False), (False, True), (False, False))
         return cls(*(list(pairs).count(pair) for pair in order))
 
@@ -110,7 +110,7 @@ class Agreement:
 
     @property
     def kappa(self) -> float:
-        """Cohen 1960: (p_o - p_e) / (1 - p_e)."""
+        """Cohen's kappa (1960): (p_o - p_e) / (1 - p_e)."""
         rule, people = self.both + self.rule_only, self.both + self.people_only
         chance = (rule * people + (self.n - rule) * (self.n - people)) / self.n**2
         return (self.accuracy - chance) / (1 - chance)
@@ -121,7 +121,7 @@ class Agreement:
 
 
 async def ask_judge(judge: JudgeReward, cases: Sequence[Case]) -> tuple[Agreement, int]:
-    """A judge's agreement on what it could judge, and how many cases it could not."""
+    """Return the agreement of a judge on the cases that it judged, and the number of others."""
     asked = (judge.score_trajectory(Trajectory(case.task, answer=case.answer)) for case in cases)
     said = zip(await asyncio.gather(*asked), cases, strict=True)
     graded = [(score == 1, case.accepted) for score, case in said if score is not None]
@@ -137,15 +137,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("file", type=Path)
-    parser.add_argument("--limit", type=int, help="questions, the first of the file")
-    parser.add_argument("--judge-url", help="also measure the judge behind this endpoint")
-    parser.add_argument("--judge-model", help="its name there")
+    parser.add_argument("--limit", type=int, help="number of questions, from the start of the file")
+    parser.add_argument("--judge-url", help="also measure the judge at this endpoint")
+    parser.add_argument("--judge-model", help="name of the judge's model")
     parser.add_argument("--votes", type=int, default=3)
-    parser.add_argument("--cache", type=Path, help="a file that keeps the judge's replies")
+    parser.add_argument("--cache", type=Path, help="cache file of the judge's replies")
     options = parser.parse_args()
     cases = read_cases(options.file, options.limit)
 
-    print("Each cell: accuracy, precision and recall of accepting, Cohen's kappa.\n")
+    print("Each cell: accuracy, precision, recall, Cohen's kappa.\n")
     print_row("rule", MODELS)
     print("|---" * (len(MODELS) + 1) + "|")
     print_row("answers (accepted by people)", [

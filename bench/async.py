@@ -1,10 +1,10 @@
-"""Reinforcement learning with a slow search, in turns and asynchronously: speed and exact match.
+"""Measure speed and exact match of synchronous and asynchronous RL with a slow search.
 
     python bench/async.py RUN [RUN ...] --staleness 0 --staleness 2 [--steps 60] [--picture PNG]
 
 Each RUN is a finished run of `autocoa-mini`. Its stage rl2 is trained again from the model of rl1,
-with a search server on the loopback whose answers take time: log-normal, with a median of 0.2 s and
-a 99th percentile of 5 s. What is complete in the folder `--out` is not run again.
+with a local search server whose latency is log-normal, with a median of 0.2 s and a 99th percentile
+of 5 s. Complete runs in the folder `--out` are not repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.server import create_app
 from fieldcraft.tools.serving import serve_in_thread
 
-MEDIAN, LONG = 0.2, 5.0  # seconds of a call: the median, and the 99th percentile
+MEDIAN, LONG = 0.2, 5.0  # seconds of a call: median and 99th percentile
 NORMAL_99 = 2.326348  # the 99th percentile of the standard normal distribution
 SIGMA = math.log(LONG / MEDIAN) / NORMAL_99
 STAGE = "rl2"
@@ -46,7 +46,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Slow:
-    """An ASGI application whose answers take time."""
+    """An ASGI application with a delay before its responses."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -55,12 +55,12 @@ class Slow:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Send) -> None:
         if scope["type"] == "http":
             await asyncio.sleep(self.rng.lognormvariate(math.log(MEDIAN), SIGMA))
-        with suppress(ClientDisconnect):  # of a rollout that was given up
+        with suppress(ClientDisconnect):  # of an abandoned rollout
             await self.app(scope, receive, send)
 
 
 def port_of(folder: Path) -> int:
-    """Where a run that is to be resumed expects its server; 0: it has not begun."""
+    """Return the server port that a run expects when it is resumed; 0 for a new run."""
     recipe = folder / "recipe.json"
     if not recipe.exists():
         return 0
@@ -68,7 +68,7 @@ def port_of(folder: Path) -> int:
 
 
 def train(run: Path, staleness: int, steps: int, out: Path) -> Path:
-    """Train the stage again, in a process of its own; returns the folder of the run."""
+    """Train the stage again in a separate process, and return the folder of the run."""
     folder = out / f"{run.name}-staleness-{staleness}"
     if (folder / "evaluations" / f"{STAGE}.json").exists():
         return folder
@@ -79,7 +79,7 @@ def train(run: Path, staleness: int, steps: int, out: Path) -> Path:
         del (
             stage["sampler_is_cap"],
             stage["sampler_reject"],
-        )  # what is usual for asynchronous stages
+        )  # set to the defaults of asynchronous stages
     recipe |= {"model": str((run / "rl1" / "model").resolve()), "stages": {STAGE: stage}}
     recipe["evaluation"] |= {"workflows": [], "splits": {"heldout": 300}, "periodic": None}
     out.mkdir(parents=True, exist_ok=True)
@@ -94,8 +94,8 @@ def train(run: Path, staleness: int, steps: int, out: Path) -> Path:
 
 
 def measure(folder: Path, rollouts: int) -> dict[str, float]:
-    """Of a run: rollouts a second that were trained on, staleness, and exact match on held-out
-    questions."""
+    """Return trained rollouts per second, staleness, and exact match on held-out questions of a
+    run."""
     rows = MetricsLog(folder / STAGE / "metrics.jsonl").read_rows()
     report = json.loads((folder / "report.json").read_text())
     dropped = sum(row.get("rollouts_dropped", 0) for row in rows)
@@ -111,7 +111,7 @@ def measure(folder: Path, rollouts: int) -> dict[str, float]:
 
 
 def draw(points: dict[str, list[tuple[float, float]]], picture: Path) -> None:
-    """Exact match against staleness: a line for each run, and their mean."""
+    """Draw exact match against staleness: a line per run, and their mean."""
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 8}):
         figure = Figure(figsize=(5, 3), layout="constrained", dpi=110)
         axes = figure.subplots()
@@ -119,7 +119,7 @@ def draw(points: dict[str, list[tuple[float, float]]], picture: Path) -> None:
             axes.plot(*np.array(sorted(of_run)).T, "o-", alpha=0.5, linewidth=0.8, label=name)
         mean = np.array([sorted(of_run) for of_run in points.values()]).mean(axis=0)
         axes.plot(*mean.T, "k-", linewidth=1.8, label="mean")
-        axes.set(xlabel="versions that a token is old, mean", ylabel="exact match, held-out")
+        axes.set(xlabel="mean staleness of a token, versions", ylabel="exact match, held-out")
         axes.legend(frameon=False)
         figure.savefig(picture)
 
@@ -133,9 +133,9 @@ def main(
 ) -> None:
     for run in runs:
         if not (run / "rl1" / "model").is_dir() or not (run / "index").is_dir():
-            raise typer.BadParameter(f"{run} is no finished run of autocoa-mini.")
+            raise typer.BadParameter(f"{run} is not a finished run of autocoa-mini.")
     print(
-        "| run | max_staleness | s a step | rollouts/s | of turns | staleness | dropped | clipped"
+        "| run | max_staleness | s/step | rollouts/s | ratio | staleness | dropped | clipped"
         " | EM |\n|---|---|---|---|---|---|---|---|---|"
     )
     points: dict[str, list[tuple[float, float]]] = {}

@@ -1,12 +1,13 @@
-"""What writing the checkpoints of ranks costs training.
+"""Measure the cost of writing the checkpoints of ranks during training.
 
     python bench/checkpoint.py [--ranks 2] [--features 256] [--layers 4] [--words 4000]
                                [--steps 10] [--every 25] [--rounds 5]
 
-The ranks are processes of this machine, over gloo. Rounds of `steps` steps of supervised training
-take turns: without a checkpoint; with one that is begun before the first step and written while the
-others run; and with one that is waited for. A round ends when its checkpoint is complete. Printed
-are the medians, and what a checkpoint every `every` steps adds to the time of training.
+The ranks are local processes that communicate over gloo. Rounds of `steps` steps of supervised
+training alternate: without a checkpoint; with a checkpoint that is started before the first step
+and written during the steps; and with a checkpoint that is awaited first. A round ends when its
+checkpoint is complete. The output has the medians, and the additional training time for a
+checkpoint every `every` steps.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from fieldcraft.train.sharding.trainer import ShardedTrainer
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from rank_processes import Pool
 
-KINDS = ("none", "beside", "waited for")
+KINDS = ("none", "concurrent", "awaited")
 
 
 def write_model(folder: Path, features: int, layers: int, words: int) -> int:
-    """A random model in a folder; returns its number of parameters."""
+    """Write a random model to a folder, and return its number of parameters."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=words,
@@ -55,7 +56,7 @@ def write_model(folder: Path, features: int, layers: int, words: int) -> int:
 
 
 def make_units(words: int) -> list[SampleUnit]:
-    """8 texts of 256 tokens, all of them trained."""
+    """Return 8 texts of 256 tokens, all of them trained."""
     rng = np.random.default_rng(0)
     ones, zeros = np.ones(256, np.float32), np.zeros(256, np.float32)
     ones[0] = 0
@@ -67,11 +68,11 @@ def make_units(words: int) -> list[SampleUnit]:
 def seconds(
     trainer: ShardedTrainer, units: list[SampleUnit], steps: int, kind: str, folder: Path
 ) -> float:
-    """Of so many steps with the checkpoint, until it is complete."""
+    """Return the seconds of the steps and the checkpoint, until it is complete."""
     start = time.perf_counter()
     if kind != "none":
         trainer.save(folder, None, {})
-    if kind == "waited for":
+    if kind == "awaited":
         trainer.wait_for_saves()
     for _ in range(steps):
         trainer.step(units, CrossEntropyLoss(), 8 * 255.0)
@@ -101,11 +102,11 @@ def main(
                 for kind in KINDS:
                     target = folder / f"{kind}-{number}"
                     found[kind].append(seconds(trainer, units, steps, kind, target))
-            size = sum(f.stat().st_size for f in (folder / "beside-0").iterdir())
+            size = sum(f.stat().st_size for f in (folder / "concurrent-0").iterdir())
     pool.close()
     medians = {kind: statistics.median(times) for kind, times in found.items()}
     step = medians["none"] / steps
-    print(f"{parameters / 1e6:.1f}M parameters, {ranks} ranks, {size / 1e6:.0f} MB a checkpoint")
+    print(f"{parameters / 1e6:.1f}M parameters, {ranks} ranks, {size / 1e6:.0f} MB per checkpoint")
     for kind, times in found.items():
         extra = medians[kind] - medians["none"]
         print(

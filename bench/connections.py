@@ -1,10 +1,10 @@
-"""What clients that misbehave cost a served agent: silent ones, slow ones, and a disk that is full.
+"""Measure a served agent with misbehaving clients, silent or slow ones, and with a full disk.
 
     python bench/connections.py runs/autocoa-mini [--silent 10000] [--slow 1000]
 
-Starts `fieldcraft serve agent` and asks it one question after the other: with nobody else there,
-beside connections that say nothing, beside clients that send a byte of their headers each second,
-and while its files may not grow. Linux only: it reads /proc, and sets a limit of the server's.
+It starts `fieldcraft serve agent` and asks one question after the other: without other clients,
+with connections that send nothing, with clients that send one byte of their headers per second, and
+with files that cannot grow. Linux only: it reads /proc and sets a resource limit of the server.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from urllib.parse import urlsplit
 import httpx
 import typer
 
-ASKED = 20  # questions a scene
+ASKED = 20  # questions per scene
 QUESTION = "Who is the employer of Bral Kur?"
 
 
 class Server:
-    """A served agent in a process of its own, and what it says of itself."""
+    """A served agent in a separate process, and its resource usage."""
 
     def __init__(self, model: Path, record: Path) -> None:
         command = [sys.executable, "-m", "fieldcraft", "serve", "agent", "--model", str(model)]
@@ -39,7 +39,7 @@ class Server:
         self.model = httpx.get(f"{self.url}/v1/models", timeout=300).json()["data"][0]["id"]
 
     def memory(self) -> int:
-        """Mebibytes that are resident."""
+        """Return the resident memory in MiB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) // 1024
 
@@ -47,7 +47,7 @@ class Server:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     async def ask(self, client: httpx.AsyncClient) -> str:
-        """The id of an answer."""
+        """Ask the question, and return the id of the answer."""
         body = {"model": self.model, "messages": [{"role": "user", "content": QUESTION}]}
         answer = await client.post(f"{self.url}/v1/chat/completions", json=body, timeout=300)
         answer.raise_for_status()
@@ -55,13 +55,13 @@ class Server:
 
 
 async def silent(host: str, port: int) -> asyncio.StreamWriter:
-    """A connection that says nothing."""
+    """Open a connection that sends nothing."""
     _, writer = await asyncio.open_connection(host, port)
     return writer
 
 
 async def slow(host: str, port: int) -> None:
-    """A client that sends a byte of its headers each second, and comes again when it is cut off."""
+    """Send one byte of the headers per second, and reconnect when the connection is closed."""
     while True:
         with contextlib.suppress(OSError):
             reader, writer = await asyncio.open_connection(host, port)
@@ -73,7 +73,7 @@ async def slow(host: str, port: int) -> None:
 
 
 async def scene(name: str, server: Server) -> None:
-    """Ask, and print a row of the table."""
+    """Ask the questions, and print a row of the table."""
     times = []
     async with httpx.AsyncClient() as client:
         for _ in range(ASKED):
@@ -88,7 +88,7 @@ async def scene(name: str, server: Server) -> None:
 
 
 async def full_disk(server: Server, record: Path) -> None:
-    """Let no file of the server grow, ask and judge an answer, and look at what it has written."""
+    """Prevent files of the server from growing, send requests, and check the files."""
     files = sorted(record.iterdir())
     async with httpx.AsyncClient() as client:
         known = await server.ask(client)
@@ -105,17 +105,17 @@ async def full_disk(server: Server, record: Path) -> None:
         lost = await client.get(f"{server.url}/metrics")
     unrecorded = next(x for x in lost.text.splitlines() if x.startswith("fieldcraft_agent_unrec"))
     print(f"\nfull disk: answered; feedback {refused.status_code}, {accepted.status_code} after it")
-    print(f"files end with whole lines: {whole}; {unrecorded}")
+    print(f"files end with complete lines: {whole}; {unrecorded}")
 
 
 async def measure(server: Server, record: Path, count: int, dripping: int) -> None:
     where = urlsplit(server.url)
     host, port = str(where.hostname), int(where.port or 0)
     async with httpx.AsyncClient() as client:
-        await server.ask(client)  # the engine is ready then
-    print("| beside | descriptors | resident MiB | answer in ms, median | longest |")
+        await server.ask(client)  # waits until the engine is ready
+    print("| concurrent load | descriptors | resident MiB | median ms per answer | maximum |")
     print("|---|---|---|---|---|")
-    await scene("nobody", server)
+    await scene("none", server)
     writers = [await silent(host, port) for _ in range(count)]
     await scene(f"{count:,} silent connections", server)
     for writer in writers:

@@ -1,10 +1,10 @@
-"""What the local engine gains over a plain generate loop, and what a slow tool costs it.
+"""Compare the local engine with a plain generate loop, and measure the cost of a slow tool.
 
     python bench/engine.py [--device cpu] [--threads 2] [--repeats 5]
 
-The model is a random Qwen3 of the size that the worlds are learned with. Rollouts mimic search:
-a prompt of about 20 tokens shared by a group of 8, two or three turns of about 15 tokens and
-observations of about 30 between them. Lengths are drawn once, so every contender does the same.
+The model is a random Qwen3 of the size that learns the worlds. Rollouts mimic search: a prompt of
+about 20 tokens shared by a group of 8, two or three turns of about 15 tokens, and observations of
+about 30 tokens between them. Lengths are sampled once, so all contenders do the same work.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from fieldcraft.sampling import SamplingParams
 VOCABULARY = 350
 GROUP = 8
 GREEDY = {"do_sample": False}
-# As reinforcement learning needs it, and as the engine does it: with log-probabilities.
+# With log-probabilities, as in the engine, because reinforcement learning needs them.
 SAMPLED = {"do_sample": True, "temperature": 1.0, "top_k": 0, "output_logits": True}
 
 
 class Decimal:
-    """A tokenizer that writes ids as numbers: nothing here depends on text."""
+    """A tokenizer that renders ids as numbers: nothing here depends on text."""
 
     eos_token_id = 0
     chat_template = None
@@ -46,7 +46,7 @@ class Decimal:
 
 @dataclass(frozen=True)
 class Script:
-    """The outer course of a rollout: what is given and how long each turn is."""
+    """Script of a rollout: given tokens, and lengths of turns."""
 
     prompt: list[int]
     turns: list[int]  # tokens sampled in each turn
@@ -81,7 +81,7 @@ def make_model(device: str) -> Qwen3ForCausalLM:
         tie_word_embeddings=True,
         initializer_range=0.2,  # so that greedy continuations are not all the same token
         bos_token_id=None,
-        eos_token_id=None,  # turns end where the script says
+        eos_token_id=None,  # the script determines the end of turns
         pad_token_id=0,
     )
     return Qwen3ForCausalLM(config).eval().to(device)
@@ -90,7 +90,7 @@ def make_model(device: str) -> Qwen3ForCausalLM:
 def with_generate(
     model: PreTrainedModel, scripts: list[Script], batch: int, **options: Any
 ) -> list[list[int]]:
-    """Batches of rollouts, turn by turn, left-padded, history computed again in every turn."""
+    """Sample batches of rollouts turn by turn, left-padded, with the history computed again."""
     histories = []
     for first in range(0, len(scripts), batch):
         chosen = scripts[first : first + batch]
@@ -137,10 +137,10 @@ async def with_engine(
 def alternating_seconds(
     runs: dict[str, Callable[[], list[list[int]]]], repeats: int
 ) -> dict[str, list[float]]:
-    """Each in turn, so that a machine that is busy for a while slows all of them."""
+    """Alternate the contenders, so that temporary load of the machine affects all of them."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
-        run()  # allocations and choices of kernels are not measured
+        run()  # excludes allocations and the selection of kernels
     for _ in range(repeats):
         for name, run in runs.items():
             began = time.perf_counter()
@@ -150,7 +150,7 @@ def alternating_seconds(
 
 
 def median_seconds(run: Callable[[], object], repeats: int) -> float:
-    run()  # allocations and choices of kernels are not measured
+    run()  # excludes allocations and the selection of kernels
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -169,7 +169,7 @@ def main(device: str = "cpu", threads: int = 2, repeats: int = 5) -> None:
         return asyncio.run(with_engine(engine, scripts[:count], temperature, tool_seconds))
 
     print(f"{device}, {threads} threads, torch {torch.__version__}, median of {repeats} runs\n")
-    print("| rollouts at once | contender | tokens/s | slowest, fastest |\n|---|---|---|---|")
+    print("| concurrent rollouts | contender | tokens/s | slowest, fastest |\n|---|---|---|---|")
     for count in (32, 128, 256):
         sampled = sum(sum(script.turns) for script in scripts[:count])
         contenders: dict[str, Callable[[], list[list[int]]]] = {
@@ -188,14 +188,14 @@ def main(device: str = "cpu", threads: int = 2, repeats: int = 5) -> None:
             print(f"| {count} | {name} | {sampled / median:,.0f} | {spread} |")
     pairs = zip(with_generate(model, scripts, 32, **GREEDY), engine_run(256, 0.0), strict=True)
     same = sum(ids == expected for expected, ids in pairs)
-    print(f"\n{same} of 256 greedy rollouts are the same token by token.\n")
+    print(f"\n{same} of 256 greedy rollouts have identical tokens.\n")
 
     calls = max(len(script.observations) for script in scripts[:16])
     immediate = median_seconds(lambda: engine_run(16, 1.0), repeats)
     slow = median_seconds(lambda: engine_run(16, 1.0, tool_seconds=0.5), repeats)
     print(f"| 16 rollouts, up to {calls} tool calls | seconds |\n|---|---|")
-    print(f"| the tool answers at once | {immediate:.2f} |\n| after 0.5 s | {slow:.2f} |")
-    print(f"| lost to waiting beyond the calls themselves | {slow - immediate - 0.5 * calls:.2f} |")
+    print(f"| the tool responds immediately | {immediate:.2f} |\n| after 0.5 s | {slow:.2f} |")
+    print(f"| additional waiting, besides the calls | {slow - immediate - 0.5 * calls:.2f} |")
 
 
 if __name__ == "__main__":

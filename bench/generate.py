@@ -1,13 +1,12 @@
-"""Sampling by the local engine beside `generate` of transformers, on the same model and prompts.
+"""Compare sampling by the local engine with `generate` of transformers, on the same prompts.
 
     python bench/generate.py [--rows 8] [--context 2048] [--new 64] [--shared]
                              [--features 256] [--layers 6] [--words 8192]
                              [--dtype float32|bfloat16] [--threads 1] [--repeats 3]
 
-All rows have CONTEXT tokens of their own, or the same with `--shared`, and sample NEW tokens,
-without an end. The two take turns, and each turn has new prompts. `first token` is the time for one
-token of each row, `others` that for the rest. Seconds are those of the CPUs, on a GPU those of the
-clock.
+All rows have CONTEXT tokens, separate ones or with `--shared` the same ones, and sample NEW tokens
+without an end token. The two alternate, with new prompts in each round. `first token` is the time
+for one token of each row, `others` the time for the rest. Seconds are CPU time, on a GPU wall time.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def main(
         "fieldcraft": lambda prompts, count: by_engine(engine, prompts, count),
     }
     seconds: dict[tuple[str, int], list[float]] = {}
-    for round_ in range(1 + repeats):  # the first is not counted
+    for round_ in range(1 + repeats):  # the first round is not counted
         for count in (1, new):
             for name, way in ways.items():
                 prompts = rng.integers(1, words, (1 if shared else rows, context))
@@ -97,8 +96,8 @@ def main(
                 way(np.repeat(prompts, rows // len(prompts), 0), count)
                 if round_:
                     seconds.setdefault((name, count), []).append(clock() - began)
-    print(f"{rows} rows, {'one' if shared else 'each a'} context of {context}, {new} new, {dtype}")
-    print("| | first token | others | all | of ours |\n|---|---|---|---|---|")
+    print(f"{rows} rows, {'shared' if shared else 'own'} context of {context}, {new} new, {dtype}")
+    print("| | first token | others | total | ratio to fieldcraft |\n|---|---|---|---|---|")
     found = {each: median(taken) for each, taken in seconds.items()}
     for name in ways:
         first, whole = found[name, 1], found[name, new]

@@ -1,17 +1,17 @@
-"""What graders say where the verdict is known: gold solutions, and cases from tests of others.
+"""Check graders on known verdicts: gold solutions, and test cases of other projects.
 
     python bench/graders.py ../shared/data/math/math500.json ../shared/data/code/mbpp_974.jsonl
 
-A FILE is one of these, and its fields say which:
+A FILE is one of the following, detected by its fields:
 
-- questions with gold answers: the reward `math` grades each answer in a box. So it is not equal as
-  text, and Math-Verify has to read it;
+- questions with gold answers: the reward `math` grades each answer in a box. The box makes it
+  different as text, so Math-Verify has to parse it;
 - HumanEval or MBPP: the reward `unit_tests` runs each gold program in the sandbox;
-- cases of Math-Verify's tests (gold, pred, expected), or OlympiadBench's (GT, Ans): the reward
-  `math`, and beside it Math-Verify called directly.
+- test cases of Math-Verify (gold, pred, expected) or OlympiadBench (GT, Ans): the reward `math`,
+  and Math-Verify called directly for comparison.
 
-Each row has how many items there are and how many have the verdict they should have. All others are
-listed below the table.
+Each row has the number of items and the number with the expected verdict. All others are listed
+below the table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ AT_ONCE = 8
 
 @dataclass(frozen=True)
 class Case:
-    """An answer, and whether it is right."""
+    """An answer, and its expected verdict."""
 
     task: Task
     answer: str
@@ -46,7 +46,7 @@ class Case:
 
 
 def read_cases(path: Path) -> list[Case]:
-    """Raises UserError for a file of another kind."""
+    """Read the cases of a file. Raises UserError for a file of another kind."""
     found = [record for _, record in read_records(path)]
     match found[0] if found else {}:
         case {"gold": _, "pred": _, "expected": _}:
@@ -67,19 +67,19 @@ def read_cases(path: Path) -> list[Case]:
 
 
 def gold_solution(task: Task, record: Record) -> str:
-    """Raises UserError for a task without one."""
+    """Return the gold solution of a task. Raises UserError if it has none."""
     match record:
         case {"prompt": str(prompt), "canonical_solution": str(body)}:
             return prompt + body
         case {"code": str(code)}:
             return code
     if not task.answers:
-        raise UserError(f"the task '{task.id}' has no gold solution; give another file.")
+        raise UserError(f"the task '{task.id}' has no gold solution: give another file.")
     return f"\\boxed{{{task.answers[0]}}}"
 
 
 async def grade(reward: AsyncReward, cases: list[Case]) -> list[float | None]:
-    """The score of every case."""
+    """Return the scores of all cases."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(case: Case) -> float | None:
@@ -91,12 +91,12 @@ async def grade(reward: AsyncReward, cases: list[Case]) -> list[float | None]:
 
 
 def directly(cases: list[Case]) -> list[float | None]:
-    """What Math-Verify says, called as its documentation shows."""
+    """Return the scores of Math-Verify, called as in its documentation."""
     return [float(verify(parse(c.task.answers[0]), parse(c.answer))) for c in cases]
 
 
 def row(name: str, grader: str, cases: list[Case], scores: list[float | None]) -> Iterator[str]:
-    """A row of the table, and a line for each case with another verdict than it should have."""
+    """Yield a row of the table, and a line for each case with an unexpected verdict."""
     others = [(c, score) for c, score in zip(cases, scores, strict=True) if score != float(c.right)]
     good = len(cases) - len(others)
     yield f"| {name} | {grader} | {len(cases)} | {good} | {good / len(cases):.2%} |"
@@ -104,7 +104,7 @@ def row(name: str, grader: str, cases: list[Case], scores: list[float | None]) -
         gold = f"gold {case.task.answers[0]!r}, " if case.task.answers else ""
         yield (
             f"{name}, {case.task.id}, {grader}: {score} for {gold}answer {case.answer[:120]!r},"
-            f" should be {float(case.right)}"
+            f" expected {float(case.right)}"
         )
 
 
@@ -113,10 +113,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("file", type=Path, nargs="+")
-    parser.add_argument("--limit", type=int, help="items of each file, the first")
+    parser.add_argument("--limit", type=int, help="number of items of each file, from the start")
     options = parser.parse_args()
     logging.getLogger("math_verify").setLevel(logging.ERROR)
-    print("| file | grader | items | as it should be | share |\n|---|---|---|---|---|", flush=True)
+    print("| file | grader | items | as expected | share |\n|---|---|---|---|---|", flush=True)
     notes: list[str] = []
     for path in options.file:
         cases = read_cases(path)[: options.limit]

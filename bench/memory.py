@@ -1,10 +1,10 @@
-"""Peak memory of a training step, measured and as `fieldcraft check` estimates it.
+"""Compare measured peak memory of a training step with the estimate of `fieldcraft check`.
 
     python bench/memory.py [--features 384] [--layers 6] [--words 8192] [--tokens 2048]
 
-Each case takes two optimiser steps in a process of its own, on the CPU: supervised ones, or ones of
-reinforcement learning with a reference for its KL. The model is a random Qwen2; texts of 512 tokens
-fill a micro-batch. Products in bfloat16 take minutes on a CPU that has no instructions for them.
+Each case runs two optimiser steps in a separate process on the CPU: supervised steps, or steps of
+reinforcement learning with a reference model for the KL. The model is a random Qwen2; texts of 512
+tokens fill a micro-batch. Products in bfloat16 take minutes on a CPU without instructions for them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def recipe_of(case: str, tokens: int) -> tuple[Recipe, str]:
 
 
 def make_trainer(recipe: Recipe, stage: str, folder: Path) -> Trainer:
-    """As a run makes it."""
+    """Make a trainer as a run does."""
     optim, cpu = recipe.stages[stage].optim, torch.device("cpu")
     if recipe.lora is None:
         return Trainer(load_model(folder, cpu), optim, 2, dtype=to_torch_dtype(recipe.dtype))
@@ -76,7 +76,7 @@ def make_units(tokens: int, words: int) -> list[SampleUnit]:
 
 
 def measure(case: str, folder: Path, tokens: int) -> None:
-    """Print what two steps take in this process, and the sizes that the estimate is made from."""
+    """Print the peak memory of two steps in this process, and the inputs of the estimate."""
     recipe, stage = recipe_of(case, tokens)
     trainer = make_trainer(recipe, stage, folder)
     config = trainer.model.config
@@ -92,7 +92,7 @@ def measure(case: str, folder: Path, tokens: int) -> None:
             trainer.step(units, CrossEntropyLoss(), 1.0)
     trained = sum(m.numel() for m in trainer.weights.masters)
     whole = sum(p.numel() for p in trainer.model.parameters())
-    # Of this program alone: what getrusage tells includes the process that started it.
+    # Of this program only: the value of getrusage includes the parent process.
     [high] = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     peak = int(high) * 1024
     print(json.dumps({"trained": trained, "parameters": whole, "peak": peak}))
@@ -118,7 +118,7 @@ def main(
         num_attention_heads=features // 64,
         num_key_value_heads=max(features // 256, 1),
     )
-    print("| step | measured | estimated | quotient |\n|---|---|---|---|")
+    print("| step | measured | estimated | ratio |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as place:
         Qwen2ForCausalLM(config).save_pretrained(place)
         for name in CASES:

@@ -1,15 +1,15 @@
-"""Log-probabilities and entropies of trained tokens, forward and backward: all logits at once, the
-output layer in pieces, and Liger's kernel where the package liger-kernel is installed.
+"""Compare implementations of log-probabilities and entropies, forward and backward: all logits at
+once, the output layer in chunks, and Liger's kernel if the package liger-kernel is installed.
 
     python bench/output_layer.py [--tokens 4096] [--features 896] [--words 152064] [--device cpu]
                                  [--threads 1] [--repeats 3] [--memory] [--pieces-only]
 
-The loss is a sum of log-probabilities with random weights. The entropy is computed beside it
-without a gradient, as reinforcement learning does by default. The contenders take turns. Liger has
-a kernel of its own for Hopper GPUs, and elsewhere computes in pieces of 512 tokens. With
---memory each one runs in a process of its own, and what is printed is the rise of its peak above
-the hidden states and the gradients. With --pieces-only nothing is compared: so many tokens that
-all logits do not fit.
+The loss is a sum of log-probabilities with random weights. The entropy is computed in addition
+without a gradient, as reinforcement learning does by default. The contenders alternate. Liger has a
+special kernel for Hopper GPUs, and computes in chunks of 512 tokens on others. With --memory each
+contender runs in a separate process, and the output is its peak memory above the hidden states and
+the gradients. With --pieces-only all logits at once are skipped, for numbers of tokens whose logits
+do not fit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TEMPERATURE = 0.9
 
 @dataclass(frozen=True)
 class Task:
-    """Hidden states of a model that is nothing but its output layer."""
+    """Hidden states of a model that consists only of an output layer."""
 
     model: Qwen2ForCausalLM
     hidden_TH: Tensor
@@ -94,14 +94,14 @@ def by_liger(task: Task) -> Tensor:
 
 CONTENDERS: dict[str, Callable[[Task], Tensor]] = {
     "all at once": all_at_once,
-    "in pieces": in_pieces,
+    "in chunks": in_pieces,
 }
 if find_spec("liger_kernel"):
     CONTENDERS["liger"] = by_liger
 
 
 def measured(task: Task, run: Callable[[Task], Tensor]) -> tuple[float, list[Tensor]]:
-    """Seconds, and values and gradients."""
+    """Return the seconds, and the values and gradients."""
     task.hidden_TH.grad = task.matrix.weight.grad = None
     began = time.perf_counter()
     values = run(task)
@@ -114,7 +114,7 @@ def measured(task: Task, run: Callable[[Task], Tensor]) -> tuple[float, list[Ten
 
 
 def peak(name: str, tokens: int, features: int, words: int, device: str) -> float:
-    """How far the peak of a process rises above the hidden states and the gradients, in GB."""
+    """Return the peak memory above the hidden states and the gradients, in GB."""
     torch.set_num_threads(1)
     task = make_task(tokens, features, words, device)
     measured(make_task(2, features, words, device), CONTENDERS[name])  # libraries allocate, too
@@ -152,8 +152,8 @@ def main(
                 print(f"{name}: {gigabytes:.2f} GB", flush=True)
         return
     if pieces_only:
-        raise typer.BadParameter("--pieces-only belongs to --memory")
-    for run in CONTENDERS.values():  # imports and choices of kernels are not measured
+        raise typer.BadParameter("--pieces-only has no effect without --memory: add it")
+    for run in CONTENDERS.values():  # excludes imports and the selection of kernels
         measured(make_task(2, features, words, device), run)
     task = make_task(tokens, features, words, device)
     times: dict[str, list[float]] = {name: [] for name in CONTENDERS}

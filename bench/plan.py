@@ -1,10 +1,10 @@
-"""The formulas of `fieldcraft plan` against what this machine does: seconds of steps.
+"""Compare the step times of the formulas of `fieldcraft plan` with measurements.
 
     python bench/plan.py [--repeats 5]
 
-One thread and the device `cpu`, whose rates are measured first, and again before each row: they are
-the formulas' only input besides shapes. The models are random ones of Qwen2.
-docs/lab-notes/scaling.md has the formulas; `bench memory` compares memory.
+It uses one thread and the device `cpu`, whose rates are measured first, and again before each row:
+they are the formulas' only input besides shapes. The models are random Qwen2 models. The formulas
+are in docs/lab-notes/scaling.md; bench/memory.py compares memory.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from fieldcraft.scaling.measured import measure_cpu
 from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.trainer import Trainer
 
-TOKENS = 4096  # of a step, in two micro-batches
-TURN = 48  # tokens that a row samples
+TOKENS = 4096  # per step, in two micro-batches
+TURN = 48  # sampled tokens per row
 PROMPT = 16
 
 
 class Decimal:
-    """A tokenizer that writes ids as numbers: nothing here depends on text."""
+    """A tokenizer that renders ids as numbers: nothing here depends on text."""
 
     eos_token_id = 0
 
@@ -82,7 +82,7 @@ def make_units(length: int, words: int) -> list[SampleUnit]:
 
 
 def training(size: Size, length: int) -> tuple[Callable[[], object], Callable[[Device], float]]:
-    """A step of reinforcement learning, and the formula for it."""
+    """Return a step of reinforcement learning, and its formula."""
     model, shape = size.make()
     trainer = Trainer(model, Optim(lr=1e-5, micro_batch_tokens=TOKENS // 2), 1000)
     units = make_units(length, size.words)
@@ -96,7 +96,7 @@ def training(size: Size, length: int) -> tuple[Callable[[], object], Callable[[D
 
 
 def sampling(size: Size, rows: int) -> tuple[Callable[[], object], Callable[[Device], float]]:
-    """A turn of each row, all at once, and the formula for it."""
+    """Return a function that samples concurrent turns of all rows, and its formula."""
     model, shape = size.make()
     engine = LocalEngine(model.eval(), Decimal(), max_num_seqs=rows)
     rng = np.random.default_rng(0)
@@ -135,7 +135,7 @@ def cases() -> Iterator[tuple[str, Callable[[], object], Callable[[Device], floa
 
 def main(repeats: int = 5) -> None:
     torch.set_num_threads(1)
-    print("| what | measured, s | formula, s | quotient (from, to) |\n|---|---|---|---|")
+    print("| work | measured, s | formula, s | ratio (from, to) |\n|---|---|---|---|")
     for name, work, formula in cases():
         work()
         measured, expected = [], []

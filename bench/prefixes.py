@@ -1,12 +1,13 @@
-"""A step of reinforcement learning on rollouts that begin alike: prefixes once, or each time.
+"""Compare steps of RL on rollouts with shared prefixes, computed once or for each rollout.
 
     python bench/prefixes.py [--groups 8] [--group 8] [--prompt 236] [--answer 40] [--features 256]
                              [--layers 4] [--words 923] [--device cpu] [--threads 1]
                              [--repeats 5]
 
-Three contenders take turns with the same model and rollouts: prefixes computed once; each rollout
-for itself, without padding; and a batch of transformers with a mask, in micro-batches of the same
-number of tokens, as a plain training loop has it. Loss and gradient norm of all are printed.
+Three contenders alternate with the same model and rollouts: prefixes computed once; rollouts
+computed separately, without padding; and padded batches of transformers with a mask, in
+micro-batches of the same number of tokens, as in a plain training loop. The output has the loss and
+gradient norm of all contenders.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def make_units(groups: int, group: int, prompt: int, answer: int, words: int) ->
 
 
 def with_transformers(model: Qwen2ForCausalLM, units: list[SampleUnit], micro_tokens: int) -> float:
-    """The same loss by a plain forward pass over padded batches; all rollouts have one length."""
+    """Compute the same loss by a plain forward pass; all rollouts have the same length."""
     model.train()
     model.zero_grad()
     loss = 0.0
@@ -99,7 +100,7 @@ def main(
 ) -> None:
     torch.set_num_threads(threads)
     units = make_units(groups, group, prompt, answer, words)
-    optim = Optim(lr=1e-12, max_grad_norm=1e9)  # so small that all rounds compute the same
+    optim = Optim(lr=1e-12, max_grad_norm=1e9)  # so small that all rounds compute the same loss
     trainer = Trainer(make_model(features, layers, words, device), optim, 1000)
     plain = make_model(features, layers, words, device)
 
@@ -117,13 +118,13 @@ def main(
         return loss, norm.item()
 
     contenders: dict[str, Callable[[], tuple[float, float]]] = {
-        "prefixes once": step,
-        "each rollout for itself": alone,
+        "shared prefixes": step,
+        "separate rollouts": alone,
         "padded batch of transformers": padded,
     }
     times: dict[str, list[float]] = {name: [] for name in contenders}
     found = {}
-    for round_ in range(1 + repeats):  # the first is not counted: allocations, choices of kernels
+    for round_ in range(1 + repeats):  # the first is not counted: allocations, selection of kernels
         for name, run in contenders.items():
             began = time.perf_counter()
             found[name] = run()
@@ -131,7 +132,7 @@ def main(
                 times[name].append(time.perf_counter() - began)
     print(f"{groups} groups of {group}, {prompt} of {prompt + answer} tokens shared in each")
     print("| | seconds | ratio | loss | gradient norm |\n|---|---|---|---|---|")
-    fastest = statistics.median(times["prefixes once"])
+    fastest = statistics.median(times["shared prefixes"])
     for name, taken in times.items():
         median, (loss, norm) = statistics.median(taken), found[name]
         print(f"| {name} | {median:.2f} | {median / fastest:.2f} | {loss:.6f} | {norm:.6f} |")

@@ -1,14 +1,14 @@
-"""BM25, dense and hybrid search compared on real questions.
+"""Compare BM25, dense and hybrid search on real questions.
 
     python bench/rankings.py ../shared/data/qa --encoder all-MiniLM-L6-v2
 
-The question is the query, the corpus the paragraphs of all questions of the file. Recall is of the
-titles of the paragraphs that hold the answer, among the top 5; milliseconds are the median of one
-query at a time, on one thread.
+The query is the question, and the corpus consists of the paragraphs of all questions of the file.
+Recall is the share of the titles of paragraphs with the answer that are in the top 5; milliseconds
+are the median of sequential queries on one thread.
 
-Without --encoder the vectors are those of latent semantic analysis (Deerwester et al. 1990), made
-on the spot from the same passages: 256 dimensions, words weighted by their inverse document
-frequency. They show what fusion does, not what a trained encoder can do.
+Without --encoder, the vectors come from latent semantic analysis (Deerwester et al. 1990) of the
+same passages: 256 dimensions, words weighted by their inverse document frequency. They show the
+effect of fusion, not the quality of a trained encoder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOPK = 5
 
 
 def write_lsa(corpus: Path, out: Path, dimensions: int = DIMENSIONS) -> str:
-    """An encoder whose vector of a text is the mean of its words' vectors."""
+    """Write an encoder whose text vector is the mean of word vectors, and return its path."""
     texts = [f"{passage.title}\n{passage.text}" for passage in read_corpus(corpus)]
     counts = TfidfVectorizer(tokenizer=split_words, token_pattern=None, lowercase=False)
     svd = TruncatedSVD(dimensions, random_state=0).fit(counts.fit_transform(texts))
@@ -61,7 +61,7 @@ def write_lsa(corpus: Path, out: Path, dimensions: int = DIMENSIONS) -> str:
 
 
 def measure(index: SearchIndex, file: Path) -> tuple[float, float]:
-    """(recall@5 in %, median milliseconds of a query)"""
+    """Return recall@5 in %, and the median milliseconds per query."""
     recalls, seconds = [], []
     for task in read_tasks(file):
         start = time.perf_counter()
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--encoder", help="a sentence-transformers model; without it, LSA")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    print("| questions | passages | ranking | recall@5 % | ms a query | build s |")
+    print("| questions | passages | ranking | recall@5 % | ms per query | build s |")
     print("|---|---|---|---|---|---|")
     for name, file in FILES.items():
         with tempfile.TemporaryDirectory() as temporary:

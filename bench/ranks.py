@@ -1,10 +1,10 @@
-"""Peak memory of the trainers of a cluster, measured and as `fieldcraft plan` estimates it.
+"""Compare measured peak memory of a cluster's trainers with the estimate of `fieldcraft plan`.
 
     python bench/ranks.py [--features 384] [--layers 6] [--words 8192] [--tokens 2048]
 
-Each case takes two optimiser steps on the CPU, in processes of their own: supervised ones, or ones
-of reinforcement learning with a reference for its KL. Model and texts are those of bench/memory.py.
-It needs the extra `cluster`.
+Each case runs two optimiser steps on the CPU in separate processes: supervised steps, or steps of
+reinforcement learning with a reference model for the KL. Model and texts are the same as in
+bench/memory.py. It needs the extra `cluster`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def recipe_of(case: str, layout: str, tokens: int) -> tuple[Recipe, str]:
 
 
 def train(ranks: RayTrainerGroup, recipe: Recipe, stage: str, folder: Path, tokens: int) -> None:
-    """Two steps, in which each trainer has one micro-batch."""
+    """Run two steps, with one micro-batch per trainer."""
     optim = recipe.stages[stage].optim
     spec = PolicySpec(folder=folder, optim=optim, steps=2, dtype=recipe.dtype, lora=recipe.lora)
     trainer = ShardedTrainer(ranks, spec)
@@ -68,7 +68,7 @@ def train(ranks: RayTrainerGroup, recipe: Recipe, stage: str, folder: Path, toke
 
 
 def peak(ranks: RayTrainerGroup) -> int:
-    """Bytes of the process that has taken most."""
+    """Return the highest peak memory of the processes, in bytes."""
     actors = ranks._actors
     asked = [
         actor.get_process_id.options(concurrency_group=HEALTH_GROUP).remote() for actor in actors
@@ -78,7 +78,7 @@ def peak(ranks: RayTrainerGroup) -> int:
 
 
 def measure(case: str, layout: str, folder: Path, tokens: int) -> tuple[int, int]:
-    """Bytes, as measured and as estimated."""
+    """Return the measured and the estimated bytes."""
     recipe, stage = recipe_of(case, layout, tokens)
     with open_cluster(recipe.cluster, "cpu", folder) as session:
         ranks = RayTrainerGroup(session)
@@ -107,7 +107,7 @@ def main(features: int = 384, layers: int = 6, words: int = 8192, tokens: int = 
         num_attention_heads=features // 64,
         num_key_value_heads=max(features // 256, 1),
     )
-    print("| trainers | step | measured | estimated | quotient |\n|---|---|---|---|---|")
+    print("| trainers | step | measured | estimated | ratio |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as place:
         Qwen2ForCausalLM(config).save_pretrained(place)
         for layout in LAYOUTS:

@@ -1,12 +1,12 @@
-"""What top_k, top_p and min_p cost in the local engine, beside sampling from all tokens.
+"""Measure the cost of top_k, top_p and min_p in the local engine, relative to plain sampling.
 
     python bench/sampling.py
     python bench/sampling.py --words 49152 --width 256 --rows 16
 
-A model of random weights decodes for so many rows at a time. Its output layer is scaled until its
-mean entropy is a nat, so that a nucleus has a few tokens, as in trained models. All ways take turns
-in every round; a ratio is the median over rounds of that round's ratio to plain sampling. `step` is
-of the whole engine, `sampling` of choosing the tokens alone.
+A model with random weights decodes a batch of rows. Its output layer is scaled to a mean entropy of
+one nat, so that a nucleus has a few tokens, as in trained models. All variants alternate in each
+round; a ratio is the median over rounds of the ratio to plain sampling in the same round. `step`
+measures the whole engine, `sampling` only the selection of tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAYS = {
     "top_p 0.9": Truncation(top_p=0.9),
     "min_p 0.1": Truncation(min_p=0.1),
 }
-TOKENS = 48  # of a turn
+TOKENS = 48  # per turn
 PROMPT = list(range(1, 33))
 
 
@@ -89,7 +89,7 @@ def sampling_seconds(logits: torch.Tensor, truncation: Truncation) -> float:
 def ratios(
     seconds: Callable[[Truncation], float], rounds: int
 ) -> tuple[float, dict[str, list[float]]]:
-    """The median seconds of plain sampling, and each way's ratios to it, round by round."""
+    """Return the median seconds of plain sampling, and the ratios of the variants by round."""
     for way in WAYS.values():
         seconds(way)
     found = [{name: seconds(way) for name, way in WAYS.items()} for _ in range(rounds)]

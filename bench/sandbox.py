@@ -1,10 +1,10 @@
-"""How fast the sandbox runs programs, beside a plain `python -c` in the same rounds.
+"""Measure the speed of the sandbox, compared with a plain `python -c`.
 
     python bench/sandbox.py [--rounds 5] [--runs 100]
 
-In each round come, in turn, runs one after the other in the sandbox, as many plain ones, and runs
-of the sandbox all at once. The median over the rounds is shown, so that what else the machine does
-in between spoils one round and not the comparison.
+Each round has sequential runs in the sandbox, plain runs, and concurrent runs in the sandbox. The
+output is the median over the rounds, so that temporary load of the machine affects one round and
+not the comparison.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WITH_LIBRARIES = "import numpy, sympy\nprint(sum(range(100)))"
 
 
 async def one_after_the_other(sandbox: Sandbox, runs: int, program: str) -> list[float]:
-    """Seconds of each run."""
+    """Return the seconds of each run."""
     seconds = []
     for _ in range(runs):
         began = time.perf_counter()
@@ -36,7 +36,7 @@ async def one_after_the_other(sandbox: Sandbox, runs: int, program: str) -> list
 
 
 async def tested(sandbox: Sandbox, runs: int, apart: bool) -> list[float]:
-    """Seconds of each run of a program with its tests: in a process of their own, or behind it."""
+    """Return the seconds of each run with tests, in a separate process or after the program."""
     seconds = []
     for _ in range(runs):
         began = time.perf_counter()
@@ -47,7 +47,7 @@ async def tested(sandbox: Sandbox, runs: int, apart: bool) -> list[float]:
 
 
 async def all_at_once(sandbox: Sandbox, runs: int) -> float:
-    """Runs a second."""
+    """Return the runs per second."""
     began = time.perf_counter()
     done = await asyncio.gather(*(sandbox.run(WITH_LIBRARIES) for _ in range(runs)))
     assert all(run.stdout == "4950\n" for run in done)
@@ -55,7 +55,7 @@ async def all_at_once(sandbox: Sandbox, runs: int) -> float:
 
 
 def plain(runs: int, program: str) -> list[float]:
-    """Seconds of each run of an interpreter that is started for it."""
+    """Return the seconds of each run in a new interpreter."""
     seconds = []
     for _ in range(runs):
         began = time.perf_counter()
@@ -65,14 +65,14 @@ def plain(runs: int, program: str) -> list[float]:
 
 
 def percentile(seconds: list[float], share: float) -> float:
-    """In milliseconds."""
+    """Return a percentile in milliseconds."""
     return 1000 * sorted(seconds)[min(int(share * len(seconds)), len(seconds) - 1)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--runs", type=int, default=100, help="in each round, of each kind")
+    parser.add_argument("--runs", type=int, default=100, help="per round and kind")
     options = parser.parse_args()
     columns: dict[str, list[float]] = {}
 
@@ -87,8 +87,8 @@ def main() -> None:
             note("sandbox: p95, ms", percentile(found, 0.95))
             behind = asyncio.run(tested(sandbox, options.runs, apart=False))
             apart = asyncio.run(tested(sandbox, options.runs, apart=True))
-            note("ten tests behind their program, forgeable: p50, ms", percentile(behind, 0.5))
-            note("ten tests in a process of their own: p50, ms", percentile(apart, 0.5))
+            note("ten tests after their program, forgeable: p50, ms", percentile(behind, 0.5))
+            note("ten tests in a separate process: p50, ms", percentile(apart, 0.5))
             bare = plain(max(options.runs // 5, 1), PROGRAM)
             note("python -c, nothing imported: p50, ms", percentile(bare, 0.5))
             note("python -c: p95, ms", percentile(bare, 0.95))
@@ -98,10 +98,8 @@ def main() -> None:
                 "p50 of python -c / p50 of the sandbox",
                 statistics.median(bare) / statistics.median(found),
             )
-            note(
-                "sandbox, all at once: runs/s", asyncio.run(all_at_once(sandbox, 2 * options.runs))
-            )
-    print("| measured | median | least | most |\n|---|---|---|---|")
+            note("sandbox, concurrent: runs/s", asyncio.run(all_at_once(sandbox, 2 * options.runs)))
+    print("| measured | median | minimum | maximum |\n|---|---|---|---|")
     for name, values in columns.items():
         cells = (statistics.median(values), min(values), max(values))
         print(f"| {name} | {' | '.join(f'{value:.2f}' for value in cells)} |")

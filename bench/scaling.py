@@ -1,12 +1,13 @@
-"""How reinforcement learning of a 7B model scales from 2 to 512 GPUs, in a simulator.
+"""Simulate the scaling of reinforcement learning of a 7B model from 2 to 512 GPUs.
 
     python bench/scaling.py [--gpus 2 --gpus 512 ...] [--staleness 0 ...] [--seed 0 ...]
         [--keys-at GPUS] [--picture PNG]
 
-The scheduler is the real one, and durations are modelled; docs/lab-notes/scaling.md has the
-formulas. In turns all GPUs sample, then all train. With `max_staleness` they are split into
-trainers and engines by the formula that makes a step shortest. Then keys are changed one at a time,
-for a number of GPUs with the last `--staleness`. The usual arguments are small, and take a minute.
+The scheduler is the real one, and durations are modelled; the formulas are in
+docs/lab-notes/scaling.md. In synchronous runs, all GPUs first sample and then train. With
+`max_staleness`, they are split into trainers and engines so that the formula's step is shortest.
+Then keys are changed one at a time, for one number of GPUs with the last `--staleness`. The default
+arguments are small and take a minute.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from fieldcraft.scaling.steps import (
 )
 from fieldcraft.scaling.workload import LogNormal, RolloutWorkload
 
-# Qwen2.5-7B in bfloat16: 7.1 billion parameters behind the embedding, and of a token's keys and
-# values 28 layers x 4 heads x 128 numbers, twice.
+# Qwen2.5-7B in bfloat16: 7.1 billion parameters after the embedding; the keys and the values of a
+# token have 28 layers x 4 heads x 128 numbers each.
 SEVEN = ModelShape(
     7_070_000_000,
     layers=28,
@@ -53,7 +54,7 @@ SEVEN = ModelShape(
 )
 PASSES = ForwardPasses(
     trained_models=1, frozen_models=1, checkpointing=True
-)  # a policy whose probabilities are anew
+)  # the policy recomputes log-probabilities
 MICRO_TOKENS = 16_384
 # An agent that searches and reads; the longest of a thousand rollouts has ten times the median.
 AGENT = RolloutWorkload(
@@ -64,20 +65,20 @@ AGENT = RolloutWorkload(
     observation_tokens=600,
     tool_latency=LogNormal(median=1.0, p99=20.0, maximum=300.0),
 )
-# The mean of thousands of rollouts of AGENT, and the longest of a hundred.
+# Mean of thousands of rollouts of AGENT, and the longest of a hundred.
 MEAN = RolloutLoad(
     1, policy_tokens=3100.0, mean_tokens=5900.0, max_policy_tokens=14_000.0, max_tool_seconds=38.0
 )
 HEADS = (
-    *("max_staleness", "GPUs", "trainers + engines", "s a step", "rollouts/s (from, to)"),
+    *("max_staleness", "GPUs", "trainers + engines", "s/step", "rollouts/s (from, to)"),
     *("of linear", "trainers wait", "dropped"),
 )
-GROWS = 1.5  # times as fast with twice as many GPUs: throughput still grows
+GROWS = 1.5  # minimum speedup with twice as many GPUs for growing throughput
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is simulated: the keys of a recipe. `engines` is a factor on the formula's number."""
+    """Simulated recipe keys. `engines` is a factor on the number from the formula."""
 
     gpu: str
     gpus: int
@@ -85,7 +86,7 @@ class Setting:
     group: int
     staleness: int
     calls: int = 1024  # budget.max_concurrent_calls
-    rows: int = 256  # of each engine
+    rows: int = 256  # per engine
     engines: float = 1.0
 
 
@@ -93,7 +94,7 @@ KEYS: dict[str, Callable[[Setting], Setting]] = {
     "async.max_staleness x 2": lambda s: replace(s, staleness=2 * s.staleness or 1),
     "questions x 2": lambda s: replace(s, questions=2 * s.questions),
     "group x 2": lambda s: replace(s, group=2 * s.group),
-    "rows of each engine x 2": lambda s: replace(s, rows=2 * s.rows),
+    "rows per engine x 2": lambda s: replace(s, rows=2 * s.rows),
     "budget.max_concurrent_calls x 4": lambda s: replace(s, calls=4 * s.calls),
     "budget.max_concurrent_calls=64": lambda s: replace(s, calls=64),
     "cluster.engines x 1.25, fewer trainers": lambda s: replace(s, engines=1.25),
@@ -103,7 +104,7 @@ KEYS: dict[str, Callable[[Setting], Setting]] = {
 
 @cache
 def split(setting: Setting) -> DeviceSplit:
-    """Trainers and engines for so many GPUs; in turns all are both."""
+    """Return the split into trainers and engines; in synchronous runs all GPUs are both."""
     if setting.staleness == 0:
         return DeviceSplit(setting.gpus, setting.gpus, 0.0)
     device = find_device(setting.gpu)
@@ -150,7 +151,8 @@ def simulated(setting: Setting, steps: int, seed: int) -> SimulationResult:
 
 
 def row(setting: Setting, runs: Sequence[SimulationResult], first: float) -> str:
-    """Means over seeds, the slowest and the fastest; `first` is a GPU's rate with the fewest."""
+    """Return a row of means over seeds, with the slowest and fastest seed. `first` is the rate per
+    GPU with the fewest GPUs."""
     places, rates = split(setting), [run.rollouts_per_second for run in runs]
     counted = [step for run in runs for step in run.measured_steps]
     dropped = sum(step.dropped for step in counted)
@@ -159,7 +161,7 @@ def row(setting: Setting, runs: Sequence[SimulationResult], first: float) -> str
     cells = (
         setting.staleness,
         setting.gpus,
-        together if setting.staleness else f"{setting.gpus}, in turns",
+        together if setting.staleness else f"{setting.gpus}, synchronous",
         f"{sum(run.seconds for run in runs) / len(counted):.1f}",
         f"{statistics.mean(rates):.2f} ({min(rates):.2f}, {max(rates):.2f})",
         f"{statistics.mean(rates) / setting.gpus / first:.2f}",
@@ -170,7 +172,7 @@ def row(setting: Setting, runs: Sequence[SimulationResult], first: float) -> str
 
 
 def growth_ends(rates: dict[int, float]) -> int:
-    """The last number of GPUs up to which twice as many are GROWS times as fast or more."""
+    """Return the number of GPUs up to which doubling them gives at least a GROWS-fold rate."""
     gpus = sorted(rates)
     last = gpus[0]
     for few, many in itertools.pairwise(gpus):
@@ -181,10 +183,10 @@ def growth_ends(rates: dict[int, float]) -> int:
 
 
 def change_keys(setting: Setting, steps: int, seeds: Sequence[int]) -> None:
-    """A table of what each key alone is worth, and the best of them."""
+    """Print a table with the effect of each key, and the best key."""
     usual = statistics.mean(simulated(setting, steps, seed).rollouts_per_second for seed in seeds)
     print(f"\n{setting.gpus} GPUs, max_staleness {setting.staleness}: {usual:.2f} rollouts/s")
-    print("\n| key | trainers + engines | rollouts/s (from, to) | of before |\n|---|---|---|---|")
+    print("\n| key | trainers + engines | rollouts/s (from, to) | ratio |\n|---|---|---|---|")
     worth = {}
     for name, change in KEYS.items():
         other = change(setting)
@@ -197,11 +199,11 @@ def change_keys(setting: Setting, steps: int, seeds: Sequence[int]) -> None:
             flush=True,
         )
     best = max(worth, key=worth.__getitem__)
-    print(f"\nThe key to change: {best}, {worth[best]:.2f} times as many rollouts a second.")
+    print(f"\nThe best change: {best}, {worth[best]:.2f} times as many rollouts per second.")
 
 
 def draw(rates: dict[str, dict[int, float]], picture: Path) -> None:
-    """Rollouts a second against GPUs, a line for each order."""
+    """Draw rollouts per second against GPUs, one line per staleness."""
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 8}):
         figure = Figure(figsize=(5, 3.2), layout="constrained", dpi=110)
         axes = figure.subplots()
@@ -214,7 +216,7 @@ def draw(rates: dict[str, dict[int, float]], picture: Path) -> None:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(gpus, [str(n) for n in gpus])
-        axes.set(xlabel="GPUs", ylabel="rollouts trained a second")
+        axes.set(xlabel="GPUs", ylabel="trained rollouts per second")
         axes.legend(frameon=False)
         figure.savefig(picture)
 
@@ -231,12 +233,12 @@ def main(
     picture: Path | None = None,
 ) -> None:
     find_device(gpu)
-    print(f"{questions * group} rollouts a step, {gpu}, {len(seed)} seeds\n")
+    print(f"{questions * group} rollouts per step, {gpu}, {len(seed)} seeds\n")
     print(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}")
     rates: dict[str, dict[int, float]] = {}
     began = time.perf_counter()
     for most in staleness:
-        of = rates.setdefault(f"max_staleness {most}" if most else "in turns", {})
+        of = rates.setdefault(f"max_staleness {most}" if most else "synchronous", {})
         for n in sorted(gpus):
             setting = Setting(gpu, n, questions, group, most)
             runs = [simulated(setting, steps, number) for number in seed]
@@ -248,7 +250,7 @@ def main(
     if picture is not None:
         draw(rates, picture)
     change_keys(Setting(gpu, keys_at or max(gpus), questions, group, staleness[-1]), steps, seed)
-    print(f"{time.perf_counter() - began:.0f} s of this machine")
+    print(f"{time.perf_counter() - began:.0f} s on this machine")
 
 
 if __name__ == "__main__":

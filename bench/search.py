@@ -1,14 +1,14 @@
-"""Search by words at the size of a real corpus: fieldcraft's index (tantivy) beside bm25s.
+"""Compare keyword search of fieldcraft (tantivy) and bm25s at the size of a real corpus.
 
     python bench/search.py ../shared/data/qa --passages 1000000
 
-Passages are recombined from the sentences of real ones, with a fixed seed, and numbered in their
-titles. Each library builds in one process and searches in another, on one thread. The time of a
-build and of a query is the processor's, so that a busy machine changes it less; that of opening is
-the wall clock's. A build's memory is the peak of the process, and the peak without the pages of
-files, which the system can take back. Recall is of the gold titles of the real HotpotQA questions
-among the real passages alone. At the end as many clients as `--clients` ask the real server at
-once, from a process of their own.
+Passages are recombined from the sentences of real passages with a fixed seed, and numbered in their
+titles. Each library builds in one process and searches in another, on one thread. Builds and
+queries are measured in CPU time, which depends less on the load of the machine, and opening in wall
+time. The memory of a build is the peak of the process, and the peak without file pages, which the
+system can reclaim. Recall is the share of the gold titles of the real HotpotQA questions, with only
+the real passages. Finally, `--clients` concurrent clients query the real server from a separate
+process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.tools.search.passages import PassageFile, read_corpus, write_passages
 
 TOPK = 3
-EACH = 10  # questions that a client asks, one after another
+EACH = 10  # sequential questions per client
 Search = Callable[[str, int], list[str]]  # (query, topk) -> titles
 
 
@@ -94,18 +94,18 @@ BUILD = {"fieldcraft": build_fieldcraft, "bm25s": build_bm25s}
 OPEN = {"fieldcraft": open_fieldcraft, "bm25s": open_bm25s}
 
 
-# -- measurements, each in a process of its own ------------------------------------------------
+# -- measurements, each in a separate process ---------------------------------------------------
 
 
 def memory_mib(entry: str) -> float:
-    """Of this process: its peak (VmHWM) or what it holds now without files (RssAnon)."""
+    """Return the peak memory (VmHWM) or the current memory without files (RssAnon), in MiB."""
     [line] = re.findall(rf"^{entry}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)
     return int(line) / 1024
 
 
 @contextmanager
 def watched() -> Iterator[list[float]]:
-    """The memory without files, every tenth of a second."""
+    """Record the memory without files every tenth of a second."""
     seen, done = [memory_mib("RssAnon")], threading.Event()
 
     def watch() -> None:
@@ -141,7 +141,7 @@ def measure_search(library: str, out: Path, queries: Path) -> dict[str, float]:
     search = OPEN[library](out)
     result = {"open_ms": 1e3 * (time.perf_counter() - start)}
     for kind in ("titles", "questions"):
-        for query in asked[kind]:  # the first touch of a page is the disk's time
+        for query in asked[kind]:  # the first access to a page measures the disk
             search(query, TOPK)
         seconds = []
         for query in asked[kind]:
@@ -165,7 +165,7 @@ def measure_clients(url: str, queries: Path, count: str) -> dict[str, float]:
     seconds: list[float] = []
 
     async def ask(number: int) -> None:
-        # One with a pool of 150 connections would spend its time on looking through them.
+        # A shared client with a pool of 150 connections would spend its time searching the pool.
         async with httpx.AsyncClient(timeout=120, verify=False, trust_env=False) as client:
             for n in range(EACH):
                 body = {"queries": [questions[(number * EACH + n) % len(questions)]], "topk": TOPK}
@@ -195,7 +195,7 @@ PARTS: dict[str, Callable[..., dict[str, float]]] = {
 
 
 def run(part: str, *arguments: object) -> dict[str, float]:
-    """One measurement in a process of its own, on one thread."""
+    """Run a measurement in a separate process on one thread."""
     command = [sys.executable, __file__, "--part", part, *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
@@ -209,7 +209,7 @@ def ask_server(index: Path, queries: Path, clients: int) -> dict[str, float]:
         try:
             assert server.stdout is not None
             url = server.stdout.readline().split()[-1]
-            run("clients", url, queries, clients)  # the first touch of a page is the disk's time
+            run("clients", url, queries, clients)  # the first access to a page measures the disk
             return run("clients", url, queries, clients)
         finally:
             server.send_signal(signal.SIGINT)
@@ -245,7 +245,7 @@ def prepare(data: Path, count: int, folder: Path) -> None:
 
 
 def compare(data: Path, count: int, libraries: list[str], clients: int, folder: Path) -> None:
-    """Print the comparison as Markdown tables, a row as soon as it is measured."""
+    """Print the comparison as Markdown tables, each row when it is measured."""
     prepare(data, count, folder)
     queries = folder / "queries.json"
     print(
@@ -272,8 +272,8 @@ def compare(data: Path, count: int, libraries: list[str], clients: int, folder: 
     if "fieldcraft" in libraries:
         m = ask_server(folder / "fieldcraft-many", queries, clients)
         print(
-            f"\n{clients} clients at once: {m['answers']} answers, {m['a_second']:.0f} a second,"
-            f" each after {m['p50_ms']:.0f} ms (p99 {m['p99_ms']:.0f})"
+            f"\n{clients} concurrent clients: {m['answers']} answers, {m['a_second']:.0f}/s,"
+            f" median {m['p50_ms']:.0f} ms (p99 {m['p99_ms']:.0f})"
         )
 
 

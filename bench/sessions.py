@@ -1,9 +1,9 @@
-"""What a session costs the local engine at size: time to come back or to begin, and memory.
+"""Measure sessions of the local engine at scale: time to resume or start, and memory.
 
     python bench/sessions.py [--rows 1000] [--tokens 32768]
 
-Every session has its own text behind 0, 4,000, ... or 28,000 tokens that others share. Only what
-the engine keeps about tokens is made, no keys and values, so it fits into any machine.
+Each session has its own text after 0, 4,000, ... or 28,000 shared tokens. Only the bookkeeping of
+tokens is created, without keys and values, so it fits on any machine.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import typer
 from fieldcraft.engine.local.block_allocator import BLOCK_TOKENS, IntArray
 from fieldcraft.engine.local.sequences import SequenceTable
 
-MIXED = [300] * 255 + [8192]  # tokens of sessions
+MIXED = [300] * 255 + [8192]  # tokens per session
 
 
 class NoTensors:
-    """In the place of the keys and values."""
+    """A replacement for the storage of keys and values."""
 
     def copy(self, sources: IntArray, targets: IntArray, counts: IntArray) -> None: ...
     def clear(self, blocks: list[int]) -> None: ...
 
 
 def begin(table: SequenceTable, session: str, ids: IntArray) -> float:
-    """Seconds until a session has its row and its blocks."""
+    """Return the seconds until a session has its row and its blocks."""
     began = time.perf_counter()
     if session in table.row_by_session:
         table.resume(table.row_by_session[session], ids)
@@ -41,7 +41,7 @@ def begin(table: SequenceTable, session: str, ids: IntArray) -> float:
 
 
 def finish(table: SequenceTable, session: str) -> float:
-    """Compute what the session lacks; seconds until what it holds can be found by others."""
+    """Compute the missing tokens, and return the seconds until other sessions can share them."""
     row = table.row_by_session[session]
     table.advance(np.array([row]), table.length[[row]] - table.num_cached[[row]])
     began = time.perf_counter()
@@ -67,7 +67,7 @@ def main(rows: int = 1000, tokens: int = 32768) -> None:
         ids = np.concatenate([texts[7][: tokens // 2], rng.integers(0, 30_000, tokens // 4)])
         new.append(begin(table, f"new {i}", ids))
     print(f"{rows} sessions of {tokens} tokens, median of 5:\n")
-    for name, seconds in (("comes back", back), ("ends its turn", parked), ("is new", new)):
+    for name, seconds in (("resumes", back), ("ends its turn", parked), ("starts", new)):
         print(f"a session {name}: {1000 * statistics.median(seconds):.2f} ms")
     held = sum(-(-len(text) // BLOCK_TOKENS) for text in texts) * BLOCK_TOKENS
     print(

@@ -1,13 +1,13 @@
-"""The simulator of docs/lab-notes/scaling.md against measured runs, in turns and asynchronously.
+"""Compare the simulator of docs/lab-notes/scaling.md with measured runs.
 
     python bench/simulator.py runs/async/RUN-staleness-0 runs/async/RUN-staleness-1 [...]
 
-Each folder is one of `bench async`, the first one of max_staleness 0. Lengths are those of the
-rollouts that a run kept, and calls as many as it made in the mean. Latencies are those of the
-server of `bench async`, which draws them from the same seed in each run. How fast the trainer is,
-asynchronous runs tell by the time in which it does not wait. How fast the engine is, the run in
-turns tells: the simulator is given the speed with which it comes to that run's throughput. So what
-is tested is the throughput of the others.
+Each folder is a run of bench/async.py, the first with max_staleness 0. The simulator uses the
+lengths of the recorded rollouts, the mean number of calls, and the latencies of the server of
+bench/async.py, which are sampled with the same seed in each run. The speed of the trainer is
+measured in asynchronous runs, from the time in which it does not wait. The speed of the engine is
+fitted to the throughput of the synchronous run. So the comparison tests the throughput of the other
+runs.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from fieldcraft.scaling.pipeline import PipelineModel, simulate
 from fieldcraft.scaling.workload import LogNormal, RolloutWorkload
 
 STAGE = "rl2"
-MAX_CALLS = 3  # that a question of Atlas needs
-HALVINGS = 7  # of the interval in which the engine's speed is looked for
+MAX_CALLS = 3  # that a question of Atlas requires
+HALVINGS = 7  # of the search interval of the engine's speed
 
 
 @dataclass(frozen=True, slots=True)
 class Atlas(RolloutWorkload):
-    """Each of the calls that a question may need is made with the same probability."""
+    """Rollouts of Atlas, in which each possible call is made with the same probability."""
 
     def sample_num_calls(self, rng: random.Random) -> int:
         return sum(rng.random() < self.mean_calls / MAX_CALLS for _ in range(MAX_CALLS))
@@ -41,7 +41,7 @@ class Atlas(RolloutWorkload):
 
 @dataclass(frozen=True, slots=True)
 class Server(LogNormal):
-    """The latencies of the server of `bench async`, in the order in which it is called."""
+    """Latencies of the server of bench/async.py, in the order of its calls."""
 
     drawn: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -51,7 +51,7 @@ class Server(LogNormal):
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """An engine that takes so many seconds for a token of each row, reading included."""
+    """An engine with constant seconds per token of each row, including prefill."""
 
     token: float
 
@@ -64,7 +64,7 @@ class Steady:
 
 @dataclass(frozen=True)
 class Run:
-    """What a measured run tells."""
+    """Measurements of a run."""
 
     folder: Path
     rows: Sequence[dict[str, Any]]
@@ -106,15 +106,15 @@ def read_run(folder: Path) -> Run:
 
 
 def learning(runs: Sequence[Run]) -> float:
-    """Seconds of the trainer for a token."""
+    """Return the seconds of the trainer per token."""
     rows = [row for run in runs for row in run.rows if "trainer_wait_seconds" in row]
     seconds = sum(row["seconds"] - row["trainer_wait_seconds"] for row in rows)
     return float(seconds / sum(row["tokens"] for row in rows))
 
 
 def predicted(run: Run, token: float, learn: float, seeds: int) -> list[tuple[float, float]]:
-    """For each seed, rollouts a second and the share of them that is dropped. As in a measured run,
-    all steps count."""
+    """Return the rollouts per second and the dropped share for each seed. As in a measured run, all
+    steps count."""
     found = []
     for seed in range(seeds):
         steps = simulate(
@@ -136,7 +136,7 @@ def predicted(run: Run, token: float, learn: float, seeds: int) -> list[tuple[fl
 
 
 def fitted(run: Run, learn: float, seeds: int) -> float:
-    """The engine's seconds for a token with which a run in turns is as fast as it was."""
+    """Return the engine's seconds per token that reproduce the rate of a synchronous run."""
     low, high = 0.0, 0.01
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -151,13 +151,13 @@ def main(
 ) -> None:
     runs = [read_run(folder) for folder in folders]
     if runs[0].staleness or len(runs) < 2:
-        raise typer.BadParameter("give a run in turns first, and then asynchronous ones.")
+        raise typer.BadParameter("give a synchronous run first, followed by asynchronous ones.")
     learn = learning(runs[1:])
     token = fitted(runs[0], learn, seeds)
-    print(f"The trainer takes {learn * 1e6:.0f} us a token, the engine {token * 1e6:.0f} us.")
+    print(f"The trainer takes {learn * 1e6:.0f} us per token, the engine {token * 1e6:.0f} us.")
     print(
-        "\n| max_staleness | calls a rollout | measured, rollouts/s | simulated, median (range)"
-        " | quotient | dropped, measured | simulated |\n|---|---|---|---|---|---|---|"
+        "\n| max_staleness | calls per rollout | measured, rollouts/s | simulated, median (range)"
+        " | ratio | dropped, measured | simulated |\n|---|---|---|---|---|---|---|"
     )
     for run in runs:
         found = predicted(run, token, learn, seeds)

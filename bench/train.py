@@ -1,4 +1,4 @@
-"""A training step beside TRL's, on the same model and the same tokens: GRPO and supervised.
+"""Compare training steps with TRL's on the same model and tokens: GRPO and supervised.
 
     pip install trl
     python bench/train.py [--step grpo|sft] [--groups 1] [--group 64] [--prompt 236] [--answer 40]
@@ -7,19 +7,18 @@
                           [--dtype float32|bfloat16] [--recompute | --no-recompute]
                           [--rows 8] [--micro-tokens 4096] [--threads 1] [--repeats 5]
 
-The two take turns: after each optimiser step of TRL's trainer comes one of ours. A GRPO step begins
-with given rollouts and rewards and ends with new weights: TRL gets the rollouts by its
-`rollout_func`, and what it does with them is timed; we begin with trajectories. Supervised examples
-have from SHORTEST (if it is not given: a half) to all of PROMPT + ANSWER tokens, of which the last
-ANSWER are trained. All begin with the same COMMON tokens, as with instructions. With `--by-length`
-TRL gets them sorted by length. `--rows` and `--micro-tokens` are the micro-batches of TRL and ours:
-give each its fastest. TRL recomputes activations in the backward pass, which is its default, unless
-told `--no-recompute`.
-`--shape smollm2` is that of SmolLM2-135M, in place of FEATURES, LAYERS and WORDS. Both compute in
-DTYPE and keep float32 weights: TRL by autocast.
-Loss and gradient norm of the first step show that both compute the same. The peak is the most that
-a step adds to the memory that is in use when it begins (Linux). Seconds are those of the CPUs, so
-that other programs disturb them less; on a GPU they are those of the clock.
+The two alternate: each optimiser step of TRL's trainer is followed by one of fieldcraft. A GRPO
+step starts with given rollouts and rewards and ends with new weights. TRL gets the rollouts from
+its `rollout_func`, whose processing is included; fieldcraft starts with trajectories. Supervised
+examples have from SHORTEST (default: half) to all of PROMPT + ANSWER tokens, of which the last
+ANSWER are trained. All start with the same COMMON tokens, like instructions. With `--by-length` TRL
+gets them sorted by length. `--rows` and `--micro-tokens` are the micro-batches of TRL and
+fieldcraft: give each its fastest. TRL recomputes activations in the backward pass, its default,
+unless `--no-recompute` is given. `--shape smollm2` is the shape of SmolLM2-135M, instead of
+FEATURES, LAYERS and WORDS. Both compute in DTYPE and store float32 weights: TRL by autocast. Loss
+and gradient norm of the first step show that both compute the same. The peak is the maximum memory
+of a step above the memory in use at its start (Linux). Seconds are CPU time, which depends less on
+other programs; on a GPU they are wall time.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def small(features: int, layers: int, words: int) -> Qwen3Config:
 
 
 def smollm2() -> LlamaConfig:
-    """Of SmolLM2-135M."""
+    """Return the configuration of SmolLM2-135M."""
     return LlamaConfig(
         vocab_size=49152,
         hidden_size=576,
@@ -106,13 +105,13 @@ def smollm2() -> LlamaConfig:
 
 
 def make_model(config: PreTrainedConfig) -> Any:
-    device = "cuda" if torch.cuda.is_available() else "cpu"  # as TRL chooses
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # as in TRL
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).to(device)
 
 
 def make_tokenizer(words: int) -> PreTrainedTokenizerFast:
-    """TRL wants one; the tokens are given."""
+    """Return a tokenizer, which TRL requires although the tokens are given."""
     known = {"<pad>": 0, "<eos>": 1} | {f"w{i}": i for i in range(2, words)}
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(known, unk_token="<pad>")),
@@ -124,7 +123,7 @@ def make_tokenizer(words: int) -> PreTrainedTokenizerFast:
 def make_rollouts(
     groups: int, group: int, prompt: int, answer: int, words: int
 ) -> list[list[Trajectory]]:
-    """Random tokens; half of a group's rewards are 1."""
+    """Return rollouts of random tokens; half of the rewards of a group are 1."""
     rng = np.random.default_rng(0)
     found = []
     for place in range(groups):
@@ -141,7 +140,7 @@ def make_rollouts(
 
 
 def write_logprobs(rollouts: Sequence[Sequence[Trajectory]], trainer: Trainer) -> None:
-    """Those of the model that is trained: it is the one that sampled."""
+    """Set the log-probabilities of the trained model, which is also the sampling policy."""
     for rollout in (rollout for group in rollouts for rollout in group):
         unit = to_samples(rollout, {Author.POLICY})
         trainer.fill_logprobs([unit], "old_logp", 1.0)
@@ -199,7 +198,7 @@ def our_sft(
 def peer_settings(
     rows: int, batch: int, rounds: int, folder: str, dtype: torch.dtype, recompute: bool
 ) -> dict[str, Any]:
-    """TRL's, as ours: constant rate, no decay, norm clipped at 1; nothing is written."""
+    """Return TRL settings equal to ours: constant rate, no decay, norm clipped at 1, no files."""
     return {
         "output_dir": folder,
         "use_cpu": not torch.cuda.is_available(),
@@ -226,7 +225,7 @@ def grpo_of_trl(
     by_prompt = {str(place): iter(()) for place in range(len(rollouts))}
 
     def give(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        """The rollouts of the prompts, one after the other."""
+        """Return the rollouts of the prompts in order."""
         given = {name: iter(rollouts[int(name)]) for name in by_prompt}
         chosen = [next(given[prompt]) for prompt in prompts]
         return {
@@ -285,7 +284,7 @@ def sft_of_trl(model: Any, examples: Sequence[Trajectory], settings: dict[str, A
 
 
 class TakingTurns(TrainerCallback):
-    """After each step of TRL's trainer comes one of ours."""
+    """Callback that runs a step of fieldcraft after each step of TRL's trainer."""
 
     def __init__(self, ours: Callable[[], dict[str, float]]) -> None:
         self.ours = ours
@@ -339,14 +338,14 @@ def main(
     repeats: int = 5,
 ) -> None:
     if groups * group % rows:
-        raise SystemExit(f"{groups * group} rollouts are no multiple of {rows}: change --rows.")
+        raise SystemExit(f"{groups * group} rollouts are not a multiple of {rows}: change --rows.")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(threads)
     optim = Optim(lr=RATE, micro_batch_tokens=micro_tokens)
     config = smollm2() if shape is Shape.SMOLLM2 else small(features, layers, words)
     words, number = config.vocab_size, getattr(torch, dtype)
     ours, theirs = make_model(config), make_model(config)
-    rounds = 1 + repeats  # the first is not counted: allocations, choices of kernels
+    rounds = 1 + repeats  # the first is not counted: allocations, selection of kernels
     with tempfile.TemporaryDirectory() as folder:
         settings = peer_settings(rows, groups * group, rounds, folder, number, recompute)
         trainer: GRPOTrainer | SFTTrainer
@@ -368,7 +367,7 @@ def main(
 
 
 def print_spent(turns: TakingTurns) -> None:
-    print("| | seconds | of ours | peak in MB | first loss | first gradient norm |")
+    print("| | seconds | ratio to fieldcraft | peak MB | first loss | first gradient norm |")
     print("|---|---|---|---|---|---|")
     ours = statistics.median(turns.spent["fieldcraft"].seconds[1:])
     for name, spent in turns.spent.items():

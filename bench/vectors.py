@@ -1,11 +1,11 @@
-"""Approximate search by vectors beside the exact one: fieldcraft's graph, and those of usearch.
+"""Compare approximate vector search with exact search: graphs of fieldcraft and usearch.
 
     python bench/vectors.py ../shared/data/qa --passages 30000
 
-It needs the package usearch. Passages are those of bench/search.py. Their vectors have 768 numbers,
-by latent semantic analysis of the real passages (see bench/rankings.py), not by a trained encoder;
-the queries are the real questions of HotpotQA. Recall is of the ten nearest that exact search
-finds; time is that of the processor on one thread, without the encoding.
+It needs the package usearch. Passages are the same as in bench/search.py. Their vectors have 768
+dimensions and come from latent semantic analysis of the real passages (see bench/rankings.py), not
+from a trained encoder; the queries are the real questions of HotpotQA. Recall is the share of the
+ten nearest vectors of exact search; time is CPU time on one thread, without encoding.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def of_fieldcraft(vectors: Vectors, folder: Path) -> tuple[Path, Nearest]:
 
 
 def of_usearch(number: str) -> Callable[[Vectors, Path], tuple[Path, Nearest]]:
-    """Of one type of number, with the library's own settings."""
+    """Return a function that builds a graph of a number type with the library's defaults."""
 
     def build(vectors: Vectors, folder: Path) -> tuple[Path, Nearest]:
         graph = Index(ndim=DIMENSIONS, metric="ip", dtype=number)
@@ -103,7 +103,7 @@ def main() -> None:
         nearest = [
             {n for n, _ in row} for row in ExactVectors(folder / "i").find_nearest(queries, TOPK)
         ]
-    print("| graph | vectors | bytes a vector | build ms a vector | ms a query | recall@10 % |")
+    print("| graph | vectors | bytes/vector | build ms/vector | ms/query | recall@10 % |")
     print("|---|---|---|---|---|---|")
     for name in GRAPHS:
         print(measure(name, vectors, queries, nearest), flush=True)

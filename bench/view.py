@@ -1,11 +1,11 @@
-"""How soon a folder of many trajectories opens in `fieldcraft studio`, and how smoothly it scrolls.
+"""Measure opening and scrolling of a folder with many trajectories in `fieldcraft studio`.
 
     python bench/view.py [--count 100000] [--chromium /usr/bin/chromium]
 
 It needs playwright and Chromium. It makes a folder of trajectories, serves the page twice, without
-an index and with one, and measures in the browser: the time from the request of the page to the
-first rows, how long a filter, a search, an order and a jump to the end take, and the times between
-the frames while the list is scrolled for five seconds.
+and with an index, and measures in the browser: the time from the page request to the first rows,
+the durations of a filter, a search, a sort and a jump to the end, and the times between frames
+while the list is scrolled for five seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fieldcraft.view.server import create_app
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
-WORDS = 2000  # of the texts
+WORDS = 2000  # different words of the texts
 ROWS = "document.querySelectorAll('.row .c-question').length > 5"
 COUNTED = "document.querySelector('output').textContent"
 SCROLL = """() => new Promise((done) => {
@@ -49,7 +49,7 @@ SCROLL = """() => new Promise((done) => {
 
 
 def made(count: int) -> Iterator[Trajectory]:
-    """Trajectories of about 2.5 kB each: three calls, texts of random words."""
+    """Yield trajectories of about 2.5 kB each: up to three calls, texts of random words."""
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(WORDS)]
 
@@ -82,7 +82,7 @@ def made(count: int) -> Iterator[Trajectory]:
 
 
 def wait(page: Page, expression: str) -> float:
-    """Seconds until it is true."""
+    """Return the seconds until an expression is true."""
     begin = time.perf_counter()
     while not page.evaluate(expression):
         page.wait_for_timeout(10)
@@ -104,8 +104,8 @@ def acted(page: Page, action: Any, expression: str) -> float:
 
 
 def frames(page: Page) -> dict[str, float]:
-    """Of the list while it is scrolled. `cpu_ms` is what the page's main thread computed for each:
-    unlike the times between frames it does not depend on what else the machine does."""
+    """Return statistics of the frames during scrolling. `cpu_ms` is the CPU time of the page's main
+    thread per frame: unlike the times between frames, it does not depend on other load."""
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
     before = _computed(session)
@@ -127,7 +127,7 @@ def _computed(session: CDPSession) -> float:
 
 
 def main(
-    count: Annotated[int, typer.Option(help="Trajectories.")] = 100_000,
+    count: Annotated[int, typer.Option(help="Number of trajectories.")] = 100_000,
     chromium: Path = Path("/usr/bin/chromium"),
 ) -> None:
     with TemporaryDirectory() as folder, sync_playwright() as driver:
@@ -147,7 +147,7 @@ def main(
             page.set_default_timeout(600_000)
             return page, round(opened(page, url), 2)
 
-        browser.new_page().goto("about:blank")  # what only the first page of a browser takes
+        browser.new_page().goto("about:blank")  # excludes the startup cost of the first page
         app = create_app(load_run_views([run]), TrajectoryIndex(index), hosts=["127.0.0.1"])
         with serve_in_thread(app, on_shutdown=app.state.end) as url:
             begin = time.perf_counter()

@@ -1,8 +1,9 @@
-"""vLLM beside the local engine, on the model of autocoa-mini: speed, start, publication, agreement.
+"""Compare vLLM with the local engine on the model of autocoa-mini.
 
     python bench/vllm_engine.py /envs/vllm/bin/python
 
-Rounds of the two engines alternate; the figures are medians. The vocabulary is a small tokenizer's.
+It measures throughput, startup, weight updates, and the agreement of log-probabilities. Rounds of
+the two engines alternate, and results are medians. The vocabulary is small.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PROMPT = 100
 
 
 async def tokens_per_second(engine: PolicyEngine, rows: int, vocabulary: int, turn: int) -> float:
-    """`rows` sessions of one turn each, at temperature 1, all of one length."""
+    """Measure `rows` sessions of one turn each, at temperature 1, all of the same length."""
     sampling = SamplingParams(TOKENS, 1.0, seed=turn)
     prompts = [
         [(i * 37 + row) % (vocabulary - 5) + 5 for i in range(PROMPT)] for row in range(rows)
@@ -64,7 +65,7 @@ async def compare(model: Any, tokenizer: Any, python: Path, folder: Path) -> Non
         both = [await e.generate(ids, SamplingParams(TOKENS, 0.0), "greedy") for e in (vllm, local)]
         pairs = zip(both[0].logprobs, both[1].logprobs, strict=True)
         gap = max(abs(a - b) for a, b in pairs)
-        print(f"greedy: the same tokens {both[0].ids == both[1].ids}, gap {gap:.1e} nats")
+        print(f"greedy: identical tokens {both[0].ids == both[1].ids}, difference {gap:.1e} nats")
         for rows in (32, 128):
             found: dict[str, list[float]] = {"vllm": [], "local": []}
             for turn in range(ROUNDS):

@@ -1,10 +1,10 @@
-"""What counts as a word for BM25: recall on real questions for each way to cut text.
+"""Compare tokenizations for BM25 by recall on real questions.
 
     python bench/words.py ../shared/data/qa
 
-The question is the query, the corpus the paragraphs of all questions of the file. Recall is of the
-titles of the paragraphs that hold the answer, averaged over questions. Every row adds to the one
-above it, but for the last, which is what the package does: no stemming, pairs instead.
+The query is the question, and the corpus consists of the paragraphs of all questions of the file.
+Recall is the share of the titles of paragraphs with the answer, averaged over questions. Each row
+adds to the previous one, except the last, which is the package's rule: no stemming, but pairs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STEM = Stemmer.Stemmer("english").stemWords
 
 
 class Rule(NamedTuple):
-    """How a passage and a query are cut into terms."""
+    """Rule for splitting a passage and a query into terms."""
 
     name: str
     passage: Callable[[str, str], list[str]]
@@ -52,7 +52,7 @@ def without_stop_words(query: str) -> list[str]:
 
 
 RULES = (
-    Rule("as they are, in lower case", lambda title, text: plain(f"{title}\n{text}"), plain),
+    Rule("lower case", lambda title, text: plain(f"{title}\n{text}"), plain),
     Rule("+ accents folded", lambda title, text: split_words(f"{title}\n{text}"), split_words),
     Rule(
         "+ stop words dropped from the query",
@@ -69,7 +69,7 @@ RULES = (
 
 
 def recall(rule: Rule, passages: Sequence[Passage], tasks: Sequence[Task]) -> list[float]:
-    """In %, at each of DEPTHS."""
+    """Return the recall in % at each of DEPTHS."""
     vocabulary: dict[str, int] = {}
     terms = [
         [vocabulary.setdefault(term, len(vocabulary)) for term in rule.passage(p.title, p.text)]

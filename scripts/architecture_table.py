@@ -3,7 +3,7 @@
 python scripts/architecture_table.py            prints the table
 python scripts/architecture_table.py --write    writes it into docs/lab-notes/architectures.md
 
-Takes some minutes: a small model of each is made, trained and sampled from.
+It takes some minutes, because a small model of each architecture is trained and sampled.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ DOCUMENT = ROOT / "docs" / "lab-notes" / "architectures.md"
 BEGIN, END = "<!-- architectures -->\n", "<!-- /architectures -->"
 sys.path[:0] = [str(ROOT / "tests")]
 
-architectures: Any = import_module("architectures")  # of the tests
+architectures: Any = import_module("architectures")  # module of the tests
 
 
 def table() -> str:
-    """The rows of the architectures that could be made small."""
+    """Return the rows of the architectures with a small model."""
     rows = ["| architecture | trained and sampled |", "|---|---|"]
     verdicts = [architectures.judge(name) for name in architectures.NAMES]
     rows += [verdict.row for verdict in verdicts if verdict.kind != "not made"]

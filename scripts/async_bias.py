@@ -1,11 +1,11 @@
-"""The error of the gradient that an asynchronous step takes, without sampling anything.
+"""Compute the error of the gradient of an asynchronous step exactly, without sampling.
 
-A small policy writes 8 tokens of an alphabet of 3, so all 6,561 texts can be enumerated and every
-expectation is exact. The sampler is the policy from some exact policy-gradient steps ago. The table
-of docs/lab-notes/asynchronous.md has, for each correction and each drift between the two:
+A small policy writes 8 tokens from an alphabet of 3, so all 6,561 texts can be enumerated, and all
+expectations are exact. The sampler is the policy several exact policy-gradient steps earlier. The
+table of docs/lab-notes/asynchronous.md has, for each correction and each drift between the two:
 
-- bias: distance of the expected gradient from the true one, as a share of its norm,
-- error: root mean square distance of the gradient of a step of 256 rollouts, likewise.
+- bias: distance of the expected gradient from the true one, as a share of the latter's norm,
+- error: root mean square distance of the gradient of a step with 256 rollouts, likewise.
 
     python scripts/async_bias.py
 """
@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 
 TOKENS, LENGTH = 3, 8
-ROLLOUTS = 256  # of a step
-SEEDS = range(4)  # problems that the figures are means of
+ROLLOUTS = 256  # per step
+SEEDS = range(4)  # of the problems, over which results are averaged
 DRIFTS = (0.02, 0.05, 0.1, 0.2, 0.4)  # mean |log ratio| of a token
-PACE = 0.05  # of the norm of the exact gradient, a step
+PACE = 0.05  # norm of an exact policy-gradient step
 CLIP = 0.2
 
 
 def all_texts() -> Tensor:
-    """Return every text, (N, LENGTH)."""
+    """Return all texts, (N, LENGTH)."""
     return torch.cartesian_prod(*[torch.arange(TOKENS)] * LENGTH)
 
 
@@ -37,15 +37,15 @@ LAST = torch.cat([torch.zeros(len(TEXTS), 1, dtype=torch.long), TEXTS[:, :-1]], 
 
 
 def log_probs(logits: Tensor) -> Tensor:
-    """Return log pi of each token of each text (N, LENGTH); `logits` (LENGTH, TOKENS, TOKENS) are
-    by the place, the token before and the token."""
+    """Return log pi of each token of each text (N, LENGTH). `logits` (LENGTH, TOKENS, TOKENS) are
+    indexed by position, previous token and token."""
     chances: Tensor = logits.log_softmax(-1)
     return chances[PLACES, LAST, TEXTS]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A policy, the older one that samples, and the rewards of all texts (N,)."""
+    """A policy, an older policy that samples, and the rewards of all texts (N,)."""
 
     policy: Tensor
     sampler: Tensor
@@ -53,12 +53,12 @@ class Problem:
 
     @property
     def log_ratio(self) -> Tensor:
-        """log pi / mu of each token, (N, LENGTH)."""
+        """Log ratio log(pi / mu) of each token, (N, LENGTH)."""
         return log_probs(self.policy) - log_probs(self.sampler)
 
     @property
     def sampled(self) -> Tensor:
-        """The chance of each text (N,) to be sampled."""
+        """Probability of sampling each text, (N,)."""
         return log_probs(self.sampler).sum(1).exp()
 
     @property
@@ -79,7 +79,7 @@ def sequence(cap: float) -> Correction:
 
 
 def clipped(log_ratio: Tensor, advantage: Tensor) -> Tensor:
-    """The ratio of PPO's loss to the policy that sampled; what is clipped has no gradient."""
+    """Return PPO's ratio to the sampling policy, and 0 for clipped tokens without a gradient."""
     ratio = log_ratio.exp()
     held = ratio.clamp(1 - CLIP, 1 + CLIP)
     return torch.where(ratio * advantage <= held * advantage, ratio, 0.0)
@@ -105,8 +105,8 @@ def exact_gradient(logits: Tensor, reward: Tensor) -> Tensor:
 
 
 def expected_gradient(problem: Problem, correct: Correction) -> tuple[Tensor, float]:
-    """Return what the estimator of one rollout is in the mean, and its mean squared distance from
-    that. The advantage is the reward above its mean, as with a large group."""
+    """Return the mean of the estimator for one rollout, and its variance. The advantage is the
+    reward minus its mean, as with a large group."""
     sampled = problem.sampled
     advantage = (problem.reward - (sampled * problem.reward).sum())[:, None].expand(-1, LENGTH)
     weight = correct(problem.log_ratio, advantage) * advantage
@@ -119,8 +119,9 @@ def expected_gradient(problem: Problem, correct: Correction) -> tuple[Tensor, fl
 
 
 def problems(seed: int) -> Iterator[tuple[float, Problem]]:
-    """The drifts, each with the policy that has just got so far from the one that samples. Texts
-    are right that hold a random pattern of three tokens, which a tenth to a third of them do."""
+    """Yield each drift with the first policy that has drifted that far from the sampling policy.
+    A text is correct if it contains a random pattern of three tokens; a tenth to a third of them
+    do."""
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(LENGTH, TOKENS, TOKENS, generator=generator, dtype=torch.float64)
     pattern = torch.randint(TOKENS, (3,), generator=generator)
@@ -135,7 +136,7 @@ def problems(seed: int) -> Iterator[tuple[float, Problem]]:
 
 
 def table() -> dict[str, dict[float, tuple[float, float, float]]]:
-    """Return (bias, error, cosine) by correction and drift, means over the problems."""
+    """Return (bias, error, cosine) by correction and drift, averaged over the problems."""
     sums = {name: {drift: [0.0] * 3 for drift in DRIFTS} for name in CORRECTIONS}
     for seed in SEEDS:
         for drift, problem in problems(seed):
@@ -154,7 +155,7 @@ def table() -> dict[str, dict[float, tuple[float, float, float]]]:
 
 
 def markdown(rows: dict[str, dict[float, tuple[float, float, float]]]) -> str:
-    """Return the table as the document has it: bias and, behind it, error in percent."""
+    """Return the table of the document: bias and error in percent."""
     head = ["weights"] + [f"{drift:g}" for drift in DRIFTS]
     lines = [head, ["---"] * len(head)]
     for name, row in rows.items():

@@ -1,9 +1,9 @@
-"""Curves of stages of reinforcement learning as a picture, a colour for each stage.
+"""Draw curves of reinforcement learning stages, one colour per stage.
 
     python scripts/curves.py runs/autocoa-mini/rl2 docs/rl-400.png
     python scripts/curves.py runs/smollm2-otc/seed-*/em-ppo docs/smollm2.png
 
-Thin lines are steps, thick ones means over a quarter of them, at most twenty.
+Thin lines are steps, thick lines are means over a quarter of the steps, at most 20.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-WINDOW = 20  # steps, at most
+WINDOW = 20  # maximum steps
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
 CURVES = {
     "em": "exact match, sampled",
-    "calls_mean": "calls a rollout (dashed: optimum)",
-    "policy_tokens_mean": "policy tokens a rollout",
-    "entropy": "entropy, nats a token",
-    "correct_logp_mean": "log-probability a token, right rollouts",
+    "calls_mean": "calls per rollout (dashed: optimum)",
+    "policy_tokens_mean": "policy tokens per rollout",
+    "entropy": "entropy, nats per token",
+    "correct_logp_mean": "log-probability per token, correct rollouts",
     "grad_norm": "gradient norm, before clipping",
 }
 
 
 def draw(axes: Axes, rows: list[dict[str, float]], key: str, colour: str) -> None:
-    """Draw a metric over the steps that have it."""
+    """Draw a metric over the steps with a value."""
     found = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
     steps, values = np.array(found).T
     means = running_means(values)
@@ -43,7 +43,7 @@ def draw(axes: Axes, rows: list[dict[str, float]], key: str, colour: str) -> Non
 
 
 def running_means(values: np.ndarray) -> np.ndarray:
-    """Return the mean of the last values at each place."""
+    """Return the running mean at each step."""
     window = min(WINDOW, max(1, len(values) // 4))
     starts = np.maximum(np.arange(len(values)) - window + 1, 0)
     sums = np.concatenate([[0.0], np.cumsum(values)])

@@ -1,7 +1,7 @@
-"""Draw exact match against calls for the rows of a sweep, a lettered point for each.
+"""Draw exact match against calls for the rows of a sweep, with a lettered point per row.
 
-The left panel has exact match on the split with the calls, the right one exact match on the other
-split. A bar goes from the lowest to the highest seed. Rows that differ in one number are joined.
+The left panel shows exact match on the split of the calls, the right panel exact match on the other
+split. Bars range from the lowest to the highest seed. Lines join rows that differ in one number.
 
 python scripts/frontier.py runs/autocoa-frontier docs/frontier.png
 """
@@ -18,12 +18,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-JOINED = {r"s = [\d.]+": "questions without tools", r"OTC-GRPO, c = \d+": "a price on calls"}
+JOINED = {r"s = [\d.]+": "questions without tools", r"OTC-GRPO, c = \d+": "price of calls"}
 CALLS, OTHER = "mixed", "heldout"  # splits
 
 
 def draw(rows: list[dict[str, Any]], split: str, axis: Axes) -> None:
-    """Exact match of one split over the calls of another, for every row."""
+    """Draw exact match of one split against the calls of another, for all rows."""
     points = {row["title"]: (row["splits"][CALLS], row["splits"][split]["em"]) for row in rows}
     for pattern, label in JOINED.items():
         joined = [point for title, point in points.items() if re.fullmatch(pattern, title)]
@@ -36,12 +36,12 @@ def draw(rows: list[dict[str, Any]], split: str, axis: Axes) -> None:
         axis.annotate(letter, (calls, em["mean"]), (3, 3), textcoords="offset points", fontsize=8)
         axis.plot([], [], " ", label=f"{letter}  {title}")
     optimum = rows[0]["splits"][CALLS]["calls_optimal_mean"]
-    axis.axvline(optimum, color="black", linewidth=0.8, linestyle=":", label="optimum of calls")
-    axis.set(xlabel=f"calls a question of '{CALLS}'", ylabel=f"exact match on '{split}'")
+    axis.axvline(optimum, color="black", linewidth=0.8, linestyle=":", label="optimal calls")
+    axis.set(xlabel=f"calls per question of '{CALLS}'", ylabel=f"exact match on '{split}'")
 
 
 def main(folder: Path, picture: Path) -> None:
-    """Write a picture of the content of a sweep's `report.json`."""
+    """Write a picture of a sweep's `report.json`."""
     rows = json.loads((folder / "report.json").read_text("utf-8"))["rows"]
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)

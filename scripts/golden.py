@@ -1,14 +1,14 @@
-"""Runs whose numbers must stay the same when code is moved or renamed.
+"""Compare runs whose numbers must not change when code is moved or renamed.
 
-    python scripts/golden.py OUT             # run all of them into a new folder
-    python scripts/golden.py OUT --like OLD  # and compare with those that were run before
+    python scripts/golden.py OUT             # execute all runs in a new folder
+    python scripts/golden.py OUT --like OLD  # and compare them with earlier runs
 
-Seven short runs with fixed seeds and one thread: several methods, an adapter, two ranks. Compared
-are all metrics, reports and trajectories, without times and recipes. `--keys FILE` names a JSON
-file with old keys and new ones, for a change that renames keys of files; those of metrics are in
-src/fieldcraft/records/renamed_metrics.json. Numbers are equal to the last digit, but
-for the run with an engine process, which batches requests as they arrive: its log-probabilities may
-be rounded differently. Asynchronous runs are not among them, as their order depends on the clock.
+There are seven short runs with fixed seeds and one thread: several methods, an adapter, two ranks.
+The comparison covers all metrics, reports and trajectories, except times and recipes. `--keys FILE`
+names a JSON file that maps old keys to new ones, for changes that rename keys of files; renamed
+metrics are in src/fieldcraft/records/renamed_metrics.json. Numbers must be identical, except in the
+run with an engine process, which batches requests as they arrive, so its log-probabilities may be
+rounded differently. There are no asynchronous runs, because their order depends on the clock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EVALUATED = ["evaluation.splits.heldout=12", "evaluation.splits.known=6"]
 
 
 def shortened(kind: str, *stages: str) -> list[str]:
-    """Return overrides that make stages short: supervised ones, or those with rollouts."""
+    """Return overrides that shorten stages, supervised ones or ones with rollouts."""
     keys = {
         "sft": ("steps=12", "epochs=null", "max_examples=60", "batch_size=6"),
         "rl": ("steps=2", "questions_per_step=4", "group_size=4"),
@@ -73,16 +73,16 @@ RUNS: dict[str, list[str]] = {
     "ranks": ["smoke", *SMOKE, "cluster.trainers=2", "cluster.engines=1"],
 }
 FILES = ("metrics.jsonl", "report.json", "rollouts.jsonl", "knowledge.jsonl", "closed_book.jsonl")
-ROUNDING = {"ranks": 1e-5}  # nats, of a log-probability
+ROUNDING = {"ranks": 1e-5}  # tolerance of a log-probability, in nats
 TIME = re.compile(
     r"(^|_)seconds($|_)|per_second|^publish_|^versions$|^began$|^threads$|^memory|^sampler_waits"
 )
-RECIPE = "config"  # key of a report; its keys are renamed apart from those of metrics
+RECIPE = "config"  # key of a report; its keys are renamed separately from metrics
 
 
 def knows_current_keys() -> bool:
-    """Return whether the code that runs has the names of recipe keys that are used here. That of an
-    earlier commit, which has no table of renamed keys, has the former ones."""
+    """Return whether the tested code has the current names of recipe keys. Code of an earlier
+    commit without a table of renamed keys has the former names."""
     package = find_spec("fieldcraft")
     assert package is not None
     assert package.origin is not None
@@ -90,7 +90,7 @@ def knows_current_keys() -> bool:
 
 
 def with_former_keys(override: str) -> str:
-    """Return an override as the code had it before its keys were renamed."""
+    """Return an override with the former names of its keys."""
     table = json.loads(RENAMED_KEYS.read_text("utf-8"))
     former = {key: old.rpartition(".")[2] for old, key in table["keys"].items()}
     path, _, value = override.partition("=")
@@ -107,7 +107,7 @@ def with_former_keys(override: str) -> str:
 
 
 def run(name: str, out: Path) -> None:
-    """Do one of the runs in a folder. Raises CalledProcessError where it fails."""
+    """Execute one of the runs in a folder. Exits with its error output if it fails."""
     recipe, *overrides = RUNS[name]
     if not knows_current_keys():
         overrides = [with_former_keys(override) for override in overrides]
@@ -120,14 +120,14 @@ def run(name: str, out: Path) -> None:
 
 
 def compared_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a run that hold numbers, as paths below the folder."""
+    """Yield the files of a run that contain numbers, relative to the folder."""
     for path in sorted(folder.rglob("*.json*")):
         if path.name in FILES or path.parent.name == "evaluations":
             yield path.relative_to(folder)
 
 
 def content(path: Path, keys: dict[str, str]) -> list[Any]:
-    """Return the records of a file without times, with its keys as they are named now."""
+    """Return the records of a file without times, with the current names of keys."""
     text = path.read_text("utf-8")
     records = text.splitlines() if path.suffix == ".jsonl" else [text]
     return [without_times(json.loads(record), keys) for record in records]
@@ -143,21 +143,21 @@ def without_times(value: Any, keys: dict[str, str]) -> Any:
 
 
 def differences(new: Path, old: Path, keys: dict[str, str]) -> list[str]:
-    """Return a line for each file that differs between two folders of runs."""
+    """Return a line for each file that differs between two folders."""
     found = []
     for name in RUNS:
         files = {*compared_files(old / name), *compared_files(new / name)}
         for file in sorted(files):
             both = [folder / name / file for folder in (old, new)]
             if not all(path.exists() for path in both):
-                found.append(f"{name}/{file} is in one of them only")
+                found.append(f"{name}/{file} exists in only one folder")
             elif not equal(content(both[0], keys), content(both[1], {}), ROUNDING.get(name, 0.0)):
                 found.append(f"{name}/{file} differs")
     return found
 
 
 def equal(old: Any, new: Any, rounding: float) -> bool:
-    """Return whether two records are equal, numbers with a fraction up to `rounding`."""
+    """Return whether two records are equal, floats up to `rounding`."""
     match old, new:
         case dict(), dict():
             return old.keys() == new.keys() and all(equal(old[k], new[k], rounding) for k in old)

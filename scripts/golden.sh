@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Does the runs of scripts/golden.py with the code of a commit and with that of the working tree, and
-# compares them. A change that only moves or renames code must end with "all numbers are equal".
+# Executes the runs of scripts/golden.py with the code of a commit and of the working tree, and compares
+# them. A change that only moves or renames code must end with "all numbers are equal".
 #
 #   bash scripts/golden.sh COMMIT [--keys FILE]
 set -euo pipefail

@@ -1,10 +1,11 @@
-"""Make .venv and install fieldcraft with all it needs; nothing but Python has to be there.
+"""Make .venv and install fieldcraft with all dependencies; only Python is required.
 
     python3 scripts/install.py [--real | --dev]
 
-Plain pip takes the CUDA build of torch on Linux, gigabytes that a machine without a GPU has no use
-for. There the CPU build is installed: pip's own if it is set up to find one, else the one that uv
-knows. Asking pip what it would install is no way out, as older pips fetch the wheels to find out.
+On Linux, pip installs the CUDA build of torch by default, gigabytes that a machine without a GPU
+does not need. Such a machine gets the CPU build: from pip if it is configured to find one, else
+from uv. Asking pip which build it would install does not help: older versions download the wheels
+to find out.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ import sys
 import venv
 from pathlib import Path
 
-TORCH = "torch==2.13.0"  # a range would let pip replace a CPU build by a newer CUDA build
+TORCH = "torch==2.13.0"  # with a range, pip may replace a CPU build with a newer CUDA build
 EXTRAS = {"--real": "[gazetteer,gguf]", "--dev": "[dev]"}  # of pyproject.toml; one at a time
 ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / ".venv" / "bin"
 PIP = [str(BIN / "python"), "-m", "pip", "--disable-pip-version-check", "-qq"]
-# Modules are compiled when they are first imported; most of those in torch never are.
+# Modules are compiled on first import; most modules of torch are never imported.
 INSTALL = [*PIP, "install", "--no-compile"]
 
 
 def make_venv() -> None:
-    """An existing .venv is kept if it works."""
-    if sys.version_info < (3, 11):  # noqa: UP036 - this script is run by whatever Python is there
+    """Make .venv, unless there is a working one."""
+    if sys.version_info < (3, 11):  # noqa: UP036 - any Python may run this script
         found = ".".join(map(str, sys.version_info[:3]))
         sys.exit(
-            f"fieldcraft needs Python 3.11 or newer, and {sys.executable} is {found}: install a"
-            " newer one and name it, as in 'make demo PYTHON=python3.12'."
+            f"fieldcraft needs Python 3.11 or newer, but {sys.executable} is {found}: install a"
+            " newer version and select it, as in 'make demo PYTHON=python3.12'."
         )
     if importlib.util.find_spec("ensurepip") is None:
         sys.exit(
@@ -52,7 +53,7 @@ def runs(command: list[str]) -> bool:
 
 
 def installer() -> list[str]:
-    """The command that installs torch, in the build that fits this machine, and what follows it."""
+    """Return a command that installs torch, in the build for this machine, and more packages."""
     if sys.platform != "linux" or has_gpu():
         return [*INSTALL, TORCH]
     if runs([*PIP, "install", "--dry-run", "--no-deps", f"{TORCH}+cpu"]):
@@ -64,13 +65,13 @@ def installer() -> list[str]:
 
 def main() -> None:
     extra = "".join(EXTRAS[argument] for argument in sys.argv[1:])
-    print(f"installing fieldcraft{extra} into .venv; the first time takes a minute or two")
+    print(f"installing fieldcraft{extra} into .venv; this takes a minute or two the first time")
     make_venv()
     try:
         subprocess.run([*installer(), "-e", f"{ROOT}{extra}"], check=True)
     except subprocess.CalledProcessError as error:
         sys.exit(
-            "the installation failed (the lines above tell why): fix that and run make again;"
+            "the installation failed (see the lines above): fix the cause and run make again;"
             f" the command was: {' '.join(error.cmd)}"
         )
 

@@ -1,10 +1,10 @@
-"""Moving picture of the live page: a finished run, told again as it trained.
+"""Animated picture of the live page: a replay of a finished run.
 
     python scripts/live_picture.py runs/autocoa-mini docs/live.gif --question 4
 
-A copy of the run grows row by row, and a browser that has the page open shows it. The last two
-pictures are one held-out question, answered by the first stage and by the last one. It needs
-Chromium and Pillow. docs/live.gif is seed 0 of the demo, commit 38fa960 (docs/results.md).
+A copy of the run grows row by row, and a browser shows its page. The last two frames show a
+held-out question, answered by the first and the last stage. The script needs Chromium and Pillow.
+docs/live.gif is seed 0 of the demo.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from fieldcraft.view.server import create_app
 
 WIDTH, HEIGHT = 1100, 700  # pixels of the page
 SHRINK = 0.75
-FRAMES = 6  # of each stage
+FRAMES = 6  # per stage
 FRAME_MS, LAST_MS, QUESTION_MS = 350, 2500, 4500
-SETTLE_MS = 1500  # until the page has read what has grown and has drawn it
+SETTLE_MS = 1500  # until the page has read and drawn new rows
 COLOURS = 48
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 class Replay:
-    """Copy of a finished run that grows as the run did."""
+    """A growing copy of a finished run."""
 
     def __init__(self, run: Path) -> None:
         stored = json.loads((run / "recipe.json").read_text("utf-8"))
@@ -48,7 +48,7 @@ class Replay:
         shutil.copy(run / "recipe.json", self.copy)
 
     def grow(self) -> Iterator[None]:
-        """Grow by one frame and yield, until the run is whole."""
+        """Grow by one frame and yield, until the run is complete."""
         for name in self.stages:
             (self.copy / name).mkdir()
             metrics = Path(name) / "metrics.jsonl"
@@ -74,7 +74,7 @@ def picture(page: Page) -> Image.Image:
 
 
 def film(run: Path, question: int) -> Iterator[tuple[Image.Image, int]]:
-    """Yield the pictures and for how many milliseconds each is shown."""
+    """Yield the pictures and their durations in milliseconds."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         replay = Replay(run)
         app = create_app(load_run_views([replay.copy]), TrajectoryIndex(Path("index")))
@@ -101,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--question", type=int, default=0, help="its place in the evaluation")
+    parser.add_argument("--question", type=int, default=0, help="its index in the evaluation")
     given = parser.parse_args()
     pictures, times = zip(*film(given.run.resolve(), given.question), strict=True)
     frames = [drawn.quantize(COLOURS, dither=Image.Dither.NONE) for drawn in pictures]

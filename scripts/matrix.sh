@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Tests the built wheel, in fresh environments: each Python that is named, with the newest and with the
-# lowest versions that pyproject.toml allows. What is imported is the wheel, never the checkout. The last
-# line counts the environments that failed; their output is kept.
+# Tests the built wheel in fresh environments: each given Python, with the newest and the lowest versions
+# that pyproject.toml allows. The tests import the wheel, never the checkout. The last line counts the
+# failed environments; their output is kept.
 #
-#   PATTERN=tests/config bash scripts/matrix.sh 3.11 3.12 3.13      # needs uv; PATTERN: a part of the tests
+#   PATTERN=tests/config bash scripts/matrix.sh 3.11 3.12 3.13      # needs uv; PATTERN: a subset of the tests
 #
 # UV_TORCH_BACKEND=cpu installs the CPU build of torch, which is smaller.
 set -euo pipefail
@@ -26,7 +26,7 @@ for version in "$@"; do
         log=$place/$version-$resolution.log
         versions=$env.txt
         uv venv -q --python "$version" "$env"
-        # Resolved from pyproject.toml: seen from a wheel, its own dependencies are not direct ones.
+        # Resolve from pyproject.toml, because the dependencies of a wheel are not direct ones.
         if uv pip compile -q pyproject.toml --extra dev --python-version "$version" \
             --resolution "$resolution" -o "$versions" >"$log" 2>&1 &&
             VIRTUAL_ENV=$env uv pip install -q -r "$versions" >>"$log" 2>&1 &&

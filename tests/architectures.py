@@ -1,5 +1,5 @@
-"""Every causal architecture of transformers, made small, and what becomes of it here: it is trained
-and sampled as a plain forward pass computes it, or it is refused."""
+"""Every causal architecture of transformers as a small model, with a verdict for each: either
+training and sampling agree with a plain forward pass, or the architecture is refused."""
 
 import asyncio
 import warnings
@@ -28,7 +28,7 @@ from fieldcraft.types import UserError
 NAMES: tuple[str, ...] = tuple(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
 WORDS, LARGEST, EQUAL = 400, 8_000_000, 1e-3
 
-# Keys of configurations by what a small model has there.
+# Configuration keys and their values in a small model.
 SIZES: dict[int, str] = {
     WORDS: "vocab_size vocab_size_per_layer_input entity_vocab_size",
     32: "hidden_size d_model n_embd dim embed_dim emb_dim word_embed_proj_dim embedding_size"
@@ -53,7 +53,7 @@ SIZES: dict[int, str] = {
     0: "pad_token_id num_dense_layers",
 }
 SMALL = {key: size for size, keys in SIZES.items() for key in keys.split()}
-# What single architectures need beyond that.
+# Additional values that single architectures require.
 WITH_WINDOW, WINDOW = ["sliding_attention", "full_attention"], {"sliding_window": 8}
 INDEXED = {"layer_types": ["indexed_attention"] * 2}
 OWN: dict[str, dict[str, Any]] = {
@@ -77,13 +77,13 @@ OWN: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of an architecture.
+    """Verdict on an architecture.
 
     Attributes:
-        gap: largest difference of a log-probability from that of a plain forward pass, in nats.
-        why: the sentence with which it is refused, or the reason why there is no small model.
-        own: what the layers of its default configuration have, if that is refused and only a model
-            whose layers attend to everything is equal.
+        gap: largest difference of a log-probability from a plain forward pass, in nats.
+        why: the refusal message, or the reason why no small model can be made.
+        own: layer features of its default configuration, if that configuration is refused and
+            only a model with full attention in all layers agrees.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Verdict:
 
     @property
     def row(self) -> str:
-        """Of the table in docs/lab-notes/architectures.md."""
+        """Return the row of the table in docs/lab-notes/architectures.md."""
         if self.kind != "refused":
             only = (
                 f", if all layers attend to everything: by default {self.own}" if self.own else ""
@@ -110,9 +110,9 @@ class Verdict:
 
 
 def judge(name: str) -> Verdict:
-    """The verdict on an architecture with small random weights."""
+    """Return the verdict on an architecture with small random weights."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # configurations of all kinds warn of all kinds of things
+        warnings.simplefilter("ignore")  # the configurations emit many unrelated warnings
         try:
             return _judge(name)
         except NotMade as error:
@@ -120,8 +120,8 @@ def judge(name: str) -> Verdict:
 
 
 def _judge(name: str) -> Verdict:
-    """That on a model with windows, where the architecture has them; else, or where it is not
-    equal with them, on one that attends to everything, where the architecture can."""
+    """Return the verdict on a model with windows if the architecture has them by default. If that
+    fails, return the verdict on a model with full attention, if the architecture supports it."""
     own = ""
     with suppress(NotMade):
         verdict = _compared(name, small_model(name, window_keys(name)))
@@ -144,21 +144,21 @@ def _compared(name: str, model: Any) -> Verdict:
 
 
 class NotMade(Exception):
-    """No small model of an architecture could be made."""
+    """Error raised if no small model of an architecture can be made."""
 
 
 # -- small models --------------------------------------------------------------------------------
 
 
 def small_model(name: str, tried: Iterable[dict[str, Any]]) -> Any:
-    """A model with random weights of which each matters, by the first of some configurations that
-    works. Raises NotMade."""
+    """Return a model with random weights that all matter, from the first configuration that works.
+    Raises NotMade."""
     problems = []
     for keys in tried:
         try:
             model = made(name, keys)
             plain_logprobs(model, TEXTS[0])
-        except Exception as error:  # noqa: BLE001 - configurations raise what they like
+        except Exception as error:  # noqa: BLE001 - configurations raise arbitrary exceptions
             problems.append(f"{type(error).__name__}: {error}".replace("\n", " "))
         else:
             return model
@@ -166,7 +166,7 @@ def small_model(name: str, tried: Iterable[dict[str, Any]]) -> Any:
 
 
 def by_default(model: Any) -> Any:
-    """The model's attention as its configuration has it by default."""
+    """Return the model's attention as set by its default configuration."""
     attributes = ("_is_stateful", "_supports_attention_backend")
     return SimpleNamespace(
         config=type(model.config)(), **{a: getattr(model, a) for a in attributes}
@@ -174,7 +174,8 @@ def by_default(model: Any) -> Any:
 
 
 def window_keys(name: str) -> Iterator[dict[str, Any]]:
-    """Keys of a small configuration with windows, if the architecture has them by default."""
+    """Return the keys of a small configuration with windows, if the architecture has them by
+    default."""
     known = configuration(name).to_dict()
     kinds = set(known.get("layer_types") or ())
     if WITH_WINDOW[0] in kinds and kinds <= set(WITH_WINDOW):
@@ -184,7 +185,7 @@ def window_keys(name: str) -> Iterator[dict[str, Any]]:
 
 
 def full_keys(name: str) -> Iterator[dict[str, Any]]:
-    """Keys of a small configuration whose layers attend to everything."""
+    """Return the keys of a small configuration with full attention in all layers."""
     known, own = configuration(name).to_dict(), OWN.get(name, {})
     full = {"layer_types": ["full_attention"] * 2} if known.get("layer_types") else {}
     window = {"sliding_window": None} if "sliding_window" in known else {}
@@ -193,7 +194,8 @@ def full_keys(name: str) -> Iterator[dict[str, Any]]:
 
 
 def default_keys(name: str) -> Iterator[dict[str, Any]]:
-    """Keys of a small configuration: its layers follow from its size, or are the first ones."""
+    """Return the keys of a small configuration whose layers follow from its size or are the first
+    ones."""
     kinds, own = configuration(name).to_dict().get("layer_types"), OWN.get(name, {})
     for layers in ({"layer_types": None}, {"layer_types": list(kinds[:2])}) if kinds else ():
         yield small_keys(name) | layers | own
@@ -209,11 +211,11 @@ def small_keys(name: str) -> dict[str, Any]:
 
 
 def configuration(name: str) -> Any:
-    """That of an architecture as it comes. Raises NotMade for one that does not only read text: its
-    text part has a name of its own."""
+    """Return the default configuration of an architecture. For a multimodal one raises NotMade,
+    because its text part is registered under a separate name."""
     try:
         config = AutoConfig.for_model(name)
-    except StrictDataclassError as error:  # one that is only made beside a larger one
+    except StrictDataclassError as error:  # can only be made together with a larger model
         raise NotMade(str(error)) from error
     if len(config.sub_configs) > 1 or any(part in name for part in ("vision", "audio")):
         raise NotMade("it also reads images or sounds")
@@ -221,7 +223,7 @@ def configuration(name: str) -> Any:
 
 
 def made(name: str, keys: dict[str, Any]) -> Any:
-    """A model with these keys. Raises NotMade if it is too large to be judged."""
+    """Return a model with these keys. Raises NotMade if it is too large to be tested."""
     config = type(configuration(name))(**keys)
     with torch.device("meta"):
         count = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
@@ -235,27 +237,28 @@ def made(name: str, keys: dict[str, Any]) -> Any:
     return model
 
 
-# -- what is compared ----------------------------------------------------------------------------
+# -- comparisons ---------------------------------------------------------------------------------
 
 
 def _text(seed: int, length: int) -> list[int]:
     return [int(i) for i in np.random.default_rng(seed).integers(4, WORDS, length)]
 
 
-# The second one begins as the first one does.
+# The second one starts with the same tokens as the first one.
 TEXTS = [_text(0, 44), [*_text(0, 44)[:37], *_text(1, 5)], _text(2, 9)]
 
 
 @torch.no_grad()
 def plain_logprobs(model: Any, ids: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Of all ids but the first, by a forward pass of this text alone."""
+    """Return the log-probabilities of all ids but the first, from a forward pass over this text
+    alone."""
     logits = model(torch.tensor([list(ids)]), use_cache=False).logits[0, :-1].float()
     return logits.log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].numpy()
 
 
 def trained_gap(model: Any) -> float:
-    """Packed with a shared prefix, and with the output layer in pieces."""
-    wanted = [plain_logprobs(model, ids) for ids in TEXTS]
+    """Return the gap of training with a packed, shared prefix and a chunked output layer."""
+    expected = [plain_logprobs(model, ids) for ids in TEXTS]
     trainer = Trainer(model, Optim(lr=1e-3), steps=1)
     gaps = []
     for piece in (output_layer.MAX_CHUNK_LOGITS, 7 * WORDS):
@@ -264,7 +267,7 @@ def trained_gap(model: Any) -> float:
             trainer.fill_logprobs([tuple(samples)], "old_logp", 1.0)
         gaps += [
             np.abs(sample.old_logp[1:] - plain).max()
-            for sample, plain in zip(samples, wanted, strict=True)
+            for sample, plain in zip(samples, expected, strict=True)
         ]
     return float(max(gaps))
 
@@ -279,7 +282,8 @@ def _pieces(size: int) -> Iterator[None]:
 
 
 def sampled_gap(model: Any) -> float:
-    """Sampled by the engine, in sessions that share blocks of its cache and go on."""
+    """Return the gap of sampling with the engine, in sessions that share cache blocks and
+    continue."""
     engine = LocalEngine(model, tiny_tokenizer(), max_num_seqs=4, max_model_len=100)
 
     async def converse(place: int) -> float:

@@ -1,4 +1,4 @@
-"""Servers on the loopback that misbehave below HTTP, for the tests of clients."""
+"""Loopback servers that misbehave below the HTTP level, for the tests of clients."""
 
 import contextlib
 import socket
@@ -12,13 +12,13 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 
 @contextlib.contextmanager
 def raw_server(*behaviours: Behaviour) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that treats its connections in these ways in turn, the last one for ever. Gives its
-    url, and the first bytes of every request."""
-    asked: list[bytes] = []
+    """Serve each connection with the next of these behaviours; the last one repeats. Yields the URL
+    and the first bytes of every request."""
+    requests: list[bytes] = []
 
     def treat(connection: socket.socket, behave: Behaviour) -> None:
-        with connection, contextlib.suppress(OSError):  # the client may leave at any moment
-            asked.append(connection.recv(65536))
+        with connection, contextlib.suppress(OSError):  # the client may disconnect at any moment
+            requests.append(connection.recv(65536))
             behave(connection)
 
     def serve() -> None:
@@ -36,17 +36,17 @@ def raw_server(*behaviours: Behaviour) -> Iterator[tuple[str, list[bytes]]]:
         server = threading.Thread(target=serve)
         server.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", requests
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             server.join(timeout=300)
 
 
 def drips(beginning: bytes, pause: Callable[[], None]) -> Behaviour:
-    """A beginning, then a byte after each pause for ever, or until the client leaves."""
+    """Send a start, then one byte after each pause, until the client disconnects."""
 
     def drip(connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # it is there at once
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # all available at once
         connection.sendall(beginning)
         while True:
             connection.sendall(b"a")
@@ -60,20 +60,20 @@ OF_AN_ANSWER = HEAD + b'content-length: 1000000\r\n\r\n"'
 
 
 def is_endless(connection: socket.socket) -> None:
-    """As fast as it can be read."""
+    """Send without end, as fast as the client reads."""
     connection.sendall(HEAD + b'\r\n"')
     while True:
         connection.sendall(b"a" * 65536)
 
 
 def resets(connection: socket.socket) -> None:
-    """Ends the connection by a reset, not by its orderly end."""
+    """Close the connection with a reset instead of an orderly shutdown."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
 
 def _respond(connection: socket.socket, text: bytes) -> None:
-    """Send and end in order: a connection closed before all is read would be reset."""
+    """Send and close in order: closing a connection with unread data would reset it."""
     connection.sendall(text)
     connection.shutdown(socket.SHUT_WR)
     while connection.recv(65536):
@@ -81,13 +81,13 @@ def _respond(connection: socket.socket, text: bytes) -> None:
 
 
 def redirects(connection: socket.socket) -> None:
-    """To where the client came from."""
+    """Redirect to `/again` on the same server, without end."""
     head = b"HTTP/1.1 307 Again\r\nlocation: /again\r\ncontent-length: 0\r\n"
     _respond(connection, head + b"connection: close\r\n\r\n")
 
 
 def answers(body: bytes, kind: str = "application/json", status: int = 200) -> Behaviour:
-    """An ordinary answer."""
+    """Send an ordinary response."""
 
     def answer(connection: socket.socket) -> None:
         head = f"HTTP/1.1 {status} So\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n"

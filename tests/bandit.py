@@ -1,8 +1,8 @@
 """A task that a model of 7,000 parameters learns in seconds, through the real rollout loop.
 
-The question is a digit, the right answer a letter of its own. The policy writes letters: a to d are
-answers, s is a search, which tells it nothing new, anything else is a thought; a turn of four
-tokens without an answer is cut off.
+The question is a digit, the correct answer is a letter specific to the digit. The policy writes
+letters: a to d are answers, s is a search without new information, anything else is a thought. A
+turn of four tokens without an answer is cut off.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ LIMITS = BudgetConfig(max_calls=2, max_turn_tokens=4, max_context_tokens=24)
 
 
 def letters() -> PreTrainedTokenizerFast:
-    """A tokenizer in which every character is a token."""
+    """Return a tokenizer in which every character is a token."""
     backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, "?"))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     backend.decoder = decoders.Fuse()
@@ -42,7 +42,7 @@ def letters() -> PreTrainedTokenizerFast:
 
 @dataclass(frozen=True)
 class Letters(AutoCoADialect):
-    """Every letter that means something ends a turn."""
+    """Dialect in which every meaningful letter ends a turn."""
 
     stop_strings = (*ANSWERS, "s")
     delimiters = ("<", ">")
@@ -80,7 +80,7 @@ def small_model(seed: int = 0) -> PreTrainedModel:
 
 
 def settings(**given: Any) -> Rl:
-    """An `rl` stage as a recipe would have it."""
+    """Return the settings of an `rl` stage as in a recipe."""
     stage = {
         "type": "rl",
         "steps": 60,
@@ -96,14 +96,14 @@ def settings(**given: Any) -> Rl:
 
 
 def bandit(seed: int = 0, **given: Any) -> RlStage:
-    """The stage, made as the pipeline makes it."""
+    """Return the stage, built as the pipeline builds it."""
     s, model, tokenizer = settings(**given), small_model(seed), letters()
     critic = None
     if s.baseline == "critic":
         own = s.critic.backbone == "separate"
         critic = Critic(small_model(seed) if own else model, s.critic, s.optim, s.steps)
     frozen = None
-    if s.simulator == "frozen":  # another model, so that whoever takes the wrong one is seen
+    if s.simulator == "frozen":  # a different model, so that using the wrong one is detected
         frozen = LocalEngine(small_model(seed + 1), tokenizer, max_num_seqs=64)
     return rl_stage(
         settings=s,

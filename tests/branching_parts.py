@@ -1,4 +1,4 @@
-"""A scripted policy that reads what is found, and how to branch from its rollouts."""
+"""Scripted policy that reads the observations, and helpers to branch from its rollouts."""
 
 import asyncio
 import random
@@ -27,8 +27,9 @@ def answer(town: str) -> str:
 
 
 class Reader(ScriptedEngine):
-    """Searches twice and then answers. It is right if it has read `born in Northport`, if its turn
-    was begun with `I know`, and else in one of four cases."""
+    """Policy that searches twice and then answers. The answer is correct if the policy has read
+    `born in Northport` or if its turn starts with `I know`; otherwise it is correct in one of four
+    cases."""
 
     def __init__(self) -> None:
         super().__init__(TOKENIZER, [])
@@ -43,8 +44,8 @@ class Reader(ScriptedEngine):
         sure = "born in Northport" in text or "I know" in text
         lucky = random.Random(sampling.seed).random() < 0.25
         town = "Northport" if sure or lucky else "Southport"
-        said = (FIRST, SECOND)[searches] if searches < 2 and "I know" not in text else answer(town)
-        self.turns, self._played = [said], {}
+        reply = (FIRST, SECOND)[searches] if searches < 2 and "I know" not in text else answer(town)
+        self.turns, self._played = [reply], {}
         return await super().generate(ids, sampling, session)
 
 

@@ -1,4 +1,4 @@
-"""Ways in which a file can be broken, for the tests of what is said about it."""
+"""Ways in which a file can be broken, for the tests of error messages about files."""
 
 import json
 import random
@@ -25,7 +25,8 @@ def garbled(path: Path) -> None:
 
 
 def in_json(change: Callable[[Any, random.Random], Any]) -> Break:
-    """Change one value of a JSON file, or of a line of one; others become garbage."""
+    """Change one value of a JSON file, or of one line of a JSONL file. Other files become
+    garbage."""
 
     def broken(path: Path) -> None:
         rng = random.Random(path.name)
@@ -75,7 +76,7 @@ def as_dangling_link(path: Path) -> None:
 
 
 def of_a_later_version(value: Any, rng: random.Random) -> Any:
-    """Keys that are not known yet, and another format."""
+    """Return the value with unknown keys and a later format version."""
     return {**value, "format": 99, "version": "9.0"} if isinstance(value, dict) else {"format": 99}
 
 

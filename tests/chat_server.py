@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible endpoint, as the tests need it."""
+"""Model behind an OpenAI-compatible endpoint, for tests."""
 
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
@@ -24,7 +24,8 @@ def completion(text="hi", finish="stop", tokens=(10, 2), **message):
 
 
 def answering(*responses: Response):
-    """A server that gives these responses in turn, the last one for ever; and what it got."""
+    """Serve these responses in order; the last one repeats. Yields the server and its received
+    requests."""
     got = []
 
     async def chat(request):

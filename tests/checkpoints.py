@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of real architectures, written on the spot."""
+"""Tiny random checkpoints of real architectures, generated during the tests."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-# How a DeepSeek-R1-Distill model is spoken to. The prefilled `<think>` came with a later revision.
+# Template of a DeepSeek-R1-Distill model. A later revision added the prefilled `<think>`.
 R1_TEMPLATE = """\
 {%- if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif -%}
 {{- bos_token -}}
@@ -39,7 +39,7 @@ SENTENCES = (
     "result 1: Ada Lind was born in Northport in 1931. result 2: Northport is a town.",
 )
 
-# The shape of Qwen's template: a system turn with the tools, calls and responses as tagged JSON.
+# Outline of Qwen's template: a system turn with the tools, calls and responses as tagged JSON.
 CHAT_TEMPLATE = """\
 {%- if tools -%}
 <|im_start|>system
@@ -76,8 +76,9 @@ Write a call as JSON within <tool_call></tool_call>:
 
 
 def r1_tokenizer(think_prefilled: bool = True) -> PreTrainedTokenizerFast:
-    """A tokenizer of 404 entries with the special tokens and the chat template of DeepSeek-R1's
-    distilled models. As there, `<think>`, `</think>` and the roles are tokens that count as text.
+    """Return a tokenizer of 404 entries with the special tokens and the chat template of
+    DeepSeek-R1's distilled models. As in these models, `<think>`, `</think>` and the roles are
+    tokens that count as text.
     """
     backend = _byte_level(["<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>"])
     backend.add_tokens(
@@ -96,7 +97,7 @@ def r1_tokenizer(think_prefilled: bool = True) -> PreTrainedTokenizerFast:
 
 
 def tiny_tokenizer(think_prefilled: bool = False) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of 400 entries with a Qwen-style chat template.
+    """Return a byte-level BPE tokenizer of 400 entries with a Qwen-style chat template.
 
     `<|im_end|>` ends a turn, `<|endoftext|>` pads, tags are ordinary text. With `think_prefilled`
     the generation prompt ends in `<think>` and a newline, as in the templates of DeepSeek-R1.
@@ -127,8 +128,9 @@ def _byte_level(special: list[str]) -> Tokenizer:
 
 
 def write_tiny_r1(folder: Path, think_prefilled: bool = True) -> Path:
-    """A tiny DeepSeek-R1-Distill-Qwen: its architecture, its tokens, its chat template, and the
-    tokenizer class that its files name, which is not the one that its `tokenizer.json` needs."""
+    """Write a tiny DeepSeek-R1-Distill-Qwen checkpoint with its architecture, tokens and chat
+    template. Its files name a tokenizer class that differs from the one that `tokenizer.json`
+    requires."""
     write_tiny_checkpoint(folder, "qwen2", tokenizer=r1_tokenizer(think_prefilled))
     file = folder / "tokenizer_config.json"
     config = json.loads(file.read_text("utf-8")) | {"tokenizer_class": "LlamaTokenizerFast"}
@@ -143,7 +145,7 @@ def write_tiny_checkpoint(
     think_prefilled: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> Path:
-    """Write a random float32 model of 2 layers and width 32 with its tokenizer; returns `folder`.
+    """Write a random float32 model of 2 layers and width 32 with its tokenizer; return `folder`.
 
     The output embedding is not tied to the input embedding; attention is grouped (4 heads on 2
     key-value heads), so that code which confuses them fails.

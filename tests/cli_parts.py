@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Shared helpers of the command-line tests."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ def given(files: dict[str, Path]) -> list[str]:
 
 
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line on stderr."""
+    """Return the only line on stderr."""
     error = capsys.readouterr().err
     assert error.startswith("fieldcraft: ")
     assert error.count("\n") == 1

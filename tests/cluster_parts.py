@@ -1,4 +1,4 @@
-"""Engines with modelled durations, and small models for a cluster; for tests."""
+"""Engines with simulated durations, and small models for a cluster; for tests."""
 
 import asyncio
 import random
@@ -15,13 +15,13 @@ from fieldcraft.sampling import Completion, SamplingParams, StopReason
 
 
 def make_probe(value: float) -> ProbeLogprobs:
-    """What a model of one number says."""
+    """Return a probe for a model with a single number."""
     return ProbeLogprobs([1, 2], np.full(1, value, np.float32), np.zeros(1, np.float32))
 
 
 class ModelledEngine:
-    """An engine that batches: a step takes `slow` x (64 + turns) time units, and gives each turn a
-    token. What it samples follows from the seed alone."""
+    """Engine that batches: a step takes `slow` x (64 + turns) time units and adds one token to each
+    turn. The sampled tokens depend on the seed alone."""
 
     def __init__(self, number: int, slow: float = 1.0, unit: float = 1e-4) -> None:
         self.name = f"engine {number}"
@@ -67,7 +67,7 @@ class ModelledEngine:
         assert not self._turns
 
     def die(self) -> None:
-        """Lose everything, as a process does that is killed."""
+        """Discard all state, like a killed process."""
         self.holds = None
         for ended in self._turns:
             if not ended.done():
@@ -86,7 +86,7 @@ class ModelledEngine:
 
 
 class EngineGroupRig:
-    """A group of modelled engines, the policy in training, and the log messages."""
+    """Group of simulated engines, the policy in training, and the log messages."""
 
     def __init__(self, *engines: ModelledEngine) -> None:
         self.engines = engines
@@ -107,7 +107,7 @@ class EngineGroupRig:
 async def run_rollout(
     engine_group: EngineGroup, key: str, prompt: list[int], turns: int = 3
 ) -> list[Completion]:
-    """A rollout: turns, and a tool that takes half a second between them."""
+    """Run a rollout: turns, and a tool call of half a second between them."""
     ids, done = list(prompt), []
     for turn in range(turns):
         seed = zlib.crc32(f"{key}#{turn}".encode())
@@ -122,7 +122,7 @@ async def run_rollout(
 async def run_groups(
     engine_group: EngineGroup, step: int, groups: int, size: int = 8
 ) -> list[list[Completion]]:
-    """A step's rollouts, of `groups` questions with `size` each."""
+    """Run the rollouts of a step, for `groups` questions with `size` rollouts each."""
     jobs = [
         run_rollout(engine_group, f"{step}/{group}/{member}", [step, group, *range(200)])
         for group in range(groups)

@@ -1,4 +1,4 @@
-"""Small runs with many processes, which are killed; for tests."""
+"""Small multi-process runs in which processes are killed; for tests."""
 
 import json
 import os
@@ -47,7 +47,7 @@ stages:
 evaluation: {splits: {heldout: 8, train: 2, known: 2}}
 """
 STEPS = {"base": 4, "rl": 5}
-# A model that has learnt to write programs, right or not, and so calls the sandbox.
+# A model that was trained to write programs, correct or not, and therefore calls the sandbox.
 SUMS = """
 name: sums
 device: cpu
@@ -78,11 +78,11 @@ stages:
 evaluation: {splits: {heldout: 4}, workflows: []}
 """
 SUMS_STEPS = {"sft": 150, "rl": 6}
-SECONDS = 900  # after which a run that hangs fails
+SECONDS = 900  # deadline after which a hanging run fails
 
 
 class Running:
-    """A run in processes of its own, that is watched."""
+    """Monitored run in separate processes."""
 
     def __init__(self, recipe: Path, out: Path, *overrides: str) -> None:
         self.out = out
@@ -98,7 +98,7 @@ class Running:
             )
 
     def until(self, there: Callable[[], Any]) -> Any:
-        """What `there` returns when it returns something true. The run has to last until then."""
+        """Return the first true result of `there`. Fails if the run ends before."""
         deadline = time.monotonic() + SECONDS
         while not (found := there()):
             assert self.process.poll() is None, self.text
@@ -112,11 +112,11 @@ class Running:
         self.until(lambda: len(rows(self.out, stage)) >= count)
 
     def processes(self, kind: str) -> list[int]:
-        """Those of Ray's that run a class, of this run."""
+        """Return the Ray processes of this run that execute a class."""
         return [p for p in _below(self.process.pid) if title(p).startswith(f"ray::{kind}")]
 
     def end(self) -> int:
-        """Its exit status."""
+        """Wait for the run and return its exit status."""
         try:
             return self.process.wait(SECONDS)
         except subprocess.TimeoutExpired:
@@ -135,8 +135,8 @@ def rows(out: Path, stage: str) -> list[dict[str, Any]]:
 
 
 def alike(out: Path, whole: Path, stages: Mapping[str, int] = STEPS) -> None:
-    """Two runs have done so many steps of each stage, each once and with the same data, and came to
-    the same figures."""
+    """Check that two runs completed a given number of steps of each stage, each once and with the
+    same data, and have equal metrics."""
     for stage, steps in stages.items():
         found, expected = rows(out, stage), rows(whole, stage)
         assert (
@@ -155,13 +155,16 @@ def alike(out: Path, whole: Path, stages: Mapping[str, int] = STEPS) -> None:
 
 
 def rollouts(out: Path) -> list[tuple[int, str, list[int]]]:
-    """Step, question and tokens of those that are kept."""
-    kept = read_training_rollouts(out / "rl" / ROLLOUTS_FOLDER)
-    return [(one.step, one.trajectory.task.id, _tokens(one.trajectory)) for one in kept]
+    """Return step, question and tokens of the recorded rollouts."""
+    recorded = read_training_rollouts(out / "rl" / ROLLOUTS_FOLDER)
+    return [
+        (rollout.step, rollout.trajectory.task.id, _tokens(rollout.trajectory))
+        for rollout in recorded
+    ]
 
 
 def answers(out: Path, name: str) -> list[tuple[str, list[int]]]:
-    """Question and tokens of an evaluation."""
+    """Return question and tokens of an evaluation."""
     found = read_trajectories(out / "evaluations" / f"{name}.jsonl")
     return [(one.task.id, _tokens(one)) for one in found]
 
@@ -171,12 +174,12 @@ def _tokens(trajectory: Trajectory) -> list[int]:
 
 
 def _below(root: int) -> list[int]:
-    """A process and all that it has started, and so on."""
+    """Return a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(path.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has ended
+        except OSError:  # it has exited
             continue
         children.setdefault(parent, []).append(int(path.parent.name))
     found = [root]
@@ -186,7 +189,7 @@ def _below(root: int) -> list[int]:
 
 
 def title(process: int) -> str:
-    """What a process runs; "" for one that has ended."""
+    """Return the title of a process; "" if it has exited."""
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""A teacher behind an endpoint that knows some of its questions, for the tests of collecting."""
+"""Teacher behind an endpoint that knows some of its questions, for the tests of collection."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from starlette.routing import Route
 from fieldcraft.cli.main import main
 
 KINDS = ("easy", "hard", "nonsense", "broken", "slow")
-SECONDS = 120  # after which a run that hangs fails
+SECONDS = 120  # deadline after which a hanging run fails
 
 
 def question(kind: str, number: int) -> str:
@@ -23,8 +23,8 @@ def question(kind: str, number: int) -> str:
 
 
 class FakeTeacher:
-    """Plays ReAct by the kind of the question: easy ones it knows, of hard ones it guesses unless
-    it may search; it ignores stop strings and makes up what the search would say."""
+    """Teacher that plays ReAct by the kind of the question. It knows the easy ones and guesses the
+    hard ones unless it may search. It ignores stop strings and invents search results."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []  # (question, way)
@@ -40,8 +40,8 @@ class FakeTeacher:
             return self._reply("ok")
         if self.down:
             return PlainTextResponse("on fire", status_code=500)
-        asked, _, text = messages[0]["content"].rpartition("\n\nQuestion: ")
-        way = "coa" if "Action:" in asked else "cot"
+        instruction, _, text = messages[0]["content"].rpartition("\n\nQuestion: ")
+        way = "coa" if "Action:" in instruction else "cot"
         self.asked.append((text, way))
         await asyncio.sleep(0.002)
         kind, number = re.fullmatch(r"Where was the (\w+) Person(\d+) born\?", text).groups()
@@ -49,7 +49,7 @@ class FakeTeacher:
             return self._reply("Lorem ipsum.")
         if kind == "broken":
             return PlainTextResponse("on fire", status_code=500)
-        if kind == "slow":  # but right
+        if kind == "slow":  # but correct
             await asyncio.sleep(0.5)
             kind = "easy"
         if way == "cot":
@@ -81,7 +81,7 @@ class FakeTeacher:
 
 
 def settings(folder: Path, url: str, counts: dict[str, int], *more: str) -> list[str]:
-    """A run on files: so many questions of each kind, and the passages that answer them."""
+    """Return settings of a run on files: a number of questions of each kind, and their passages."""
     people = [(kind, n) for kind in KINDS for n in range(counts.get(kind, 0))]
     people = [(kind, number) for number, (kind, _) in enumerate(people)]
     tasks = [{"question": question(kind, n), "answer": f"Town{n}"} for kind, n in people]
@@ -113,7 +113,7 @@ def status(*arguments: object) -> int:
 
 
 def requests_of(question: str, way: str) -> int:
-    """How many requests a question costs at two tries."""
+    """Return the number of requests for a question with two attempts."""
     kind = question.split()[3]
     if kind == "broken":
         return 1

@@ -1,4 +1,4 @@
-"""The same demonstration in every dialect, token by token."""
+"""One demonstration in every dialect, token by token."""
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -16,10 +16,10 @@ from fieldcraft.types import (
     ToolCall,
 )
 
-# The dialects whose calls are run. In toolrl they are the answer; test_toolrl.py is about it.
+# The dialects whose calls are executed. In toolrl calls are the answer: see test_toolrl.py.
 ACTING = tuple(name for name in BUILTIN_COMPONENTS[ComponentKind.DIALECT] if name != "toolrl")
 
-# Every word, tag and run of white space is one token; its id is its place in this list.
+# Every word, tag and run of white space is one token; its id is its index in this list.
 WORDS = (
     *("[UNK]", " ", "\n", "\n\n", "who", "?", "look", "so", "Oslo", ".", "\\boxed{", "}"),
     *("<think>", "</think>", "<begin_search>", "</end_search>", "<search_result>"),
@@ -82,7 +82,7 @@ CHECKS: list[DemoStep] = [
     Thought("so"),
 ]
 CHECKED: list[DemoStep] = [*STEPS[:-1], *CHECKS, STEPS[-1]]
-FORGED = [38, 39, 40, 39, 41]  # "<", "|", "end", "|", ">" and not the special token
+FORGED = [38, 39, 40, 39, 41]  # "<", "|", "end", "|", ">" instead of the special token
 
 LITERAL = {
     "autocoa": [
@@ -261,24 +261,24 @@ LITERAL["afm"] = [
     *LITERAL["afm-web"][2:],
 ]
 
-RUNNING = ("torl", "retool", "afm-code", "afm")  # the dialects that run programs
-CHECKING = ("afm-web", "afm")  # those that check every answer
+RUNNING = ("torl", "retool", "afm-code", "afm")  # the dialects that execute programs
+CHECKING = ("afm-web", "afm")  # the dialects that check every answer
 
 
 def steps_of(name: str) -> list[DemoStep]:
-    """The demonstration that a dialect of this name can show."""
+    """Return the demonstration that a dialect of this name can render."""
     special = {"afm-code": PLANNED, "afm-web": CHECKED, "afm": [STEPS[0], RUN, *CHECKED[2:]]}
     return special.get(name, RUNS if name in RUNNING else STEPS)
 
 
 def action_of(name: str, text: str) -> ToolCall:
-    """The call of the one tool that a dialect of this name can call."""
+    """Return the call of the only tool that a dialect of this name can call."""
     run = name in RUNNING
     return ToolCall("python", {"code": text}) if run else ToolCall("search", {"query": text})
 
 
 def thoughts_of(name: str, text: str, role: ThoughtRole) -> list[Thought]:
-    """A thought of a role where a turn can have one, and the thought that goes on."""
+    """Return a thought with a role, if a turn can have one, and the continuation thought."""
     if name not in CHECKING:
         return [Thought(text, role), Thought(text)]
     graded = make_reflection(("Good", "Fair", "Average"))
@@ -290,7 +290,8 @@ def thoughts_of(name: str, text: str, role: ThoughtRole) -> list[Thought]:
 
 
 def checks_of(name: str, text: str) -> list[Thought]:
-    """What a dialect of this name wants between the last thought and the answer."""
+    """Return the checks that a dialect of this name requires between the last thought and the
+    answer."""
     if name not in CHECKING:
         return []
     return [Thought(text, ThoughtRole.SUGGEST), Thought(text), make_double_check(3), Thought(text)]

@@ -1,4 +1,4 @@
-"""Sentence-transformers models made on the spot."""
+"""Sentence-transformers models generated during the tests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 def write_word_encoder(
     folder: Path, words: Mapping[str, Sequence[float]], prompts: Mapping[str, str] | None = None
 ) -> str:
-    """A model whose vector of a text is the mean of its words' vectors, so that cosines can be
-    reckoned by hand. A word that it does not know counts as the vector of "[UNK]"."""
+    """Write a model that embeds a text as the mean of its word vectors, so that cosines can be
+    computed by hand. An unknown word counts as the vector of "[UNK]"."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
@@ -33,7 +33,7 @@ def write_word_encoder(
 
 
 def write_bert(folder: Path, seed: int) -> str:
-    """A bare checkpoint, as transformers writes it: random weights, 16 dimensions."""
+    """Write a bare checkpoint in the format of transformers: random weights, 16 dimensions."""
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
     vocabulary = {token: i for i, token in enumerate([*tokens, *(f"##{t}" for t in tokens[5:])])}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))

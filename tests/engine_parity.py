@@ -1,4 +1,4 @@
-"""What the local engine must agree with: plain forwards of the same model."""
+"""Reference for the local engine: plain forward passes of the same model."""
 
 import asyncio
 import copy
@@ -23,12 +23,12 @@ from checkpoints import Architecture, tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.sampling import Completion, SamplingParams, Truncation
 
-# For models this small a second thread gains nothing, and on a busy machine costs a factor of ten.
+# For such small models a second thread gains nothing; on a busy machine it costs a factor of ten.
 torch.set_num_threads(1)
 
 
 def sharp_model(folder: Path, architecture: Architecture) -> PreTrainedModel:
-    """A tiny model whose weights are large enough that every token of the history matters."""
+    """Return a tiny model with weights so large that every token of the history matters."""
     write_tiny_checkpoint(folder, architecture)
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     with torch.no_grad():
@@ -39,7 +39,7 @@ def sharp_model(folder: Path, architecture: Architecture) -> PreTrainedModel:
 
 
 def random_ids(count: int, seed: int) -> list[int]:
-    """Ordinary tokens of the tiny tokenizer."""
+    """Return ordinary tokens of the tiny tokenizer."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(3, 400, (count,), generator=generator).tolist()
 
@@ -52,16 +52,16 @@ PROMPT = random_ids(20, seed=1)
 def plain_logprobs(
     model: PreTrainedModel, prompt: list[int], ids: list[int], temperature: float
 ) -> torch.Tensor:
-    """Log-probabilities [len(ids), V] of what follows `prompt` and then each of `ids`, from one
-    forward without a cache; at temperature 1 where it is 0."""
+    """Return the log-probabilities [len(ids), V] of the token after `prompt` and after each of
+    `ids`, from one forward pass without a cache. A temperature of 0 counts as 1."""
     whole = torch.tensor([prompt + ids], device=model.device)
     logits = model(whole).logits[0, len(prompt) - 1 : -1].float().cpu()
     return (logits / (temperature or 1.0)).log_softmax(-1)
 
 
 def of_transformers(logits: torch.Tensor, limits: Truncation, temperature: float) -> torch.Tensor:
-    """Log-probabilities of logits [N, V] by the processors of transformers, in the order of
-    vLLM."""
+    """Return the log-probabilities of logits [N, V] by the processors of transformers, in the order
+    of vLLM."""
     warpers = LogitsProcessorList()
     if limits.min_p:
         warpers.append(MinPLogitsWarper(limits.min_p))
@@ -74,7 +74,7 @@ def of_transformers(logits: torch.Tensor, limits: Truncation, temperature: float
 
 
 def gather(*calls: Coroutine[Any, Any, Completion]) -> list[Completion]:
-    """Run calls at once in an event loop of their own."""
+    """Run calls concurrently in a separate event loop."""
 
     async def run() -> list[Completion]:
         return await asyncio.gather(*calls)
@@ -83,7 +83,7 @@ def gather(*calls: Coroutine[Any, Any, Completion]) -> list[Completion]:
 
 
 def check(engine: LocalEngine, prompt: list[int], completion: Completion) -> None:
-    """A greedy completion is what plain forwards give."""
+    """Check that a greedy completion equals plain forward passes."""
     expected = plain_logprobs(engine.model, prompt, completion.ids, 0.0)
     assert completion.ids == expected.argmax(1).tolist()
     assert torch.allclose(torch.tensor(completion.logprobs), expected.amax(1), atol=1e-3)
@@ -91,14 +91,15 @@ def check(engine: LocalEngine, prompt: list[int], completion: Completion) -> Non
 
 @dataclass
 class Rollout:
-    """The turns of a session, each with the ids it continued."""
+    """Turns of a session, each with the ids that it continued."""
 
     session: str
     temperature: float
     turns: list[tuple[list[int], Completion]] = field(default_factory=list)
 
     async def run(self, engine: LocalEngine, prompt: list[int], lengths: list[int]) -> None:
-        """Sample turns of these lengths, with observations of as many tokens between them."""
+        """Sample turns of these lengths, with observations of the given numbers of tokens between
+        them."""
         ids, seed = list(prompt), len(prompt)
         for length in lengths:
             sampling = SamplingParams(length, self.temperature, seed=seed)
@@ -120,8 +121,8 @@ class Rollout:
 
 
 def mixed_rollouts(engine: LocalEngine, count: int) -> list[Rollout]:
-    """`count` sessions of 1 to 3 turns at once: short and long, greedy and sampled, some with the
-    same prompt."""
+    """Run `count` sessions of 1 to 3 turns concurrently: short and long, greedy and sampled, some
+    with the same prompt."""
     temperatures = (0.0, 1.0, 0.6)
     rollouts = [Rollout(str(i), temperatures[i % 3]) for i in range(count)]
 
@@ -138,7 +139,7 @@ def mixed_rollouts(engine: LocalEngine, count: int) -> list[Rollout]:
 
 @torch.no_grad()
 def changed(model: Any, factor: float) -> Any:
-    """Another policy."""
+    """Return a different policy."""
     other = copy.deepcopy(model)
     for name, weight in other.named_parameters():
         if "layers" in name and weight.ndim == 2:
@@ -153,8 +154,8 @@ def take_over(model: Any, other: Any) -> None:
 def check_spans(
     policies: Sequence[Any], ids: list[int], done: Completion, tolerance: float = 1e-4
 ) -> None:
-    """Every token has the log-probability that the policy of its span gives it behind all others,
-    so nothing of another policy's keys and values is left. `policies` are the model at each
+    """Check that every token has the log-probability under the policy of its span after all
+    previous tokens, so no keys and values of another policy remain. `policies` are the models by
     version; the temperature is 1."""
     assert sum(count for _, count in done.versions) == len(done.ids)
     ends = list(accumulate(count for _, count in done.versions))

@@ -1,5 +1,5 @@
-"""Tiny tokenizers that speak as families of models do: their turn markers, what opens a turn of the
-model, what ends it, and what their generation settings stop at. The templates are written here."""
+"""Tiny tokenizers with the formats of model families: turn markers, the opening and the end of a
+model turn, and the stop tokens of the generation settings. The templates are written here."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,15 @@ from transformers import PreTrainedTokenizerFast
 
 @dataclass(frozen=True)
 class Family:
-    """How a family writes a conversation.
+    """Conversation format of a model family.
 
     Attributes:
         template: its chat template.
         special: its special tokens.
-        eos: that of its tokenizer.
-        stops: those of its generation settings.
-        end: what its template writes after a turn of the model.
-        bos: what its template begins with.
+        eos: EOS token of its tokenizer.
+        stops: stop tokens of its generation settings.
+        end: text that its template writes after a turn of the model.
+        bos: text that its template starts with.
     """
 
     template: str
@@ -28,7 +28,7 @@ class Family:
     bos: str = ""
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """A byte-level tokenizer without merges, so that a text has one encoding."""
+        """Return a byte-level tokenizer without merges, so that a text has a unique encoding."""
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
         backend = Tokenizer(models.BPE({text: i for i, text in enumerate(alphabet)}, []))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -42,12 +42,12 @@ class Family:
         )
 
     def ends(self, tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
-        """The ids that generation stops at."""
+        """Return the ids at which generation stops."""
         return tuple(tokenizer.convert_tokens_to_ids(list(self.stops)))
 
 
 def chatml(opening: str = "", system: str = "") -> str:
-    """ChatML, with what opens a turn of the model, and with a system prompt where none is given."""
+    """Return ChatML with this opening of a model turn, and a system prompt if none is given."""
     first = f"{{% if messages[0].role != 'system' %}}{system}{{% endif %}}" if system else ""
     return (
         first + "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content"
@@ -57,7 +57,7 @@ def chatml(opening: str = "", system: str = "") -> str:
 
 
 def headers(opening: str, closing: str, end: str) -> str:
-    """A header with the role, two line breaks, the text and an end."""
+    """Return a header with the role, two line breaks, the text and an end."""
     return (
         "{{ bos_token }}{% for m in messages %}{{ '" + opening + "' + m.role + '" + closing + "'"
         " + m.content | trim + '" + end + "' }}{% endfor %}"
@@ -91,7 +91,7 @@ KIMI = """{% for m in messages %}{% if m.role == 'assistant' %}<|im_assistant|>\
 {% elif m.role == 'user' %}<|im_user|>{% else %}<|im_system|>{% endif %}\
 {{ m.role + '<|im_middle|>' + m.content + '<|im_end|>' }}{% endfor %}\
 {% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}"""
-# The system prompt stands in the first message, and roles must alternate.
+# The system prompt is part of the first message, and roles must alternate.
 GEMMA_3 = """{{ bos_token }}{% set ns = namespace(before='', count=0) %}{% for m in messages %}\
 {% if m.role == 'system' %}{% set ns.before = m.content + '\n\n' %}{% else %}\
 {% if (m.role == 'user') != (ns.count % 2 == 0) %}{{ raise_exception('roles alternate') }}\

@@ -1,4 +1,4 @@
-"""Faults of files, permissions, disks and servers, and the advice that is given about them."""
+"""Faults of files, permissions, disks and servers, and the advice in their messages."""
 
 import random
 import re
@@ -30,31 +30,32 @@ RL = (
 )
 OPTIONS = ("tools=[search]", "search.top_k=1", "budget.max_context_tokens=600", RL)
 LEFT = (".lock", ".tantivy-meta.lock", ".tantivy-writer.lock")  # they are empty
-SIZES = (0, 300, 3000, 30_000)  # of disks that are full
+SIZES = (0, 300, 3000, 30_000)  # of full disks
 NO_FILE = re.compile(r"\bdelet|\brm\b|remove (it|the (file|folder|line|run))\b")
 RENAMED = re.compile(r"rename (\S+) to ([^\s,.;]\S*?)(?=[,.;]?(?: |$))")
 CHANGED = re.compile(r"run '(chmod [^']*(?:'[^' ]+')?)' and")
 RESTORED = re.compile(
-    r"restore|again|correct|fix|give|make room|choose|start|raise the limit|use |build|put"
-    r"|write one|convert it|let 'fieldcraft run'|set the"
+    r"restore|again|correct|fix|give|free disk space|choose|start|raise the limit|use |build|put"
+    r"|write one|convert it|resume it with|set the"
 )
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to a file or folder below a home, and the command that meets it."""
+    """Fault applied to a file or folder below a home, and the command that encounters it."""
 
     name: str
     path: str  # "" for none
     spoil: Callable[[Path], object]
     command: list[str]
-    around: Callable[[], AbstractContextManager[Any]] = nullcontext  # in which it is run
-    stays: Callable[[], AbstractContextManager[Any]] = nullcontext  # once the advice is followed
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext  # context of the command
+    stays: Callable[[], AbstractContextManager[Any]] = nullcontext  # after the advice is followed
 
 
 class Home:
-    """A folder with a tiny model, data, an index, a finished run, one that something stopped after
-    its last step, and an exported agent. It is always at the same place: a run knows its files."""
+    """Folder with a tiny model, data, an index, a finished run, a run that was stopped after its
+    last step, and an exported agent. It always has the same path, because a run stores the paths of
+    its files."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self.kept = folder / "home", folder / "kept"
@@ -80,7 +81,7 @@ class Home:
             assert status(*self.command("run", "half")) == 2
 
     def command(self, name: str, at: str = "") -> list[str]:
-        """The arguments of a command about what is `at` a place below the home."""
+        """Return the arguments of a command for the path `at` below the home."""
         path = {key: str(self.path / key) for key in ("out", "index", "corpus.jsonl", "new")}
         place = str(self.path / at) if at else path["out"]
         data = {"model": "model", "tasks": "tasks.jsonl", "demonstrations": "shown.jsonl"}
@@ -102,7 +103,7 @@ class Home:
         return commands[name]
 
     def restore_all(self) -> None:
-        """Everything as it was."""
+        """Restore the original files."""
         for folder in (self.path, *self.path.rglob("*")):
             if folder.is_dir() and not folder.is_symlink():
                 folder.chmod(0o700)
@@ -110,7 +111,7 @@ class Home:
         shutil.copytree(self.kept, self.path)
 
     def restore(self, path: str) -> None:
-        """One file or folder as it was."""
+        """Restore one file or folder."""
         here, before = self.path / path, self.kept / path
         if here.is_dir() and not here.is_symlink():
             here.chmod(0o700)
@@ -126,7 +127,7 @@ class Home:
 
 
 def readers(path: str) -> list[tuple[str, str]]:
-    """Commands that read what is at a path, with the place that they are about."""
+    """Return commands that read a path, with the path that their messages name."""
     top = path.partition("/")[0]
     match top:
         case "out":
@@ -161,7 +162,7 @@ def of_a_file(home: Home, rng: random.Random) -> Fault:
 
 
 def of_a_folder(home: Home, rng: random.Random) -> Fault:
-    """A folder that is gone, or a file in its place."""
+    """Yield faults of a folder: missing, or a file in its place."""
     path = rng.choice([f for f in _folders(home) if f not in ("out", "half")])
 
     def is_a_file(folder: Path) -> None:
@@ -177,7 +178,7 @@ def _folders(home: Home) -> list[str]:
 
 
 def of_a_mode(home: Home, rng: random.Random) -> Fault:
-    """What may not be read, or a folder in which nothing may be written."""
+    """Yield faults of permissions: unreadable files, unwritable folders."""
     path = rng.choice([*home.files(), *_folders(home) * 3])
     mode = rng.choice([0o000, 0o200, 0o500] if path in _folders(home) else [0o000, 0o200])
     command = home.command(*rng.choice(readers(path)))
@@ -186,7 +187,7 @@ def of_a_mode(home: Home, rng: random.Random) -> Fault:
 
 
 def of_a_disk(home: Home, rng: random.Random) -> Fault:
-    """No file grows beyond a size, as on a full disk."""
+    """Limit the size of files, as on a full disk."""
     size = rng.choice(SIZES)
     writers = [("run", "half"), ("run", "new"), ("eval", ""), ("export", ""), ("compare", "")]
     command = home.command(*rng.choice(writers))
@@ -201,18 +202,19 @@ def draw(home: Home, seed: int) -> Fault:
 
 
 def ended(command: list[str]) -> object:
-    """How a command ended: with a status, or with an exception that the user would see."""
+    """Return how a command ended: its status, or an exception that the user would see."""
     try:
         main(command)
     except SystemExit as end:
         return end.code
-    except Exception:  # noqa: BLE001 - it is what the test looks for
+    except Exception:  # noqa: BLE001 - the exception that the test is about
         return traceback.format_exc()
     return 0
 
 
 def read_sentences(error: str, command: list[str]) -> list[str]:
-    """The sentences on stderr: one, or in what looks at everything at once, maybe several."""
+    """Return the sentences on stderr: one, or possibly several from a command that checks
+    everything."""
     lines = error.splitlines()
     assert lines, error
     assert all(line.startswith("fieldcraft: ") for line in lines), error
@@ -223,23 +225,23 @@ def read_sentences(error: str, command: list[str]) -> list[str]:
 
 
 def follow(sentences: list[str], home: Home, fault: Fault) -> Iterator[list[str]]:
-    """Do what sentences advise; gives the commands that they advise to run before."""
-    said = " ".join(sentences)
-    renamed, changed = RENAMED.findall(said), CHANGED.findall(said)
+    """Follow the advice of sentences; return the commands that they say to run first."""
+    text = " ".join(sentences)
+    renamed, changed = RENAMED.findall(text), CHANGED.findall(text)
     for old, new in dict(renamed).items():
-        assert Path(old).is_relative_to(home.path), said
+        assert Path(old).is_relative_to(home.path), text
         Path(old).rename(Path(old).with_name(new))
     for change in dict.fromkeys(changed):
         _, mode, path = shlex.split(change)
-        assert Path(path).is_relative_to(home.path), said
+        assert Path(path).is_relative_to(home.path), text
         bits = sum({"r": 0o444, "w": 0o222, "x": 0o111}[letter] for letter in mode.split("+")[1])
         Path(path).chmod(Path(path).stat().st_mode | bits & 0o700)
     if not renamed and not changed:
-        assert RESTORED.search(said), f"no remedy: {said}"
+        assert RESTORED.search(text), f"no remedy: {text}"
         if fault.path:
             home.restore(fault.path)
-    if "build it anew with 'fieldcraft index'" in said:
+    if "rebuild it with 'fieldcraft index'" in text:
         yield home.command("index")
-    if "recipe again" in said or "'fieldcraft run'" in said:
-        run = next((r for r in ("out", "half", "new") if f"{home.path / r}" in said), "out")
+    if "recipe again" in text or "'fieldcraft run'" in text:
+        run = next((r for r in ("out", "half", "new") if f"{home.path / r}" in text), "out")
         yield home.command("run", run)

@@ -1,4 +1,4 @@
-"""Contents of files that versions with former recipe keys wrote."""
+"""Contents of files written by versions with former recipe keys."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 from fieldcraft.config.renamed_keys import RENAMED_KEYS, RENAMED_VALUES
 
-PRESET = {"kl_in": "reward"}  # an algorithm of a user
+PRESET = {"kl_in": "reward"}  # a user-defined algorithm
 FORMER_KEYS = {new: former.rpartition(".")[2] for former, new in RENAMED_KEYS.items()}
 FORMER_VALUES = {
     path: {new: former for former, new in values.items()} for path, values in RENAMED_VALUES.items()
@@ -30,7 +30,8 @@ def with_former_keys(value: Any, path: str = "") -> Any:
 
 
 def write_former_keys(file: Path) -> dict[str, Any]:
-    """Give a recipe.json or fieldcraft.json its former keys; returns what it holds then."""
+    """Replace the keys of a recipe.json or fieldcraft.json by former ones; return the new
+    contents."""
     former: dict[str, Any] = with_former_keys(json.loads(file.read_text()))
     file.write_text(json.dumps(former))
     return former

@@ -1,4 +1,4 @@
-"""A gazetteer of real places for tests, and a small one whose facts are made up."""
+"""A gazetteer of real places for tests, and a small fictional one."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ DIALECT = make_dialect("autocoa", tiny_tokenizer(), "")
 
 @cache
 def some_known() -> GazetteerWorld:
-    """The world for a model that knows about two fifths of the facts it is asked for."""
+    """Return the world for a model that knows about two fifths of the requested facts."""
     world = GazetteerWorld(0)
     rng = random.Random(0)
     return world.with_probe_rates(

@@ -21,7 +21,8 @@ def write_gguf(
     values: dict[str, Any] | None = None,
     tensors: dict[str, np.ndarray] | None = None,
 ) -> Path:
-    """Write a tiny Qwen 2 as a GGUF file; `values` and `tensors` are put beside its own."""
+    """Write a tiny Qwen 2 as a GGUF file; `values` and `tensors` are written in addition to its
+    own."""
     writer = gguf.GGUFWriter(file, architecture)
     config = json.loads((checkpoint / "config.json").read_bytes())
     _write_shape(writer, config)
@@ -56,16 +57,18 @@ def _write_shape(writer: Any, config: dict[str, Any]) -> None:
 
 
 def _write_tokenizer(writer: Any, checkpoint: Path, pre: str) -> None:
-    said = json.loads((checkpoint / "tokenizer.json").read_bytes())
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_bytes())
     settings = json.loads((checkpoint / "tokenizer_config.json").read_bytes())
-    vocabulary = said["model"]["vocab"] | {t["content"]: t["id"] for t in said["added_tokens"]}
-    special = {token["content"] for token in said["added_tokens"]}
+    vocabulary = tokenizer["model"]["vocab"] | {
+        t["content"]: t["id"] for t in tokenizer["added_tokens"]
+    }
+    special = {token["content"] for token in tokenizer["added_tokens"]}
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types([3 if token in special else 1 for token in tokens])
-    writer.add_token_merges([" ".join(merge) for merge in said["model"]["merges"]])
+    writer.add_token_merges([" ".join(merge) for merge in tokenizer["model"]["merges"]])
     writer.add_eos_token_id(vocabulary[settings["eos_token"]])
     writer.add_pad_token_id(vocabulary[settings["pad_token"]])
     writer.add_chat_template((checkpoint / "chat_template.jinja").read_text("utf-8"))

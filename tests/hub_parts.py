@@ -1,4 +1,4 @@
-"""What the tests of the hub share: a hub on this machine that the real clients talk to."""
+"""Shared helpers of the hub tests: a local hub that the real clients talk to."""
 
 import socket
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ NAME = "org/tiny-model"
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub without repositories, an empty cache, and no token."""
+    """Provide a hub without repositories, an empty cache, and no token."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "token"))
@@ -27,7 +27,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def ask_at(url: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the clients ask a hub; they read the environment when they are imported."""
+    """Configure the clients to use a hub; they read the environment when they are imported."""
     monkeypatch.setenv("HF_ENDPOINT", url)
     constants = huggingface_hub.constants
     monkeypatch.setattr(constants, "ENDPOINT", url)
@@ -43,14 +43,14 @@ def ask_at(url: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forbid to use the network, as HF_HUB_OFFLINE does."""
+    """Forbid network access, as HF_HUB_OFFLINE does."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     huggingface_hub.close_session()
 
 
 def nobody_answers(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the clients ask a port at which no hub is."""
+    """Configure the clients to use a port without a hub."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,7 +1,7 @@
-"""A hub for tests: the HTTP interface of Hugging Face's that its own clients use, on this machine.
+"""A local hub for tests: the part of the HTTP interface of Hugging Face that its clients use.
 
-It has repositories of models and data sets with commits, branches, gates and names that have moved,
-and takes uploads. `requests` are the paths that were asked for.
+It has repositories of models and data sets with commits, branches, gates and renamed repositories,
+and accepts uploads. `requests` are the requested paths.
 """
 
 import base64
@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 TOKEN = "hf_of-a-test"
-LARGE = 2**20  # bytes, above which a file is kept as LFS keeps it
+LARGE = 2**20  # bytes, above which a file is stored by LFS
 _API = re.compile(r"/api/(models|datasets)/([\w.-]+/[\w.-]+)(?:/([\w-]+)/?(.*))?")
 _FILE = re.compile(r"/(datasets/)?([\w.-]+/[\w.-]+)/resolve/([^/]+)/(.+)")
 
@@ -46,7 +46,7 @@ class Repository:
 
 @dataclass
 class Hub:
-    """All repositories by kind and name, as in "models/org/name", and what was asked for."""
+    """All repositories by kind and name, as in "models/org/name", and the requests received."""
 
     url: str = ""
     repositories: dict[str, Repository] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Hub:
         return self.add(name, contents, **how)
 
     def fetched(self) -> list[str]:
-        """Names of the files that were fetched."""
+        """Return the names of the fetched files."""
         return [path.rpartition("/")[2] for path in self.requests if path.startswith("GET /org")]
 
 
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._error(404, "EntryNotFound", "nothing here")
 
     def _of(self, kind: str, name: str, token: str | None, answer: Any) -> None:
-        """Answer about a repository that is there and may be read."""
+        """Answer a request about a repository that exists and may be read."""
         hub = self.hub
         if (new := hub.renamed.get(f"{kind}/{name}")) is not None:
             target = self.path.replace(name, new.partition("/")[2])
@@ -210,14 +210,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _etag(data: bytes) -> str:
-    """What git or, of large files, LFS would call a file."""
+    """Return the identifier of a file: from git or, for large files, from LFS."""
     if len(data) > LARGE:
         return hashlib.sha256(data).hexdigest()
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def _tree(files: Mapping[str, bytes], folder: str, recursive: bool) -> list[dict[str, Any]]:
-    """What is in a folder, with what is in folders of it if `recursive`."""
+    """Return the contents of a folder, and of its subfolders if `recursive`."""
     found = {}
     for path, data in files.items():
         if not path.startswith(above := f"{folder}/" if folder else ""):
@@ -236,7 +236,7 @@ def _tree(files: Mapping[str, bytes], folder: str, recursive: bool) -> list[dict
 
 @contextmanager
 def serving_hub() -> Iterator[Hub]:
-    """A hub that answers inside the block."""
+    """Run a hub that answers inside the block."""
     hub = Hub()
     handler = type("Handler", (_Handler,), {"hub": hub})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

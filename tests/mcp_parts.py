@@ -82,7 +82,8 @@ DIES = "import sys; sys.exit('no licence')"
 
 
 def write_server(folder: Path, source: str = SERVER) -> str:
-    """Write a server; the command that starts it. It adds its process to `folder/started`."""
+    """Write a server and return the command that starts it. It appends its process id to
+    `folder/started`."""
     file = folder / "server.py"
     file.write_text(f"FOLDER = {str(folder)!r}\n{source}")
     return shlex.join([sys.executable, str(file)])
@@ -91,19 +92,19 @@ def write_server(folder: Path, source: str = SERVER) -> str:
 def write_lister(
     folder: Path, tools: list[dict[str, Any]], called: dict[str, Any] | None = None
 ) -> str:
-    """A server that the SDK would not write: it lists whatever it is given, and answers every call
-    with `called`, or an error."""
+    """Write a server that the SDK would not write: it lists the given tools unchecked, and answers
+    every call with `called`, or an error."""
     return write_server(folder, f"TOOLS = {tools!r}\nCALLED = {called!r}\n{LISTER}")
 
 
 def started(folder: Path) -> list[int]:
-    """The processes of the server so far."""
+    """Return the server processes started so far."""
     file = folder / "started"
     return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
 def lives(process: int) -> bool:
-    """Whether a process runs; one that ended and was not waited for does not."""
+    """Return whether a process is running; one that exited and was not waited for is not."""
     status = Path(f"/proc/{process}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
@@ -115,13 +116,13 @@ def free_port() -> int:
 
 
 def start_http(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    """The server at http://127.0.0.1:PORT/mcp, as soon as it answers."""
+    """Start the server at http://127.0.0.1:PORT/mcp; return when it answers."""
     run = f"server.run('streamable-http', host='127.0.0.1', port={port})"
     command = shlex.split(write_server(folder, SERVER.replace("server.run()", run)))
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     while process.poll() is None:
-        with socket.socket() as asked:
-            if asked.connect_ex(("127.0.0.1", port)) == 0:
+        with socket.socket() as connection:
+            if connection.connect_ex(("127.0.0.1", port)) == 0:
                 return process
         time.sleep(0.05)
     raise AssertionError("the server ended")

@@ -1,4 +1,4 @@
-"""Permissions that hold for this process, too, should it be the administrator's."""
+"""File permissions that also apply to this process if it runs as root."""
 
 import ctypes
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _OVERRIDE = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 
 @contextmanager
 def modes_hold() -> Iterator[None]:
-    """Modes of files and folders bind this thread in the block, as they bind an ordinary user."""
+    """Apply modes of files and folders to this thread in the block, as for an ordinary user."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(_VERSION, 0)
     before = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; then the upper halves

@@ -1,4 +1,4 @@
-"""Ranks in processes of this machine, over gloo, for the tests of training in shards."""
+"""Ranks in local processes, over gloo, for the tests of sharded training."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,10 @@ from fieldcraft.train.sharding.rank import TrainerRank
 
 
 def serve(pipe: Connection) -> None:
-    """A process that is one rank after another."""
+    """Run a process that serves as one rank after another."""
     rank: Any = None
-    while (asked := pipe.recv()) is not None:
-        method, arguments = asked
+    while (request := pipe.recv()) is not None:
+        method, arguments = request
         try:
             if method == "open":
                 rank, answer = TrainerRank(*arguments), None
@@ -28,7 +28,7 @@ def serve(pipe: Connection) -> None:
 
 
 class Pool:
-    """Processes that wait to become ranks: to start one takes longer than to train in it."""
+    """Processes that wait to become ranks: starting one takes longer than training in it."""
 
     def __init__(self, size: int) -> None:
         context = get_context("forkserver")
@@ -45,7 +45,7 @@ class Pool:
 
     @contextmanager
     def ranks(self, folder: Path, data: int, context: int = 1) -> Iterator["ProcessRanks"]:
-        """Some of them as `data` x `context` ranks."""
+        """Return some of them as `data` x `context` ranks."""
         ranks = ProcessRanks(self.pipes[: data * context], context)
         address = f"file://{folder}/{uuid.uuid4().hex}"
         count = ranks.world_size
@@ -66,7 +66,7 @@ class Pool:
 
 
 class ProcessRanks:
-    """Obeys `train.sharding.trainer.TrainerGroup`."""
+    """Group of rank processes; implements `train.sharding.trainer.TrainerGroup`."""
 
     def __init__(self, pipes: Sequence[Connection], context: int) -> None:
         self.pipes = pipes

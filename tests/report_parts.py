@@ -1,4 +1,4 @@
-"""A report of a run that never was, for tests."""
+"""Report of a made-up run, for tests."""
 
 import base64
 import json
@@ -37,12 +37,13 @@ def trajectory(
 
 
 def folded(name, *, correct):
-    """The same with a summary after the search, and the answer in a chain of its own."""
+    """Return the same trajectory with a summary after the search, and the answer in a separate
+    chain."""
     found = trajectory(name, correct=correct)
-    asked = Segment(Author.PROMPT, [6], "\n<summary>\n")
+    request = Segment(Author.PROMPT, [6], "\n<summary>\n")
     summary = Segment(Author.POLICY, [7, 7], "Kelm lies in Bar.\n</summary>", [-0.5, -0.5])
     again = Segment(Author.PROMPT, [8], "Where?\n\n<summary>\nKelm lies in Bar.\n</summary>")
-    found.segments[3:3] = [asked, summary, again]
+    found.segments[3:3] = [request, summary, again]
     found.folds = [5]
     return found
 
@@ -54,7 +55,7 @@ SAMPLES = {
 
 
 def run(path, samples, *, curves=None, source=None, training=None, split=None):
-    """The content of the report, and its page."""
+    """Return the content of the report and its page."""
     report = build_report(
         recipe="mini",
         seed=7,
@@ -80,7 +81,7 @@ def same_questions(samples):
 
 
 def unpacked(page):
-    """The JSON lines of the trajectories in a page."""
+    """Return the JSON lines of the trajectories in a page."""
     [text] = re.findall(r'id="packed">([^<]*)<', page)
     lines = zlib.decompress(base64.b64decode(text), 31).decode().splitlines()
     return [json.loads(line) for line in lines]

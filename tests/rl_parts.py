@@ -1,4 +1,4 @@
-"""A stage of reinforcement learning whose rollouts are scripted."""
+"""Stage of reinforcement learning with scripted rollouts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ TASKS = [Task(str(i), f"Question {i}?", ("Northport",)) for i in range(2)]
 
 
 class KeyedEngine(ScriptedEngine):
-    """A script for every rollout of a step, by its place `question/member`."""
+    """Engine with a script for every rollout of a step, by its key `question/member`."""
 
     def __init__(self, scripts: dict[str, Sequence[str]]) -> None:
         super().__init__(TOKENIZER, [])
@@ -57,7 +57,7 @@ class KeyedEngine(ScriptedEngine):
 
 
 class RecordingTrainer:
-    """Keeps what it is asked to train on."""
+    """Trainer that records the samples it receives."""
 
     def __init__(self) -> None:
         self.filled: list[tuple[int, str, float]] = []
@@ -128,7 +128,7 @@ def stage(
 
 
 def graded_by(rl: RlStage, recorded: Reward, weighted: Reward) -> None:
-    """Give the stage another rubric."""
+    """Give the stage a different rubric."""
     rl.sampler = replace(rl.sampler, rubric=Rubric([(recorded, 0.0), (weighted, 1.0)]))
 
 
@@ -136,7 +136,7 @@ MIXED = {"0/0": [SEARCH, RIGHT], "0/1": [WRONG], "1/0": [WRONG], "1/1": [WRONG]}
 
 
 class FakeJudge(AsyncReward):
-    """Accepts what the exact rule does not, and cannot tell about the rest."""
+    """Judge that accepts some answers that exact match rejects, and is undecided about the rest."""
 
     name = "judge"
 
@@ -145,7 +145,8 @@ class FakeJudge(AsyncReward):
 
 
 class LengthReward(StatelessReward):
-    """More for a longer answer: nearly every group of a random model differs in it."""
+    """Reward that grows with the length of the answer: in nearly every group of a random model it
+    differs."""
 
     name = "much"
 
@@ -154,7 +155,7 @@ class LengthReward(StatelessReward):
 
 
 def written(trajectory_segments: Sequence[str]) -> list[int]:
-    """Ids of the policy's turns; the last one ends with the end-of-sequence token."""
+    """Return the ids of the policy's turns; the last one ends with the end-of-sequence token."""
     *turns, last = trajectory_segments
     ids = [i for turn in turns for i in TOKENIZER.encode(turn)]
     return [*ids, *TOKENIZER.encode(last), TOKENIZER.eos_token_id]

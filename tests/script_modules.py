@@ -9,12 +9,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def load_script(file: str) -> ModuleType:
-    """Import a file of the checkout, such as `scripts/golden.py`, anew."""
+    """Import a file of the checkout, such as `scripts/golden.py`, as a fresh module."""
     name = file.removesuffix(".py").replace("/", "_")
     spec = importlib.util.spec_from_file_location(name, ROOT / file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module

@@ -40,7 +40,7 @@ def entry(em: float, by_calls: dict[str, dict[str, Any]], **changes: Any) -> dic
 
 
 def report(em: float, **changes: Any) -> dict[str, Any]:
-    """Seven of ten trajectories made one call."""
+    """Return a report in which seven of ten trajectories made one call."""
     parts = {"1": {"n": 7, "em": em}, "10": {"n": 3, "em": em}}
     names = ["base", "workflow", *STAGES]
     return {

@@ -1,4 +1,4 @@
-"""Served agents, as the tests need them: a script, or a tiny model."""
+"""Served agents for tests: a script, or a tiny model."""
 
 import asyncio
 import threading
@@ -38,9 +38,9 @@ def search(query: str) -> str:
 
 
 class TypingEngine(ScriptedEngine):
-    """Writes its script token by token, and lets others work between two of them.
+    """Engine that writes its script token by token and yields to other tasks between two tokens.
 
-    With `held` set, it writes nothing more until `go_on`. `open` has the sessions it knows.
+    If `held` is set, it pauses until `go_on`. `open` contains its open sessions.
     """
 
     def __init__(self, turns: Sequence[str]) -> None:
@@ -75,7 +75,7 @@ def scripted(
     at_limit: Literal["answer", "end", "tell"] = "tell",
     **limits: Any,
 ) -> tuple[AgentService, TypingEngine]:
-    """A service whose agent plays a script for each question."""
+    """Return a service whose agent plays a script for each question."""
     engine = TypingEngine(turns)
     budget = Budget(
         max_calls=most_calls, max_context_tokens=400, max_turn_tokens=200, at_limit=at_limit
@@ -96,7 +96,7 @@ _opened: list[OpenAI] = []
 
 
 def client(url: str, token: str = "none") -> OpenAI:
-    """Closed after the test."""
+    """Provide a client that is closed after the test."""
     _opened.append(OpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0, timeout=300))
     return _opened[-1]
 

@@ -1,4 +1,4 @@
-"""The built-in recipes with files that are there in place of those that a user brings."""
+"""The built-in recipes with stand-ins for the files that a user provides."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ ANY_FILE = Path(__file__)
 
 
 def stand_ins(name: str) -> list[str]:
-    """Return overrides of what a recipe needs, and of a model that it names on the hub."""
+    """Return overrides for required files, and for a model that the recipe names on the hub."""
     written = read_recipe(name)
     keys = [*written.get("required_paths", []), *(["model"] if "model" in written else [])]
     return [f"{key}={ANY_FILE}" for key in keys]

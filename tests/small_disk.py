@@ -1,4 +1,4 @@
-"""A disk that is full, for this process."""
+"""Simulation of a full disk for this process."""
 
 import resource
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def small_disk(size: int) -> Iterator[None]:
-    """No file grows beyond `size` bytes: as on a full disk, a write is cut short there."""
+    """Limit files to `size` bytes: as on a full disk, a longer write is cut short."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

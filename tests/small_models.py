@@ -1,6 +1,6 @@
-"""Folders with the shapes of small models: their configurations, the layout of their tokenizers,
-what their templates write and what their generation settings stop at. Weights are random,
-vocabularies learnt from a few lines, and templates written here."""
+"""Folders with the formats of small models: their configurations, tokenizer layouts, chat templates
+and generation stop tokens. Weights are random, vocabularies are learned from a few lines, and
+templates are written here."""
 
 import json
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from transformers import (
 from checkpoints import CHAT_TEMPLATE, SENTENCES
 from families import GEMMA_3, IM, LLAMA, headers
 
-# As Qwen3's: thoughts of earlier turns are left out, and are closed at once on demand.
+# Like Qwen3's: thoughts of earlier turns are omitted, and are closed at once on demand.
 THINKING = CHAT_TEMPLATE.replace(
     "{%- set content = message.content or '' -%}",
     "{%- set content = (message.content or '').split('</think>')[-1].lstrip('\\n') -%}",
@@ -45,18 +45,18 @@ LLAMA_3_ROPE = {
 
 @dataclass(frozen=True)
 class Shape:
-    """A small model.
+    """Format of a small model.
 
     Attributes:
-        config: keys of its configuration, beside those of `sizes`.
-        sizes: of its configuration.
-        parameters: how many it has, in millions.
+        config: keys of its configuration, in addition to `sizes`.
+        sizes: size keys of its configuration.
+        parameters: number of parameters, in millions.
         template: its chat template.
         special: its special tokens.
-        stops: those that its generation settings stop at; the first one ends a turn.
-        layout: of its tokenizer.
-        dialect: what a recipe with search gets that names none.
-        own: what a tiny one has in place of its sizes.
+        stops: stop tokens of its generation settings; the first one ends a turn.
+        layout: layout of its tokenizer.
+        dialect: default dialect of a recipe with search.
+        own: sizes of its tiny copy.
     """
 
     model_type: str
@@ -172,12 +172,12 @@ TINY = {
 
 
 def config_of(shape: Shape, **changed: Any) -> Any:
-    """Its configuration of transformers, with other keys."""
+    """Return the transformers configuration of a shape, with other keys."""
     return AutoConfig.for_model(shape.model_type, **shape.config | shape.sizes | changed)
 
 
 def tokenizer_of(shape: Shape) -> PreTrainedTokenizerFast:
-    """A tokenizer of its layout, which puts the beginning before every whole text."""
+    """Return a tokenizer of its layout that adds the BOS token to every whole text."""
     backend = _by_pieces() if shape.layout == "pieces" else _by_bytes()
     backend.add_special_tokens([AddedToken(text, normalized=False) for text in shape.special])
     if shape.bos is not None:
@@ -198,7 +198,8 @@ def tokenizer_of(shape: Shape) -> PreTrainedTokenizerFast:
 
 
 def _by_bytes() -> Tokenizer:
-    """As Qwen and Llama 3: the text is split by an expression, and the pieces into bytes."""
+    """Tokenize like Qwen and Llama 3: split the text by a regular expression, and the pieces into
+    bytes."""
     backend = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(SPLIT), "isolated")
     bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -211,7 +212,8 @@ def _by_bytes() -> Tokenizer:
 
 
 def _by_pieces() -> Tokenizer:
-    """As Gemma: spaces are signs, and characters that the vocabulary lacks are bytes."""
+    """Tokenize like Gemma: spaces are symbols, and characters missing from the vocabulary are
+    bytes."""
     backend = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     backend.normalizer = normalizers.Replace(" ", "▁")
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
@@ -220,14 +222,14 @@ def _by_pieces() -> Tokenizer:
     unknown = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
     trainer = BpeTrainer(vocab_size=600, special_tokens=unknown, show_progress=False)
     backend.train_from_iterator(SENTENCES, trainer)
-    # Bytes are no special tokens, so a tokenizer that has them as such is made anew.
+    # Bytes are not special tokens, so a tokenizer that has them as such is built again.
     plain = Tokenizer.from_str(json.dumps(json.loads(backend.to_str()) | {"added_tokens": []}))
     plain.add_special_tokens([AddedToken("<unk>", normalized=False)])
     return plain
 
 
 def write_small_model(folder: Path, shape: Shape, **sizes: Any) -> Path:
-    """Write a random model of a shape with other sizes; returns the folder."""
+    """Write a random model of a shape with other sizes; return the folder."""
     tokenizer = tokenizer_of(shape)
     ends = [tokenizer.convert_tokens_to_ids(stop) for stop in shape.stops]
     config = config_of(shape, **sizes)
@@ -244,7 +246,7 @@ def write_small_model(folder: Path, shape: Shape, **sizes: Any) -> Path:
 
 
 def write_tiny_model(folder: Path, shape: Shape) -> Path:
-    """The same architecture, a few thousand numbers."""
+    """Write the same architecture with a few thousand parameters."""
     words = {"vocab_size": len(tokenizer_of(shape))}
     heads = {} if shape.sizes["num_key_value_heads"] > 1 else {"num_key_value_heads": 1}
     return write_small_model(folder, shape, **TINY | words | heads | shape.own)

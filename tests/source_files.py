@@ -1,4 +1,4 @@
-"""Files as others publish them, written by tests."""
+"""Files in the published formats of other projects, written by tests."""
 
 import json
 

@@ -10,7 +10,7 @@ from pathlib import Path
 def tree_of(path: Path) -> ast.Module:
     """Return the tree of a file.
 
-    Python 3.11 may raise SystemError if garbage is collected while it makes one.
+    Python 3.11 may raise SystemError if garbage is collected during parsing.
     """
     collects = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""The models of a team behind an endpoint, which know their members by the prompts."""
+"""The models of a team behind an endpoint, which identify the members by their prompts."""
 
 import re
 from collections import Counter
@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from chat_server import completion
 
-MEMBERS = {  # how a prompt begins
+MEMBERS = {  # start of the prompt
     "You are the planner": "planner",
     "You lead a team": "lead",
     "You are the search agent": "search",
@@ -23,9 +23,9 @@ GRADED += "Trajectory monitoring: Fair"
 
 
 class FakeTeam:
-    """Plays by the kind of the question. Easy ones go well. For hard ones the first search finds
-    nothing, for slow ones the first suggestion is wrong. For nonsense the double check writes prose
-    in place of a score, and for broken ones the model of the lead is down."""
+    """Endpoint that plays by the kind of the question. Easy ones succeed. For hard ones the first
+    search finds nothing; for slow ones the first suggestion is wrong. For nonsense the double check
+    writes prose instead of a score. For broken ones the lead's model is down."""
 
     def __init__(self) -> None:
         self.asked = Counter[tuple[str, str, str]]()  # (question, member, model)

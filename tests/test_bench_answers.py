@@ -1,4 +1,5 @@
-"""bench/answers.py: agreement by hand, and the whole of it on a small file with a judge."""
+"""Tests of bench/answers.py: agreement computed by hand, and a full run on a small file with a
+judge."""
 
 import json
 import sys
@@ -29,7 +30,8 @@ def test_agreement_by_hand(bench):
 
 
 def test_the_rule_of_the_published_code_is_what_it_is(bench):
-    """It passes guesses in any order and refuses a right answer with a word more."""
+    """The rule of the published code accepts guesses in any order and rejects a correct answer with
+    one more word."""
     assert bench.bag_of_words("door girl apple next banana", ["girl next door"])
     assert not bench.bag_of_words("the film Girl Next Door", ["girl next door"])
 
@@ -63,7 +65,8 @@ def test_a_small_file_with_a_judge(bench, tmp_path, monkeypatch, capsys):
 
 
 def test_exact_match_hardly_ever_accepts_what_people_refuse(bench, shared):
-    """And accepts 81 % of what they accept, as docs/lab-notes/grading.md has it."""
+    """Exact match also accepts 81 % of the answers that people accept: see
+    docs/lab-notes/grading.md."""
     cases = bench.read_cases(shared / "data/graders/evouna_nq_human_verdicts.json")["fid"]
     em, cover = (
         bench.Agreement.of(

@@ -1,4 +1,4 @@
-"""bench/graders.py, and with it the graders on gold solutions of real files."""
+"""Tests of bench/graders.py, and of the graders on gold solutions of real files."""
 
 import asyncio
 import json
@@ -32,8 +32,8 @@ CHECK = "def check(candidate):\n    pass"
 
 
 def test_every_kind_of_file_becomes_cases(bench, tmp_path):
-    asked = [{"id": "q", "problem": "?", "answer": "\\frac{1}{2}"}]
-    assert bench.read_cases(write(tmp_path / "a.json", asked)) == [
+    tasks = [{"id": "q", "problem": "?", "answer": "\\frac{1}{2}"}]
+    assert bench.read_cases(write(tmp_path / "a.json", tasks)) == [
         bench.Case(
             Task("q", "?", ("\\frac{1}{2}",), {"graded_by": "math"}), "\\boxed{\\frac{1}{2}}"
         )
@@ -44,8 +44,8 @@ def test_every_kind_of_file_becomes_cases(bench, tmp_path):
     human = {"prompt": "def f():\n", "entry_point": "f", "test": CHECK, "canonical_solution": " 1"}
     [case] = bench.read_cases(write(tmp_path / "c.json", [human]))
     assert case.answer == "def f():\n 1"
-    said = [{"gold": "1", "pred": "2", "expected": 0}]
-    assert bench.read_cases(write(tmp_path / "d.json", said)) == [
+    predictions = [{"gold": "1", "pred": "2", "expected": 0}]
+    assert bench.read_cases(write(tmp_path / "d.json", predictions)) == [
         bench.Case(Task("0", "", ("1",)), "2", False)
     ]
     ours = [{"GT": "1", "Ans": [{"answer": "1", "equal": True}, {"answer": "2", "equal": False}]}]
@@ -54,7 +54,7 @@ def test_every_kind_of_file_becomes_cases(bench, tmp_path):
         bench.Case(Task("0.1", "", ("1",)), "2", False),
     ]
     contest = [{"problem": "?", "tests": {"inputs": ["1"], "outputs": ["1"]}}]
-    with pytest.raises(UserError, match="has no gold solution; give another file"):
+    with pytest.raises(UserError, match="has no gold solution: give another file"):
         bench.read_cases(write(tmp_path / "f.json", contest))
 
 
@@ -63,13 +63,13 @@ def test_a_row_and_its_exceptions(bench):
     cases = [bench.Case(right, "1"), bench.Case(wrong, "1", False), bench.Case(wrong, "2", False)]
     assert list(bench.row("file", "math", cases, [1.0, 1.0, None])) == [
         "| file | math | 3 | 1 | 33.33% |",
-        "file, b, math: 1.0 for gold '1', answer '1', should be 0.0",
-        "file, b, math: None for gold '1', answer '2', should be 0.0",
+        "file, b, math: 1.0 for gold '1', answer '1', expected 0.0",
+        "file, b, math: None for gold '1', answer '2', expected 0.0",
     ]
 
 
 def exceptions(bench, path, reward, count=None):
-    """The cases of a file whose score is not what it should be, by the task's id."""
+    """Return the cases of a file with an unexpected score, by task id."""
     cases = bench.read_cases(path)[:count]
     scores = asyncio.run(bench.grade(reward, cases))
     return {c.task.id for c, s in zip(cases, scores, strict=True) if s != float(c.right)}

@@ -1,4 +1,4 @@
-"""The tested set of versions fits what the package asks for."""
+"""Agreement of the tested set of versions with the package's requirements."""
 
 import tomllib
 from pathlib import Path
@@ -15,9 +15,9 @@ def test_every_dependency_has_a_tested_version_within_its_bounds() -> None:
     versions = {canonicalize_name(pin.name): str(pin.specifier)[2:] for pin in pins}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    asked = [*project["dependencies"], *(r for extra in extras.values() for r in extra)]
-    # verifiers has an environment of its own, whose versions differ
-    for wanted in map(Requirement, set(asked) - set(extras["verifiers"])):
-        if wanted.name != project["name"]:
-            version = versions[canonicalize_name(wanted.name)]
-            assert wanted.specifier.contains(version), f"{wanted} has {version}"
+    requirements = [*project["dependencies"], *(r for extra in extras.values() for r in extra)]
+    # verifiers has a separate environment with different versions
+    for requirement in map(Requirement, set(requirements) - set(extras["verifiers"])):
+        if requirement.name != project["name"]:
+            version = versions[canonicalize_name(requirement.name)]
+            assert requirement.specifier.contains(version), f"{requirement} has {version}"

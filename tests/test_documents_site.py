@@ -1,6 +1,6 @@
-"""The documents as a site: it builds without a warning, has every page, asks no other server.
+"""The documentation site: complete, built without warnings, and independent of other servers.
 
-Its pages stay short; details belong into docs/lab-notes. The limit of README.md is in test_docs.py.
+Pages are short; details belong in docs/lab-notes. The limit of README.md is in test_docs.py.
 """
 
 import os
@@ -47,7 +47,7 @@ def test_every_document_is_in_the_navigation(site: Path) -> None:
 
 
 def test_every_lab_note_is_linked_from_a_page() -> None:
-    """They are not in the navigation."""
+    """Lab notes are not in the navigation."""
     pages = [path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")]
     linked = {name for page in pages for name in re.findall(r"\]\(lab-notes/([\w-]+\.md)", page)}
     assert linked == {path.name for path in (ROOT / "docs" / "lab-notes").glob("*.md")}
@@ -61,7 +61,7 @@ def test_the_pages_are_few_and_short() -> None:
 
 
 def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
-    """A link that a reader may click is no load: a script, a style, a font or a picture is."""
+    """Links are allowed; scripts, styles, fonts and images from other servers are not."""
     pages = [*site.rglob("*.html"), *site.rglob("*.css")]
     assert len(pages) > 20
     loads = re.compile(

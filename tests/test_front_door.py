@@ -1,4 +1,4 @@
-"""fieldcraft from Python: load, train, ask, evaluate, in a script, a notebook or a test."""
+"""Python API of fieldcraft: load, train, ask, evaluate, in a script, a notebook or a test."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def population(city: str) -> str:
 
 
 class Placed(fc.StatelessReward):
-    """Different for every rollout of a group, so that every step trains."""
+    """Reward that differs for every rollout of a group, so that every step trains."""
 
     name = "placed"
 
@@ -90,7 +90,7 @@ def same(one: fc.Agent, other: fc.Agent) -> bool:
     return all(torch.equal(tensor, found[name]) for name, tensor in weights(one).items())
 
 
-# -- the whole way -------------------------------------------------------------------------------
+# -- end to end ----------------------------------------------------------------------------------
 
 PROGRAM = """\
 import fieldcraft as fc
@@ -106,7 +106,7 @@ print(trained.evaluate(tasks)["n"])
 
 
 def parts() -> str:
-    """The tool and the reward above, as a module."""
+    """Provide the tool and the reward above as a module."""
     source = Path(__file__).read_text("utf-8")
     written = source[source.index("@fc.tool") : source.index("def settings")]
     return f"import fieldcraft as fc\nfrom collections.abc import Sequence\n\n{written}"
@@ -116,7 +116,8 @@ def parts() -> str:
 def test_a_program_of_twelve_lines(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With parts in a module beside it, and commands on its folder after it."""
+    """A program with components in a neighbouring module works, and so do later commands on its
+    folder."""
     (tmp_path / "own_tools.py").write_text(parts())
     program = PROGRAM.format(model=str(model), budget=BUDGET, cities=CITIES, small=SMALL)
     assert program.count("\n") <= 12
@@ -141,7 +142,8 @@ def test_a_program_of_twelve_lines(
 def test_parts_of_a_script(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They work while the script runs; a later command says that it does not have them."""
+    """Components of a script work while the script runs; a later command reports that they are
+    missing."""
     program = PROGRAM.format(model=str(model), budget=BUDGET, cities=CITIES, small=SMALL)
     _, second, rest = program.split("\n", 2)
     assert "own_tools" in second
@@ -175,7 +177,7 @@ def test_the_same_call_again_trains_nothing(agent: fc.Agent, tmp_path: Path) -> 
     assert trained.ask("How many people live in Rome?").task.id == "asked"
     assert trained.evaluate(TASKS)["n"] == 6
 
-    with pytest.raises(fc.UserError, match="holds a run about other questions: choose another"):
+    with pytest.raises(fc.UserError, match="holds a run with other questions: choose another"):
         agent.train(TASKS[1:], stages, out=out, **SMALL)
     with pytest.raises(
         fc.UserError, match=r"other settings \(stages.rl.steps=2 in the folder, 3 in this recipe\)"
@@ -228,7 +230,7 @@ def test_records_of_a_file_that_are_not_asked_are_told(
 
 @pytest.mark.long
 def test_in_a_running_loop(agent: fc.Agent, tmp_path: Path) -> None:
-    """As in a notebook."""
+    """The API works in a running event loop, as in a notebook."""
 
     async def main() -> tuple[fc.Agent, dict[str, Any], fc.Trajectory]:
         trained = agent.train(TASKS, {"rl": settings(1)}, out=tmp_path / "run", **SMALL)
@@ -239,7 +241,7 @@ def test_in_a_running_loop(agent: fc.Agent, tmp_path: Path) -> None:
     assert (evaluated["n"], asked.reward) == (2, None)
 
 
-# -- light and typed -----------------------------------------------------------------------------
+# -- light imports and types ---------------------------------------------------------------------
 
 
 def test_its_import_is_light() -> None:

@@ -1,4 +1,4 @@
-"""What the comparison of golden runs finds, and what it leaves out."""
+"""Differences that the comparison of golden runs finds, and differences that it ignores."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,9 @@ def test_only_an_engine_process_may_round_differently(
 def test_a_file_that_is_missing_is_a_difference(golden: ModuleType, tmp_path: Path) -> None:
     old = write(write(tmp_path / "old", {"em": 1}), {"em": 1}, "evaluations/base.jsonl")
     new = write(tmp_path / "new", {"em": 1})
-    assert golden.differences(new, old, {}) == ["one/evaluations/base.jsonl is in one of them only"]
+    assert golden.differences(new, old, {}) == [
+        "one/evaluations/base.jsonl exists in only one folder"
+    ]
 
 
 def test_renamed_keys_are_equal(golden: ModuleType, tmp_path: Path) -> None:

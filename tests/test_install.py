@@ -1,4 +1,4 @@
-"""The installer: which build of torch goes where, and what it says when it cannot go on."""
+"""The installer: the torch build for each platform, and the messages of failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def install():
 
 @pytest.fixture
 def machine(install, monkeypatch):
-    """Pretend to be a machine; every command that installs is noted and succeeds."""
+    """Simulate a machine; every install command is recorded and succeeds."""
 
     def be(*, platform="linux", gpu=False, pip_finds_cpu_build=False):
         commands = []
@@ -73,7 +73,7 @@ def test_a_nvidia_smi_that_fails_is_no_gpu(install, monkeypatch, tmp_path):
 
 def test_an_old_python_is_told_so(install, monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
-    with pytest.raises(SystemExit, match=r"needs Python 3\.11 or newer, and .* is 3\.10\.4"):
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11 or newer, but .* is 3\.10\.4"):
         install.make_venv()
 
 
@@ -92,7 +92,7 @@ def test_a_failed_installation_ends_with_a_sentence(install, monkeypatch):
 
 
 def test_what_installs_names_no_address():
-    """Which registry is asked is the business of the machine's own settings."""
+    """The registry is configured by the settings of the machine."""
     for name in ("Makefile", ".ci/run", "pyproject.toml", "scripts/install.py"):
         assert "://" not in (ROOT / name).read_text("utf-8"), name
 

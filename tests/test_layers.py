@@ -1,4 +1,4 @@
-"""Imports go downward only, and what is light stays light."""
+"""Imports go downward only, and light modules stay light."""
 
 import ast
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 from syntax_trees import tree_of
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
-# From low to high: a module may import those of its own entry and of the entries before it.
+# From low to high: a module may import from its own entry and from earlier entries.
 LAYERS = (
     *("version", "sampling", "types", "config", "records", "terminal", "hub", "recipes"),
     *("algos", "dialects"),
@@ -53,7 +53,7 @@ FILES = {
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Full names of what is imported anywhere in a tree."""
+    """Return the full names of all imports in a tree."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -63,12 +63,12 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def layer(name: str) -> str:
-    """The entry of LAYERS that a module, given as `data.sources`, belongs to."""
+    """Return the entry of LAYERS that contains a module, given as `data.sources`."""
     return name.split(".")[0]
 
 
 def own(name: str) -> str | None:
-    """The package's module behind an imported name; None for other packages'."""
+    """Return the package's module of an imported name; None for other packages."""
     head, _, rest = name.partition(".")
     if head != "fieldcraft":
         return None
@@ -91,7 +91,7 @@ def test_imports_go_downward() -> None:
 
 
 def test_no_import_of_the_package_hides_in_a_function() -> None:
-    """But for the command line, where it delays what is heavy."""
+    """Only the command line delays heavy imports."""
     hidden = [
         f"{name}.{function.name} imports {target}"
         for name, path in FILES.items()
@@ -115,8 +115,8 @@ def test_what_runs_no_model_does_not_import_one() -> None:
 
 
 def test_light_modules_load_no_heavy_library() -> None:
-    """In a new process: neither `import fieldcraft` nor the command line loads torch or numpy, and
-    a rollout over a remote engine would need no torch."""
+    """In a new process neither `import fieldcraft` nor the command line loads torch or numpy, and a
+    rollout over a remote engine works without torch."""
     program = """
 import sys
 def loaded(*names): return [name for name in names if name in sys.modules]
@@ -131,7 +131,7 @@ assert not loaded("torch", "transformers"), sys.modules.keys()
 
 
 def test_only_rewards_compare_answers() -> None:
-    """So a question has one verdict. The exceptions compare accepted answers, or texts of
+    """A question has a single verdict. The exceptions compare accepted answers, or texts of
     observations."""
     comparing = {"exact_match", "f1", "cover_em", "normalise_or_raw", "normalise"}
     found: set[str] = set()
@@ -158,18 +158,19 @@ def test_only_rewards_compare_answers() -> None:
 
 
 def test_files_are_short() -> None:
-    """What does not fit into 400 lines is more than one thing."""
+    """A file of more than 400 lines has more than one subject."""
     root = PACKAGE.parents[1]
     folders = ("src", "tests", "bench", "scripts")
     kinds = (".py", ".j2", ".css", ".js", ".yaml")
     found = [p for folder in folders for p in (root / folder).rglob("*") if p.suffix in kinds]
-    files = [p for p in found if "vendor" not in p.parts]  # those of other projects
+    files = [p for p in found if "vendor" not in p.parts]  # files of other projects
     lines = {str(p.relative_to(root)): p.read_text("utf-8").count("\n") for p in files}
     assert len(lines) > 200
     assert {name: count for name, count in lines.items() if count > 400} == {}
 
 
 def test_test_files_have_names_of_their_own() -> None:
-    """Two of one name are one module to Python, and whichever is imported second is an error."""
+    """Python treats two files of one name as the same module, and importing the second one
+    fails."""
     names = Counter(file.name for file in Path(__file__).parent.rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []

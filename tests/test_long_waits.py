@@ -1,4 +1,4 @@
-"""Where a run may wait long, it says for whom. Waits of no time count as long ones here."""
+"""Log messages that name the reason of a long wait. Here waits of any length count as long."""
 
 import asyncio
 import threading
@@ -22,11 +22,11 @@ from virtual_time import virtually
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> Callable[[Awaitable[object]], list[str]]:
-    """The lines of the waits of some work."""
+def wait_lines(monkeypatch: pytest.MonkeyPatch) -> Callable[[Awaitable[object]], list[str]]:
+    """Return the log lines about waits during some work."""
     monkeypatch.setattr(waits, "REPORT_AFTER_SECONDS", 0.0)
 
-    def hear(work: Awaitable[object]) -> list[str]:
+    def collect_lines(work: Awaitable[object]) -> list[str]:
         lines: list[str] = []
 
         async def all_of_it() -> None:
@@ -36,39 +36,39 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Callable[[Awaitable[object]], list
         asyncio.run(all_of_it())
         return lines
 
-    return hear
+    return collect_lines
 
 
-def test_a_request_to_a_model(heard):
+def test_a_request_to_a_model(wait_lines):
     with raw_server(answers(bytes(completion("hi").body))) as (url, _):
         endpoint = ChatClient(f"{url}/v1", "gold", retries=0)
-        lines = heard(endpoint.chat([{"role": "user", "content": "hello"}], max_tokens=5))
+        lines = wait_lines(endpoint.chat([{"role": "user", "content": "hello"}], max_tokens=5))
     assert lines == [f"a request to gold waits for {url}/v1"]
 
 
-def test_a_search(heard):
+def test_a_search(wait_lines):
     found = b'{"result": [[{"document": {"id": 3, "contents": "\\"A\\"\\nB"}, "score": 1.0}]]}'
     with raw_server(answers(found)) as (url, _):
-        lines = heard(RemoteSearchTool(url)(query="a"))
+        lines = wait_lines(RemoteSearchTool(url)(query="a"))
     assert lines == [f"a search waits for the server {url}"]
 
 
 def test_the_turn_of_a_request_at_a_host():
-    """Also of one that need not wait for a place, but for the time between two requests."""
+    """A request that only waits for the interval between two requests is included."""
     gate, lines = HostRateLimiter(1, 5.0), []
 
     async def visit() -> None:
         with report_waits_to(lines.append):
             for _ in range(2):
                 async with gate.slot("a.test"):
-                    await asyncio.sleep(100)  # which is no wait for a turn
+                    await asyncio.sleep(100)  # not a wait for a turn
 
     virtually(visit())
     assert lines == ["a request of the web waits for its turn at a.test"]
 
 
 def test_a_place_in_the_sandbox():
-    """Places alone are looked at, so that no program has to run."""
+    """Only the places are checked, so that no program has to run."""
     sandbox = object.__new__(Sandbox)
     sandbox.concurrent, lines = 1, []
 
@@ -84,22 +84,22 @@ def test_a_place_in_the_sandbox():
 
 
 def test_an_index_that_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """It holds up the whole thread, so the line comes from another one."""
+    """Building blocks the whole thread, so the line comes from a different one."""
     monkeypatch.setattr(waits, "REPORT_AFTER_SECONDS", 0.0)
-    lines, told, write = [], threading.Event(), index._write_index
+    lines, logged, write = [], threading.Event(), index._write_index
 
-    def tell(line: str) -> None:
+    def write_line(line: str) -> None:
         lines.append(line)
-        told.set()
+        logged.set()
 
-    def write_when_told(*arguments: Any) -> int:
-        assert told.wait()
+    def write_after_log(*arguments: Any) -> int:
+        assert logged.wait()
         return write(*arguments)
 
-    monkeypatch.setattr(index, "_write_index", write_when_told)
+    monkeypatch.setattr(index, "_write_index", write_after_log)
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1", "contents": "\\"A\\"\\nB"}\n')
-    with report_waits_to(tell):
+    with report_waits_to(write_line):
         index.build_index(corpus, tmp_path / "index")
     assert lines == [f"a search waits for the index {tmp_path / 'index'}, which is being built"]
 

@@ -1,4 +1,4 @@
-"""Names are the standard terms of the field; retired ones do not return.
+"""Names are standard terms of the field; retired names do not return.
 
 Tests of imports and file lengths are in test_layers.py, of docstrings in test_docstrings.py.
 """

@@ -1,4 +1,4 @@
-"""The table of the papers' elements names modules and recipes that there are."""
+"""The table of the papers' elements names existing modules and recipes."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ QUOTED = re.compile(r"`([^`]+)`")
 
 
 def rows() -> list[list[str]]:
-    """The cells of each row that has an element."""
+    """Return the cells of each row that has an element."""
     lines = (ROOT / "docs/papers.md").read_text().splitlines()
     table = [line.strip("|").split("|") for line in lines if line.startswith("|")]
     found = [[cell.strip() for cell in cells] for cells in table]
@@ -30,6 +30,6 @@ def test_modules_and_recipes_of_an_element_are_there(cells: list[str]) -> None:
     _, modules, recipes, _ = cells
     for path in QUOTED.findall(modules):
         assert not path.endswith(".py") or (PACKAGE / path).exists(), path
-    for named in QUOTED.findall(re.sub(r"\(.*?\)", "", recipes)):  # a key or a stage of it
+    for named in QUOTED.findall(re.sub(r"\(.*?\)", "", recipes)):  # one of its keys or stages
         if re.fullmatch(r"[a-z]+(-[a-z0-9.]+)+( .*)?", named):
             assert named.split()[0] in RECIPES, named

@@ -1,4 +1,4 @@
-"""The generated pages of the documentation say what the schema and the command line say."""
+"""Generated pages of the documentation agree with the schema and the command line."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ def reference() -> ModuleType:
 
 
 def test_the_pages_are_current(reference: ModuleType) -> None:
-    """If this fails: python scripts/reference.py, and look at what has changed."""
+    """If this fails: run python scripts/reference.py, and check the changes."""
     assert reference.main(["--check"]) == 0
 
 

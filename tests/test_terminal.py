@@ -62,9 +62,9 @@ def test_a_trajectory_is_shown_in_order_without_its_prompt():
     out = console()
     print_trajectory(trajectory(), out)
     text = out.file.getvalue()
-    shown = ["Where is [red]Kelm?", "Look [i]up", "Kelm", "[bold]Bar[/bold]!", "[b]Bar", "wrong"]
+    parts = ["Where is [red]Kelm?", "Look [i]up", "Kelm", "[bold]Bar[/bold]!", "[b]Bar", "wrong"]
     rest = text
-    for part in shown:
+    for part in parts:
         assert part in rest
         rest = rest[rest.index(part) + len(part) :]
     assert "system prompt" not in text
@@ -79,7 +79,7 @@ def test_untrusted_text_brings_no_escape_of_its_own():
     text = out.file.getvalue()
     assert "\x1b[2J" not in text
     assert "\x07" not in text
-    assert "[bold]Bar[/bold]!" in text  # markup is text
+    assert "[bold]Bar[/bold]!" in text  # markup is plain text
     assert "\x1b[33m[bold]Bar" in text  # in the colour of an observation
 
 
@@ -88,7 +88,7 @@ EVIL = f"a[/b]{HOSTILE}"
 
 
 def test_no_name_brings_an_escape_of_its_own(capsys):
-    """Of rewards, splits, stages and tools, in tables, lines, bars and sentences."""
+    """Names of rewards, splits, stages and tools appear in tables, lines, bars and sentences."""
     out = console(terminal=True)
     graded = trajectory()
     graded.rewards[EVIL] = 0.25
@@ -104,25 +104,25 @@ def test_no_name_brings_an_escape_of_its_own(capsys):
     ):
         reporter(event)
     reporter(PhaseEnded(EVIL))
-    shown = out.file.getvalue()
+    output = out.file.getvalue()
     print_line(EVIL, file=out.file)
-    for text in (shown, out.file.getvalue()[len(shown) :]):
+    for text in (output, out.file.getvalue()[len(output) :]):
         assert not re.search(r"\x1b\[2J|\x07", text)
         assert "[/b][bold]Bar[/bold]!" in text
-    assert shown.count("[/b][bold]Bar[/bold]!") >= 4
+    assert output.count("[/b][bold]Bar[/bold]!") >= 4
 
 
 PACKAGE = Path(__file__).parents[1] / "src/fieldcraft"
 
 
 def test_all_that_is_shown_goes_one_way():
-    """Whoever prints elsewhere shows what nobody has cleaned."""
+    """Text printed elsewhere would not be cleaned."""
     folders = ("cli", "terminal", "tools", "runs", "evals", "branching", "serving", "view")
     files = [file for folder in folders for file in (PACKAGE / folder).rglob("*.py")]
     found = {
         file.name
         for file in files
-        if not file.name.endswith("_worker.py")  # what these print is read by a program
+        if not file.name.endswith("_worker.py")  # their output is read by a program
         for node in ast.walk(tree_of(file))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -246,7 +246,7 @@ def test_the_mask_is_told_without_colours(monkeypatch):
     out = CleanConsole(file=io.StringIO(), width=100, force_terminal=True)
     print_mask(trajectory(), Words(), {Author.POLICY}, out)
     assert "⟦" in out.file.getvalue()
-    assert not re.search(r"\x1b\[[\d;]*[34]\d", out.file.getvalue())  # bold and dim are no colours
+    assert not re.search(r"\x1b\[[\d;]*[34]\d", out.file.getvalue())  # bold and dim are not colours
 
 
 def test_the_mask_colours_trained_tokens_green_and_the_others_red():
@@ -292,7 +292,7 @@ def test_in_a_terminal_progress_is_live_and_ends_clean_after_an_error():
     assert "[red]" in text
     assert "2/4" in text
     assert "EM 0.500" in text
-    assert text.rstrip().endswith("\x1b[?25h")  # the cursor is back
+    assert text.rstrip().endswith("\x1b[?25h")  # the cursor is visible again
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_a_file_gets_no_bar_though_colours_are_forced(monkeypatch):
 
 @pytest.mark.parametrize(("steps", "begin"), [(3, 0), (10, 0), (95, 0), (1000, 0), (1000, 437)])
 def test_a_log_gets_at_most_one_line_for_each_tenth(monkeypatch, steps, begin):
-    """However long a step takes, and wherever a resumed stage goes on."""
+    """The limit does not depend on the duration of a step or the start of a resumed stage."""
     hours = itertools.count(step=3600)
     monkeypatch.setattr(time, "monotonic", lambda: next(hours))
     out = console()
@@ -333,10 +333,10 @@ def test_a_log_gets_at_most_one_line_for_each_tenth(monkeypatch, steps, begin):
     progress.start()
     for step in range(begin + 1, steps + 1):
         progress.update(step)
-    told = [int(line.split()[1].partition("/")[0]) for line in _lines(out)]
-    tenths = [10 * step // steps for step in told]
+    logged_steps = [int(line.split()[1].partition("/")[0]) for line in _lines(out)]
+    tenths = [10 * step // steps for step in logged_steps]
     assert tenths == sorted(set(tenths))
-    assert told[-1] == steps
+    assert logged_steps[-1] == steps
     assert set(tenths) == {10 * step // steps for step in range(begin + 1, steps + 1)} - {0}
 
 
@@ -355,12 +355,13 @@ def test_an_evaluation_fits_into_a_terminal(width):
 
 
 def plain(out):
-    """What is on a screen, without colours and movements."""
+    """Return the text on a screen, without colours and cursor movements."""
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", out.file.getvalue()).replace("\r", "\n")
 
 
 def _fail_after_two_steps(reporter):
-    """Of four answers, one is right; the progress after two shows a half, after four a quarter."""
+    """Fail after two steps. One of four answers is correct: the progress shows a half after two, a
+    quarter after four."""
     for em in (1.0, 0.0):
         reporter(TrajectoryCompleted("[red]", Trajectory(Task("", "", ()), rewards={"em": em})))
     raise RuntimeError

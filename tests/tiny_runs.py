@@ -1,4 +1,4 @@
-"""A run that trains a tiny model on a file of demonstrations, in a second."""
+"""Run that trains a tiny model on a file of demonstrations, in a second."""
 
 import json
 from pathlib import Path
@@ -26,13 +26,13 @@ ENDS = ("<|endoftext|>", "<|im_end|>")  # of the tokenizer, and of the chat temp
 
 
 def run_tiny(folder: Path, *overrides: str, hear: EventHandler = ignore_event) -> Path:
-    """The run's folder; `hear` is told of all that happens."""
+    """Return the run's folder; `hear` receives all events."""
     tokenizer = tiny_tokenizer()
     tokenizer.eos_token = ENDS[0]
     write_tiny_checkpoint(folder / "model", "qwen2", tokenizer=tokenizer)
-    asked = [{"question": f"Who is {i}?", "answer": "Ada"} for i in range(3)]
-    shown = [{**one, "messages": messages(one)} for one in asked]
-    for name, records in (("tasks", asked), ("shown", shown)):
+    questions = [{"question": f"Who is {i}?", "answer": "Ada"} for i in range(3)]
+    demonstrations = [{**question, "messages": messages(question)} for question in questions]
+    for name, records in (("tasks", questions), ("shown", demonstrations)):
         text = "".join(json.dumps(record) + "\n" for record in records)
         (folder / f"{name}.jsonl").write_text(text)
     (folder / "tiny.yaml").write_text(RECIPE)

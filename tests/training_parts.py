@@ -44,7 +44,7 @@ def rl_stage(
     fidelity: Callable[[Sequence[Trajectory]], StepMetrics] = lambda _: {},
     **sampling: Any,
 ) -> RlStage:
-    """A stage of reinforcement learning over a sampler of the other arguments."""
+    """Return a stage of reinforcement learning over a sampler of the other arguments."""
     return RlStage(
         sampler=RolloutSampler(**sampling),
         trainer=trainer,
@@ -55,12 +55,12 @@ def rl_stage(
 
 
 def step(stage: TrainingStage, number: int) -> StepMetrics:
-    """One step of a stage, in an event loop of its own."""
+    """Run one step of a stage in a separate event loop."""
     return asyncio.run(stage.step(number))
 
 
 class Steps(TrainingStage):
-    """A stage whose steps are a function, with a state that it changes."""
+    """Stage whose steps are a function, with a state that it changes."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Steps(TrainingStage):
 def run_stage(
     stage: TrainingStage, settings: Stage, folder: Path, tokenizer: Any = None
 ) -> list[StepMetrics]:
-    """All steps of a stage, with its metrics on disk as a run keeps them."""
+    """Run all steps of a stage, with its metrics on disk as in a run."""
     emit = EventBus([write_metrics])
     return asyncio.run(run_steps(stage, settings, folder, tokenizer or tiny_tokenizer(), emit))
 
@@ -99,14 +99,14 @@ def run_stage(
 def make_trainer(
     folder: Path, architecture: Architecture = "qwen3", steps: int = 10, **optim: Any
 ) -> Trainer:
-    """A float32 model whose every weight matters, and its trainer."""
+    """Return a float32 model in which every weight matters, and its trainer."""
     settings = Optim(**{"lr": 1e-2, **optim})
     return Trainer(sharp_model(folder, architecture), settings, steps)
 
 
 def random_samples(count: int, seed: int = 0, longest: int = 30) -> list[Sample]:
-    """Sequences of different lengths; the first third of each is a prompt, the rest has random
-    weights, advantages and log-probabilities."""
+    """Return sequences of different lengths; the first third of each is a prompt, the rest has
+    random weights, advantages and log-probabilities."""
     rng = np.random.default_rng(seed)
 
     def floats(low: float, high: float, size: int) -> Any:
@@ -117,7 +117,7 @@ def random_samples(count: int, seed: int = 0, longest: int = 30) -> list[Sample]
         size = int(length)
         weight = floats(0.5, 1.5, size)
         weight[: size // 3] = 0
-        weight[rng.random(size) < 0.2] = 0  # holes, like observations
+        weight[rng.random(size) < 0.2] = 0  # gaps, like observations
         weight[-1] = 1
         logp = floats(-6, -4, size)
         samples.append(
@@ -138,13 +138,13 @@ def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
-    """Bit for bit."""
+    """Assert that two results are equal bit for bit."""
     assert a.keys() == b.keys()
     assert [name for name in a if not torch.equal(a[name], b[name])] == []
 
 
 class Largest(TorchDispatchMode):
-    """The size of the largest tensor that any operation made."""
+    """Size of the largest tensor that any operation created."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,13 +161,14 @@ class Largest(TorchDispatchMode):
 def plain_logprobs_of(
     model: PreTrainedModel, ids: Sequence[int], temperature: float = 1.0
 ) -> torch.Tensor:
-    """Log-probability of every token but the first, by one forward of this sequence alone."""
+    """Return the log-probability of every token but the first, by one forward pass of this
+    sequence."""
     logits = model(torch.tensor([list(ids)])).logits[0, :-1].float() / temperature
     return logits.log_softmax(-1).gather(1, torch.tensor(list(ids[1:]))[:, None])[:, 0]
 
 
 class FixedTool:
-    """The tool `search`, which answers by a function and keeps what it was asked."""
+    """Tool `search` that answers by a function and records its queries."""
 
     name = "search"
     schema: dict[str, Any] = {"type": "function", "function": {"name": "search", "parameters": {}}}  # noqa: RUF012
@@ -187,7 +188,7 @@ def never(query: str) -> str:
 
 @dataclass(frozen=True)
 class Chatty(AutoCoADialect):
-    """A dialect in which whatever a random model writes is a search, up to the third turn."""
+    """Dialect in which any text of a random model is a search, up to the third turn."""
 
     stop_strings = ("e", "t", " ")
 
@@ -198,8 +199,8 @@ class Chatty(AutoCoADialect):
 
 
 def chatty_engine(trainer: Trainer, eos: int = 20) -> LocalEngine:
-    """An engine on the trainer's model that also ends a turn at any of the ids below `eos`, since a
-    random model seldom says the one that means it."""
+    """Return an engine on the trainer's model that also ends a turn at any of the ids below `eos`,
+    since a random model seldom emits the actual end token."""
     trainer.model.generation_config.eos_token_id = list(range(3, 3 + eos))
     return LocalEngine(trainer.model, tiny_tokenizer(), max_num_seqs=16)
 
@@ -229,7 +230,8 @@ def chatty_rollouts(
 
 
 def assert_agree(trainer: Trainer, done: list[Trajectory], temperature: float) -> list[SampleUnit]:
-    """On every policy token and no other, the two log-probabilities are the same."""
+    """Assert that the two log-probabilities are equal on every policy token and defined on no
+    other."""
     units: list[SampleUnit] = [(to_sample(t, {Author.POLICY}, 1.0),) for t in done]
     trainer.fill_logprobs(units, "old_logp", temperature)
     for trajectory, (sample,) in zip(done, units, strict=True):
@@ -262,8 +264,8 @@ def attended(
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> tuple[torch.Tensor, ...]:
-    """What attention gives for the runs held, and the gradients of queries, keys and values: four
-    heads of eight numbers, two of which share keys and values."""
+    """Return the attention output for the given runs, and the gradients of queries, keys and
+    values: four heads of dimension eight, two of which share keys and values."""
     generator = torch.Generator().manual_seed(seed)
     places = range(len(runs)) if held is None else held
     asking = sum(runs[p].size for p in places)

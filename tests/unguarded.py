@@ -1,4 +1,4 @@
-"""A runner of programs without a sandbox, for programs that the tests themselves hold."""
+"""Runner of programs without a sandbox, for programs that the tests themselves contain."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ class Ran:
 
 @dataclass
 class Unguarded:
-    """Each program in an interpreter of its own."""
+    """Runner of each program in a separate interpreter."""
 
     inputs: list[str] = field(default_factory=list)
 

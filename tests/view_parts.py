@@ -1,4 +1,4 @@
-"""Run folders as `fieldcraft run` leaves them, made in milliseconds."""
+"""Run folders in the format of `fieldcraft run`, made in milliseconds."""
 
 import json
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ def trajectory(
     status: Status = Status.ANSWERED,
     version: int = 3,
 ) -> Trajectory:
-    """One that calls a tool and answers; ids are as many as words."""
+    """Return a trajectory that calls a tool and answers; it has one id per word."""
     searched = [
         (
             Segment(Author.POLICY, [4, 5], "search Kelm", [-0.5, -2.0], [(version, 2)]),
@@ -69,12 +69,12 @@ def write_recipe(run: Path, **changes: object) -> None:
 
 
 def write_evaluation(run: Path, name: str, trajectories: Iterable[Trajectory]) -> None:
-    shown = list(trajectories)
+    records = list(trajectories)
     folder = run / "evaluations"
     folder.mkdir(exist_ok=True)
-    write_trajectories(folder / f"{name}.jsonl", shown)
-    correct = sum(bool(t.is_correct) for t in shown) / len(shown)
-    part = {"n": len(shown), "em": correct, "em_ci95": [correct / 2, correct], "calls_mean": 1.0}
+    write_trajectories(folder / f"{name}.jsonl", records)
+    correct = sum(bool(t.is_correct) for t in records) / len(records)
+    part = {"n": len(records), "em": correct, "em_ci95": [correct / 2, correct], "calls_mean": 1.0}
     summary = part | {"splits": {"heldout": part}}
     (folder / f"{name}.json").write_text(json.dumps({"seconds": 1.0, "summary": summary}))
 
@@ -106,18 +106,20 @@ def step_times(step: int) -> StepTimes:
 
 
 def write_run(run: Path, **changes: object) -> Path:
-    """A run with two stages, their evaluations, and the rollouts of two steps."""
+    """Write a run with two stages, their evaluations, and the rollouts of two steps."""
     write_recipe(run, **changes)
     write_metrics(run, "sft1", 3)
     write_metrics(run, "rl1", 5)
-    asked = [("t0", "Where is Kelm?"), ("t1", "Who met Dro?"), ("t2", "What is Vel?")]
+    questions = [("t0", "Where is Kelm?"), ("t1", "Who met Dro?"), ("t2", "What is Vel?")]
     for stage, rights in (("sft1", (False, False, True)), ("rl1", (True, False, True))):
         write_evaluation(
             run,
             stage,
             [
                 trajectory(task, correct=correct, question=question, calls=calls)
-                for calls, ((task, question), correct) in enumerate(zip(asked, rights, strict=True))
+                for calls, ((task, question), correct) in enumerate(
+                    zip(questions, rights, strict=True)
+                )
             ],
         )
     for step in (0, 4):

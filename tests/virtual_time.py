@@ -1,8 +1,8 @@
-"""Event loops whose time is not that of the machine, so that no limit of time makes a test slow or
-lets it fail where the machine is.
+"""Event loops with simulated time, so that time limits neither slow tests down nor make them depend
+on the speed of the machine.
 
-`virtually` is for loops without threads, processes and sockets: to wait for these looks like
-waiting for the next timer. For the others there is `Clock`.
+`virtually` is for loops without threads, processes and sockets: waiting for these looks like
+waiting for the next timer. For other loops use `Clock`.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-MOST = 100_000  # seconds that a test may let pass: what jumps without end is a mistake
-ROUNDS = 50  # of a loop, in which what has come is read and what is free to go on goes on
+MOST = 100_000  # seconds that a test may let pass: endless jumps are an error
+ROUNDS = 50  # loop iterations in which pending input is read and ready tasks continue
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Jumps to the next timer whenever nothing is ready."""
+    """Event loop that jumps to the next timer whenever nothing is ready."""
 
     now = 0.0
 
@@ -52,11 +52,11 @@ class _JumpingLoop(asyncio.SelectorEventLoop):
 
 
 class Clock:
-    """The time of an event loop, which is real and jumps where a test says so. A limit can be that
-    long that only a jump reaches it, and the jump can wait for what has to come before."""
+    """Real time of an event loop, with jumps at the test's request. A time limit can be so long
+    that only a jump reaches it, and the jump can wait for events that must come first."""
 
     def __init__(self) -> None:
-        self._loop = _JumpingLoop()  # closed, until there is one to run in
+        self._loop = _JumpingLoop()  # closed until a loop runs
         self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -74,8 +74,8 @@ class Clock:
             return runner.run(limited())
 
     def jump(self, seconds: float) -> None:
-        """Let time pass when the loop has done what it could; called in other threads. Nothing is
-        waited for where no loop runs."""
+        """Advance the time after the loop has processed all ready work; called in other threads.
+        Does not wait if no loop is running."""
         loop, done = self._loop, threading.Event()
         with suppress(RuntimeError):  # it is closed
             loop.call_soon_threadsafe(loop.jump, seconds, ROUNDS, done)

@@ -1,4 +1,4 @@
-"""A server that speaks the protocol of vLLM, over a transformers model; for tests."""
+"""Server with the protocol of vLLM, over a transformers model; for tests."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ SILENCE = 8.0  # seconds for one tensor
 
 
 def _event(tokens: list[dict[str, Any]], **end: Any) -> str:
-    """A piece of a stream."""
+    """Return a chunk of a stream."""
     piece = {"token_ids": [t["token_id"] for t in tokens], "logprobs": {"content": tokens}}
     return f"data: {json.dumps({'choices': [{**piece, 'finish_reason': None, **end}]})}\n\n"
 
@@ -37,16 +37,16 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass
 class Fake:
-    """What the server holds, and how it misbehaves. `requests` are those of /generate."""
+    """State of the server, and its misbehaviour. `requests` are the requests to /generate."""
 
     model: Any
     version: str = "0.32.0"
     deaf: bool = False  # a reload changes nothing
     raw: bool = False  # log-probabilities before the temperature
-    stalls_at: int | None = None  # tokens of the turns to come, after which no more are written
-    late: bool = False  # the next turn gets through only once the server has paused
-    busy: bool = False  # loading weights takes its time
-    dies_after: int | None = None  # answers, of /generate
+    stalls_at: int | None = None  # tokens of the next turns, after which generation stalls
+    late: bool = False  # the next turn arrives only once the server has paused
+    busy: bool = False  # loading weights takes this long
+    dies_after: int | None = None  # responses of /generate
     dies_at: str = ""  # a route that it never answers
     breaks_after: int | None = None  # tokens of the next stream, which then ends
     label: str = "default"
@@ -55,26 +55,26 @@ class Fake:
     requests: list[dict[str, Any]] = field(default_factory=list)
     loads: list[str] = field(default_factory=list)
     resets: int = 0
-    dropped: int = 0  # requests whose client went away
-    stalled: int = 0  # turns, so far
+    dropped: int = 0  # requests whose client disconnected
+    stalled: int = 0  # turns so far
     pauses: int = 0  # so far
     paused: bool = False
     dead: bool = False
     channel: BroadcastChannel | None = None
-    ports: list[int] = field(default_factory=list)  # the ports at which it has met a trainer
-    received: int = 0  # how often all weights have come
-    leaves: bool = False  # it dies in the middle of the weights that come next
+    ports: list[int] = field(default_factory=list)  # ports at which it has met a trainer
+    received: int = 0  # number of complete weight transfers
+    leaves: bool = False  # it exits in the middle of the next weight transfer
     _coming: asyncio.Task[dict[str, torch.Tensor]] | None = None
 
     @property
     def app(self) -> Starlette:
-        told = {
+        get_handlers = {
             "/health": self._health,
             "/version": self._version,
             "/weight_info": self._weights,
             "/v1/models": self._models,
         }
-        asked = {
+        post_handlers = {
             "/pause": self._pause,
             "/resume": self._resume,
             "/collective_rpc": self._call,
@@ -86,20 +86,20 @@ class Fake:
             "/reset_prefix_cache": self._reset,
             "/inference/v1/generate": self._generate,
         }
-        get = [Route(path, self._alive(path, handle)) for path, handle in told.items()]
+        get = [Route(path, self._alive(path, handle)) for path, handle in get_handlers.items()]
         post = [
             Route(path, self._alive(path, handle), methods=["POST"])
-            for path, handle in asked.items()
+            for path, handle in post_handlers.items()
         ]
         return Starlette(routes=get + post)
 
     def _alive(self, path: str, handle: Handler) -> Handler:
-        """What a route says while the server lives, and what afterwards."""
+        """Wrap a route so that it fails once the server is dead."""
 
         async def answer(request: Request) -> Response:
             self.dead |= path == self.dies_at
             found = None if self.dead else await handle(request)
-            if found is None or self.dead:  # it may have died meanwhile
+            if found is None or self.dead:  # it may have died in the meantime
                 return JSONResponse({"error": {"message": "EngineCore died"}}, status_code=500)
             return found
 
@@ -118,7 +118,7 @@ class Fake:
         return JSONResponse({"data": [{"id": "policy", "max_model_len": self.max_len}]})
 
     async def _pause(self, request: Request) -> Response:
-        """Turns that the server knows of come back with what they have; later ones have to wait."""
+        """Return the turns in progress with their tokens; later turns wait."""
         assert request.query_params["mode"] == "abort"
         self.pauses += 1
         self.paused = True
@@ -145,7 +145,7 @@ class Fake:
         return JSONResponse({"results": [None]})
 
     async def _expect(self, request: Request) -> Response:
-        """As `BroadcastReceiver` does it."""
+        """Receive weights like `BroadcastReceiver`."""
         info = (await request.json())["init_info"]
         if self.ports[-1:] != [info["port"]]:
             if self.channel is not None:
@@ -222,10 +222,10 @@ class Fake:
         return JSONResponse(answer.result())
 
     async def _pieces(self, body: dict[str, Any]) -> AsyncIterator[str]:
-        """The last piece has the last token, if there is one, and why the turn ended."""
+        """Stream the chunks. The last one has the last token, if any, and the finish reason."""
         tokens = asyncio.Queue[dict[str, Any] | None]()
-        told = self._answer(body["token_ids"], body["sampling_params"], tokens.put_nowait)
-        answer = asyncio.create_task(told)
+        coroutine = self._answer(body["token_ids"], body["sampling_params"], tokens.put_nowait)
+        answer = asyncio.create_task(coroutine)
         answer.add_done_callback(lambda _: tokens.put_nowait(None))
         breaks_after, self.breaks_after = self.breaks_after, None
         count, held = 0, None
@@ -237,7 +237,7 @@ class Fake:
                 if held is not None:
                     yield _event([held])
                 held = token
-                if self.stalls_at is not None:  # as the real one, which keeps nothing back
+                if self.stalls_at is not None:  # like the real server, which holds nothing back
                     yield _event([held])
                     held = None
             (whole,) = answer.result()["choices"]
@@ -252,16 +252,16 @@ class Fake:
     async def _answer(
         self,
         prompt: list[int],
-        asked: dict[str, Any],
-        tell: Callable[[dict[str, Any]], None] = lambda token: None,
+        params: dict[str, Any],
+        on_token: Callable[[dict[str, Any]], None] = lambda token: None,
     ) -> dict[str, Any]:
-        """Greedy, whatever the temperature, which only changes the log-probabilities."""
+        """Answer greedily: the temperature only changes the log-probabilities."""
         began, stalls_at = self.pauses, self.stalls_at
         ids, logprobs, labels = list(prompt), list[float](), list[str]()
         reason, stop = "", None
         while not reason:
             await asyncio.sleep(0)
-            if len(labels) == stalls_at and asked["max_tokens"] > 1:  # never a proof
+            if len(labels) == stalls_at and params["max_tokens"] > 1:  # never a proof
                 self.stalled += 1
                 while self.pauses == began:
                     await asyncio.sleep(0.01)
@@ -271,17 +271,17 @@ class Fake:
                 reason = "abort"
                 break
             logits = self._logits(ids)[-1]
-            scale = 1.0 if self.raw else asked["temperature"] or 1.0
+            scale = 1.0 if self.raw else params["temperature"] or 1.0
             ids.append(int(logits.argmax()))
             logprobs.append(float((logits / scale).log_softmax(-1)[ids[-1]]))
             labels.append(self.label)
-            tell({"token_id": ids[-1], "logprob": logprobs[-1]})
+            on_token({"token_id": ids[-1], "logprob": logprobs[-1]})
             text = TOKENIZER.decode(ids[len(prompt) :])
-            if ids[-1] in asked.get("stop_token_ids", []):
+            if ids[-1] in params.get("stop_token_ids", []):
                 reason, stop = "stop", ids[-1]
-            elif found := [stop for stop in asked.get("stop", []) if stop in text]:
+            elif found := [stop for stop in params.get("stop", []) if stop in text]:
                 reason, stop = "stop", found[0]
-            elif len(labels) == asked["max_tokens"]:
+            elif len(labels) == params["max_tokens"]:
                 reason = "length"
         pairs = zip(ids[len(prompt) :], logprobs, strict=True)
         choice = {
@@ -292,11 +292,11 @@ class Fake:
             "weight_versions": [{"version": label} for label, _ in groupby(labels)],
         }
         every = self._logits(prompt).log_softmax(-1)
-        told = [{i: {"logprob": float(every[k][i])}} for k, i in enumerate(prompt[1:])]
-        return {"choices": [choice], "prompt_logprobs": [None, *told]}
+        prompt_logprobs = [{i: {"logprob": float(every[k][i])}} for k, i in enumerate(prompt[1:])]
+        return {"choices": [choice], "prompt_logprobs": [None, *prompt_logprobs]}
 
     @torch.no_grad()
     def _logits(self, ids: list[int]) -> torch.Tensor:
-        """[len(ids), V], without a cache."""
+        """Return the logits [len(ids), V], computed without a cache."""
         logits: torch.Tensor = self.model(torch.tensor([ids])).logits[0]
         return logits

@@ -1,4 +1,4 @@
-"""A model in training, an engine on it, and fake servers of vLLM; for tests."""
+"""Model in training, an engine on it, and fake vLLM servers; for tests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ from vllm_protocol import Fake
 
 
 def fake_python(folder: Path) -> Path:
-    """What looks like the Python of an environment that has vLLM."""
+    """Write an imitation of the Python of an environment with vLLM."""
     path = folder / "vllm-python"
     path.write_text("#!/bin/sh\necho 0.33.0\n")
     path.chmod(0o755)
@@ -25,7 +25,7 @@ def fake_python(folder: Path) -> Path:
 
 
 class VllmRig:
-    """A model in training, and an engine over some fake servers with older weights."""
+    """Model in training, and an engine over fake servers with older weights."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
@@ -49,7 +49,7 @@ class VllmRig:
     def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
         async def run_and_close() -> Any:
             try:
-                async with asyncio.timeout(120):  # a mistake must not hang
+                async with asyncio.timeout(120):  # a bug must not hang the test
                     return await work()
             finally:
                 await self.resources.close()
@@ -58,7 +58,7 @@ class VllmRig:
 
 
 def model_of(tied: bool) -> Any:
-    """Heads of 32, the smallest that vLLM has for a CPU."""
+    """Return a model with heads of 32, the smallest size that vLLM supports on a CPU."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(
         "qwen3",

@@ -1,4 +1,4 @@
-"""Sampling of one turn: how it is sampled, the tokens that end it, and what comes out."""
+"""Sampling of one turn: its parameters, the tokens that end it, and the completion."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """The tokens that can be sampled at all; the probabilities of these are renormalised.
+    """Restriction of the tokens that can be sampled; their probabilities are renormalised.
 
-    They come after the temperature and in the order of vLLM, each on what the one before it left:
-    `min_p` drops tokens below that share of the highest probability, `top_k` keeps so many of the
-    most likely ones (0: all), `top_p` the fewest of them that together have that probability.
-    Tokens exactly as likely as the last one that is kept are kept, too.
+    The filters apply after the temperature, in the order of vLLM, each to the tokens that the
+    previous one left: `min_p` drops tokens below that fraction of the highest probability, `top_k`
+    keeps that number of the most likely tokens (0: all), `top_p` keeps the fewest of them that
+    together have that probability. Tokens exactly as likely as the last one kept are kept, too.
 
-    Raises ValueError for limits outside of these ranges.
+    Raises ValueError for values outside these ranges.
     """
 
     top_k: int = 0
@@ -31,7 +31,7 @@ class Truncation:
             )
 
     def __bool__(self) -> bool:
-        """Return whether it drops anything."""
+        """Return whether any token may be dropped."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
 
@@ -40,10 +40,10 @@ NO_TRUNCATION = Truncation()  # every token can be sampled
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """The way in which one turn is sampled. Temperature 0 is greedy, and truncates nothing.
-    Log-probabilities are those of the distribution sampled from: softmax(logits / temperature),
-    truncated and renormalised; at temperature 1 and whole when greedy. `seed` makes the turn
-    reproducible whatever else shares the batch."""
+    """Sampling parameters of one turn. Temperature 0 is greedy and disables truncation.
+    Log-probabilities refer to the distribution sampled from: softmax(logits / temperature),
+    truncated and renormalised; for greedy sampling, at temperature 1 and not truncated. `seed`
+    makes the turn reproducible regardless of the rest of the batch."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -57,11 +57,11 @@ class TurnEnd:
     """Tokens that end a turn, see `dialects.turn_end.find_turn_end`.
 
     Attributes:
-        token_id: the one that the chat template writes after an assistant's message, else the
-            tokenizer's end of a sequence. Demonstrations train it.
-        text: its text.
-        ids: all of them; sampling stops after any.
-        texts: their texts, the longest first.
+        token_id: token that the chat template writes after an assistant message, else the
+            tokenizer's end-of-sequence token. Demonstrations are trained to end with it.
+        text: text of that token.
+        ids: all tokens that end a turn; sampling stops after any of them.
+        texts: their texts, longest first.
     """
 
     token_id: int
@@ -77,24 +77,24 @@ class TurnEnd:
         return turn
 
     def ends_turn(self, ids: Sequence[int]) -> bool:
-        """Return whether the last of these tokens ends a turn."""
+        """Return whether the last token of `ids` ends a turn."""
         return bool(ids) and ids[-1] in self.ids
 
 
 class StopReason(StrEnum):
-    """The reason why the engine stopped sampling."""
+    """Reason why the engine stopped sampling."""
 
     EOS = "eos"
     STOP = "stop"  # a stop string was completed
     LENGTH = "length"
 
 
-VersionSpan = tuple[int, int]  # a version of the policy, and how many tokens in a row it sampled
+VersionSpan = tuple[int, int]  # policy version, and number of consecutive tokens it sampled
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The tokens that the engine sampled, terminal token included; `text` is `ids` decoded once."""
+    """Sampled tokens, including the terminal token; `text` is `ids` decoded once."""
 
     ids: list[int]
     logprobs: list[float]

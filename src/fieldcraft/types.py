@@ -1,7 +1,7 @@
-"""The words everything else is written in: tasks, trajectories, and the protocols between parts.
+"""Core types of the package: tasks, trajectories, and the protocols between components.
 
-A trajectory is append-only. Every segment holds only the tokens it adds and who wrote them; ids are
-written once, when they are sampled or encoded, and never decoded and encoded again.
+A trajectory is append-only. Each segment holds only the tokens that one author added. Token ids are
+written once, when they are sampled or encoded, and are never decoded and re-encoded.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from fieldcraft.sampling import TurnEnd, VersionSpan
 
 
 class UserError(Exception):
-    """A mistake that the user can correct. The command line prints it and exits with 2."""
+    """An error that the user can correct. The command line prints it and exits with status 2."""
 
 
 class ToolError(Exception):
-    """A tool's failure that the model is told about; any other exception ends the trajectory."""
+    """A tool failure that is reported to the model; any other exception ends the trajectory."""
 
 
 class ToolUnavailableError(ToolError):
-    """Failure of what a tool needs, such as a server, to answer, whatever the call was."""
+    """Failure of a resource that the tool depends on, such as a server, regardless of the call."""
 
 
 class ArgumentError(ToolError):
-    """Arguments that do not fit the tool, which therefore did not run: the policy's failure."""
+    """Arguments that do not fit the tool, which was therefore not run: an error of the policy."""
 
 
-# The reward that says which answers are right, unless a recipe names another.
+# The verdict reward: the reward that decides whether an answer is correct, unless a recipe names
+# another one.
 DEFAULT_VERDICT_REWARD = "em"
-# A model knows what it answers without tools in at least three of four samples.
+# A model knows a question that it answers without tools in at least three of four samples.
 KNOWN_ACCURACY_THRESHOLD = 0.75
 
 
@@ -46,16 +47,16 @@ class Author(StrEnum):
     SIMULATOR = "simulator"
 
 
-# Of a malformed call: no name can be read, it names no tool offered, or its arguments do not fit
+# Fault of a malformed call: no name can be parsed, an unknown tool, or arguments that do not fit
 CallFault = Literal["form", "tool", "arguments"]
 
 
 class Status(StrEnum):
-    """The way in which a trajectory ended."""
+    """The final state of a trajectory."""
 
     ANSWERED = "answered"
-    NO_ANSWER = "no_answer"  # the policy ended its turn with neither an action nor an answer
-    TRUNCATED = "truncated"  # the budget ended it
+    NO_ANSWER = "no_answer"  # the policy ended its turn with neither a call nor an answer
+    TRUNCATED = "truncated"  # the budget was exhausted
     ERROR = "error"  # an exception; its text is in Trajectory.error
 
 
@@ -63,30 +64,31 @@ class CallOutcome(StrEnum):
     """The outcome of a call that the policy wrote."""
 
     OK = "ok"
-    FAILED = "failed"  # the tool itself failed (ToolError); the model was told
-    UNAVAILABLE = "unavailable"  # no answer (ToolUnavailableError, or too slow); the model was told
-    BROKEN = "broken"  # the tool raised something else, which ended the rollout
-    MALFORMED = "malformed"  # unreadable, of no known tool, or with wrong arguments; not executed
+    FAILED = "failed"  # the tool failed (ToolError); reported to the model
+    UNAVAILABLE = "unavailable"  # ToolUnavailableError or a timeout; reported to the model
+    BROKEN = "broken"  # the tool raised another exception, which ended the rollout
+    MALFORMED = "malformed"  # unreadable, unknown tool, or wrong arguments; not executed
     REFUSED = "refused"  # over the budget; not executed
 
     @property
     def executed(self) -> bool:
-        """Return whether the tool, or what simulates it, was asked."""
+        """Return whether the tool, or its simulator, received the call."""
         return self is CallOutcome.OK or self.failed
 
     @property
     def failed(self) -> bool:
-        """Return whether the tool was asked in vain, but not for the form of the call."""
+        """Return whether the tool received a valid call and failed."""
         return self in (CallOutcome.FAILED, CallOutcome.UNAVAILABLE, CallOutcome.BROKEN)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A question with checkable answers. `meta` carries what a world or data set knows beyond that:
-    `hops`, `known` (the model was taught every fact on the path), `closed_book` (the share of right
-    answers among a model's samples without tools), `calls_optimal` (the least number of searches
-    it needs), `cost_optimal` and `ways` (see `records/costs.py`), `cluster` (of questions that tend
-    to be right together; intervals and tests respect it), `offered` (its tools; else all)."""
+    """A question with checkable answers. `meta` holds what else a world or data set knows:
+    `hops`, `known` (the model was trained on every fact of the path), `closed_book` (the fraction
+    of correct answers among samples without tools), `calls_optimal` (the minimum number of
+    searches), `cost_optimal` and `ways` (see `records/costs.py`), `cluster` (a group of questions
+    with correlated results; intervals and tests account for it), `offered` (its tools; default:
+    all)."""
 
     id: str
     question: str
@@ -95,9 +97,9 @@ class Task:
 
     @property
     def is_known(self) -> bool | None:
-        """Return whether the model needs no tool: `known` if the source of the question says so,
-        else whether its closed-book rate reaches KNOWN_ACCURACY_THRESHOLD; None where neither is
-        there."""
+        """Return whether the model needs no tool: `known` if the source of the question states it,
+        else whether the closed-book rate reaches KNOWN_ACCURACY_THRESHOLD, or None if neither is
+        available."""
         known: bool | None = self.meta.get("known")
         rate: float | None = self.meta.get("closed_book")
         return rate >= KNOWN_ACCURACY_THRESHOLD if known is None and rate is not None else known
@@ -120,7 +122,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class MalformedCall:
-    """An attempted call that cannot be read, why (the model is told so), and the tool it names."""
+    """A call that cannot be parsed, the reason (reported to the model), and the tool it names."""
 
     reason: str
     tool: str = ""
@@ -128,14 +130,14 @@ class MalformedCall:
 
 
 class ThoughtRole(StrEnum):
-    """Purpose of a thought. A dialect without tags for a role writes it as any other thought."""
+    """Purpose of a thought. A dialect without tags for a role renders it as a plain thought."""
 
     THINK = "think"
     PLAN = "plan"
     REFLECT = "reflection"
     SUGGEST = "suggested_answer"
     CHECK = "double_check"  # of a suggested answer
-    SUMMARY = "summary"  # ends a chain: what follows is in a new one
+    SUMMARY = "summary"  # ends a chain: the rest belongs to a new one
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +156,14 @@ class Observation:
 
 
 DemoStep = Thought | ToolCall | Observation | Answer
-# Of one policy turn, in the order they were written.
+# Calls of one policy turn, in the order in which they were written.
 ToolCalls = tuple[ToolCall | MalformedCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ObservationPosition:
-    """The place of an observation in a turn: `index` of `count`, from 0. One frame holds all."""
+    """Position of an observation in a turn: `index` of `count`, from 0. One block holds them
+    all."""
 
     index: int
     count: int
@@ -171,20 +174,20 @@ ONLY_OBSERVATION = ObservationPosition(0, 1)
 
 @dataclass(slots=True)
 class Segment:
-    """The tokens one author added. If they were sampled, `logprobs` has one float per id."""
+    """Tokens added by one author. If they were sampled, `logprobs` has one float per id."""
 
     author: Author
     ids: list[int]
     text: str
     logprobs: list[float] = field(default_factory=list)
-    versions: list[VersionSpan] = field(default_factory=list)  # of the policy that sampled them
+    versions: list[VersionSpan] = field(default_factory=list)  # policy versions that sampled them
 
 
 @dataclass(slots=True)
 class CallRecord:
-    """One tool call of a trajectory and what came back. `observation` is what the model reads;
-    `cut` counts the characters of the tool's text that were left out of it, `cost` is its price.
-    Of a broken one it is the cause, which nobody read."""
+    """One tool call of a trajectory and its result. `observation` is the text that the model reads;
+    `cut` is the number of characters of the tool's output left out of it, `cost` is the price of
+    the call. For a broken call, `observation` is the cause, which the model did not read."""
 
     tool: str
     arguments: dict[str, Any]
@@ -199,13 +202,13 @@ class CallRecord:
 
 @dataclass(slots=True)
 class Trajectory:
-    """Everything that happened for one task, in order. `rewards` keeps the unweighted score of
-    every reward by name, `reward` is their weighted sum; None means "not gradable" and is never a
-    0. `correct` names the one that graded the answer, right or wrong. `folds` has the place in
-    `segments` of each chain's prompt but the first one's (`records/chains.py`). A `tool_free` one
-    was sampled while the tools were unavailable, so that a call ended it. A `forced` one was made
-    to answer, because its budget was spent (`rollout/termination.py`). 1,000 policy tokens cost
-    `token_cost`, in the unit of the costs of calls.
+    """Everything that happened for one task, in order. `rewards` holds the unweighted score of
+    each reward by name, `reward` is their weighted sum; None means "not gradable" and is never
+    counted as 0. `correct` names the verdict reward. `folds` holds, for each chain except the
+    first, the index in `segments` of its prompt (`records/chains.py`). A `tool_free` trajectory was
+    sampled while the tools were unavailable, so a call ended it. A `forced` trajectory had to
+    answer because its budget was exhausted (`rollout/termination.py`). 1,000 policy tokens cost
+    `token_cost`, in the same unit as the costs of calls.
     """
 
     task: Task
@@ -234,8 +237,8 @@ class Trajectory:
 
     @property
     def is_correct(self) -> bool | None:
-        """Return whether the reward `correct` gave the answer 1; None where that could not grade
-        it. Raises ValueError for a score outside 0 to 1, such as one times a weight."""
+        """Return whether the reward `correct` is 1, or None if it could not grade the answer.
+        Raises ValueError if the score is outside 0 to 1, for example multiplied by a weight."""
         score = self.rewards.get(self.correct)
         if score is not None and not 0.0 <= score <= 1.0:
             raise ValueError(f"rewards['{self.correct}'] must be from 0 to 1 or None, not {score}")
@@ -243,34 +246,35 @@ class Trajectory:
 
     @property
     def num_executed_calls(self) -> int:
-        """Calls that were run, failed ones included; not refused and not malformed ones."""
+        """Number of executed calls, including failed ones; excludes refused and malformed calls."""
         return sum(call.outcome.executed for call in self.calls)
 
 
 @runtime_checkable
 class Tool(Protocol):
-    """Something the policy can call."""
+    """A tool that the policy can call."""
 
     name: str
-    schema: dict[str, Any]  # JSON schema of the function, as chat templates take it
+    schema: dict[str, Any]  # JSON schema of the function, as chat templates expect it
 
     async def __call__(self, **arguments: Any) -> str:
-        """Run the call and return plain text. Raises ArgumentError where the arguments do not fit
-        and nothing was run, ToolUnavailableError where what the tool needs does not answer
-        (evaluations stop at too many), and ToolError for any other failure that the model should
-        read."""
+        """Run the call and return plain text. Raises ArgumentError if the arguments do not fit
+        and nothing was run, ToolUnavailableError if a resource of the tool does not respond
+        (evaluations stop after too many of these), and ToolError for any other failure that the
+        model should read."""
 
 
 @runtime_checkable
 class StatefulTool(Protocol):
-    """A tool that keeps something for the length of one rollout, such as a Python session."""
+    """A tool that keeps state for the duration of one rollout, such as a Python session."""
 
     name: str
-    schema: dict[str, Any]  # as that of a Tool
+    schema: dict[str, Any]  # as for Tool
 
     def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
-        """Return a context with the tool: entered before the rollout's first turn, exited however
-        it ends. Rollouts run side by side, so all that one may change belongs in here."""
+        """Return a context that yields the tool. It is entered before the first turn of the rollout
+        and exited however the rollout ends. Rollouts run concurrently, so everything that one of
+        them may change belongs in this context."""
 
 
 AnyTool = Tool | StatefulTool
@@ -278,8 +282,8 @@ AnyTool = Tool | StatefulTool
 
 @runtime_checkable
 class Reward(Protocol):
-    """A score of whole groups (all rollouts of a task), which compares their members. It may keep
-    state over the run (a best-known count per question); the state is checkpointed."""
+    """A score for each member of a group (all rollouts of a task), which may compare them. It may
+    keep state during the run (a best-known count per question); the state is checkpointed."""
 
     name: str
 
@@ -309,10 +313,10 @@ class Tokenizer(Protocol):
 
 
 class Dialect(Protocol):
-    """The only place that knows tags: how prompts, actions, observations and answers look.
+    """The only component that knows tags: the format of prompts, calls, observations and answers.
 
-    A dialect is bound to a tokenizer. Text that neither the user of the framework nor the policy
-    wrote (questions, observations) is encoded without special tokens, and is never parsed.
+    A dialect is bound to a tokenizer. Text written by neither the user of the framework nor the
+    policy (questions, observations) is encoded without special tokens, and is never parsed.
     """
 
     @property
@@ -320,15 +324,15 @@ class Dialect(Protocol):
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """Strings that end a policy turn. Without any, only an end token does."""
+        """Strings that end a policy turn. If empty, only an end token ends it."""
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Every tag, of the policy and of the environment."""
+        """All tags, of the policy and of the environment."""
 
     @property
     def tagged_roles(self) -> tuple[ThoughtRole, ...]:
-        """The roles whose thoughts have tags of their own, between which nothing is a call."""
+        """Roles whose thoughts have dedicated tags; text inside these tags is never a call."""
 
     @property
     def tokenizer(self) -> Tokenizer: ...
@@ -338,53 +342,55 @@ class Dialect(Protocol):
 
     @property
     def summary_prompt(self) -> str | None:
-        """Text that asks for a summary, up to the tag <summary>; None: a chain cannot be folded."""
+        """Text that requests a summary, up to the tag <summary>; None: chains cannot be folded."""
 
     @property
     def example_final_turn(self) -> str:
-        """A last turn, of any content, that the grammar accepts after an observation."""
+        """A final turn with placeholder content that the grammar accepts after an observation."""
 
     def encode_prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
         """Return the token ids up to where the policy starts to write. `tools` are JSON schemas."""
 
     def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
-        """Return what the last policy turn asks for: its answer, its calls (at least one), or None
-        for neither. `turns` is all policy turns, oldest first."""
+        """Return what the last policy turn requests: its answer, its calls (at least one), or None
+        if neither. `turns` holds all policy turns, oldest first."""
 
     def render_thought(self, text: str) -> str:
-        """Write the beginning of a turn that thinks `text`, which may be empty, and goes on."""
+        """Render the start of a turn with the thought `text`, which may be empty."""
 
     def render_thoughts(self, thoughts: Sequence[Thought]) -> str:
-        """Write the same for the thoughts of a demonstration, of which there may be none."""
+        """Render the start of a turn with the thoughts of a demonstration, which may be empty."""
 
     def render_call(self, call: ToolCall) -> str:
-        """Write the call as the policy does, from its opening tag up to its closing tag."""
+        """Render the call as the policy writes it, from its opening tag through its closing tag."""
 
     def render_calls(self, calls: Sequence[ToolCall]) -> str:
-        """Write all calls of one turn, as the policy does. Raises UserError for more calls than the
-        dialect allows in a turn."""
+        """Render all calls of one turn as the policy writes them. Raises UserError if there are
+        more calls than the dialect allows in a turn."""
 
     def observation_delimiters(
         self, position: ObservationPosition = ONLY_OBSERVATION
     ) -> tuple[str, str]:
-        """Return the text before and after an observation, white space included. A simulator writes
-        between the two. What stands between two observations of a turn belongs to the first."""
+        """Return the text before and after an observation, including white space. A simulator
+        writes between the two. Text between two observations of a turn belongs to the first."""
 
     def render_observation(
         self, text: str, position: ObservationPosition = ONLY_OBSERVATION
     ) -> str:
-        """Write the whole observation block, tags and surrounding white space included."""
+        """Render the whole observation block, including tags and surrounding white space."""
 
     def encode_observation(
         self, text: str, position: ObservationPosition = ONLY_OBSERVATION
     ) -> list[int]:
-        """Encode what `render_observation` returns; only its frame may hold special tokens."""
+        """Encode the result of `render_observation`; only its delimiters may contain special
+        tokens."""
 
     def render_answer(self, text: str) -> str:
-        """Write what follows the last thought, up to and without the end token."""
+        """Render the text after the last thought, excluding the end token."""
 
     def render_answer_opening(self, turn: str) -> str:
-        """Write what ends a turn begun with `turn`, which may be empty, and opens the answer."""
+        """Render the end of a turn that starts with `turn`, which may be empty, and open the
+        answer."""
 
     def is_well_formed(self, turns: Sequence[str]) -> bool:
-        """Return whether the policy turns of a finished trajectory obey the dialect's grammar."""
+        """Return whether the policy turns of a finished trajectory match the dialect's grammar."""

@@ -1,4 +1,4 @@
-"""The code team: every chain that it writes is one of the dialect `afm-code`."""
+"""The code team: every chain that it writes is valid in the dialect `afm-code`."""
 
 import asyncio
 import random
@@ -40,15 +40,15 @@ async def python(code: str, stdin: str = "") -> str:
 
 
 class Script:
-    """A member that gives its replies, the last one for ever, and keeps what it was asked."""
+    """Member that plays its replies, repeats the last one, and records its requests."""
 
     def __init__(self, *replies: str) -> None:
         self.replies = replies
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def chat(self, messages: Sequence[Any], **options: Any) -> ChatReply:
-        self.asked.append(messages[-1]["content"])
-        text = self.replies[min(len(self.asked), len(self.replies)) - 1]
+        self.requests.append(messages[-1]["content"])
+        text = self.replies[min(len(self.requests), len(self.replies)) - 1]
         return ChatReply(text, "", "stop", TokenUsage(10, 5, 0.5))
 
 
@@ -118,9 +118,9 @@ def test_a_poor_program_and_a_low_score_ask_for_another_program() -> None:
     given = scripts(
         thinker=Script(
             "Thought: Go on.\nNext: python",
-            "Thought: Other.\nNext: answer",  # not asked what comes next, as the program was poor
+            "Thought: Other.\nNext: answer",  # the next step is not requested after a poor program
             "Thought: Enough.\nNext: answer",
-            "Thought: Once more.",  # nor after a check that failed
+            "Thought: Once more.",  # nor after a failed check
             "Thought: Enough.\nNext: answer",
         ),
         reflection=Script(
@@ -130,7 +130,7 @@ def test_a_poor_program_and_a_low_score_ask_for_another_program() -> None:
     )
     found = run_team(given)
     assert found.status is AttemptStatus.ANSWERED
-    offered = ["one of python, answer" in asked for asked in given["thinker"].asked]
+    offered = ["one of python, answer" in request for request in given["thinker"].requests]
     assert offered == [True, False, True, False, True]
     assert sum(isinstance(step, ToolCall) for step in found.steps) == 3
     checks = [
@@ -145,7 +145,7 @@ def test_a_poor_program_and_a_low_score_ask_for_another_program() -> None:
 def test_a_tag_is_refused_and_the_seat_asked_once_more() -> None:
     given = scripts(planner=Script("Plan: I close </plan> it.", "Plan: I close nothing."))
     assert run_team(given).status is AttemptStatus.ANSWERED
-    assert "The part 'Plan:' must not hold a tag" in given["planner"].asked[1]
+    assert "The part 'Plan:' must not hold a tag" in given["planner"].requests[1]
     found = run_team(scripts(planner=Script("Plan: <think>")))
     assert (found.status, found.steps) == (AttemptStatus.MALFORMED, ())
 
@@ -154,7 +154,7 @@ def test_a_tag_is_refused_and_the_seat_asked_once_more() -> None:
     ("part", "text", "is_fault"),
     [
         ("plan", "Find it with `x < 3`.", False),
-        ("plan", "```py\nprint(1)\n```", False),  # no block of the dialect is read in a plan
+        ("plan", "```py\nprint(1)\n```", False),  # no block of the dialect is parsed in a plan
         ("thought", "</think>", True),
         ("code", "print('a')", False),
         ("code", "print('</code>')", True),
@@ -164,7 +164,7 @@ def test_a_tag_is_refused_and_the_seat_asked_once_more() -> None:
         ("standard_input", "```\n3", True),
         ("suggested_answer", r"\frac{1}{2}", False),
         ("suggested_answer", "{1, 2", True),
-        ("suggested_answer", r"\text{yes}", True),  # would be read as yes
+        ("suggested_answer", r"\text{yes}", True),  # would be parsed as yes
         ("suggested_answer", SQUARE, False),
         ("suggested_answer", f"This is it:\n```py\n{SQUARE}\n```", True),
     ],
@@ -201,26 +201,26 @@ MEMBERS = {
 
 
 class Wild:
-    """A member that writes anything into its parts."""
+    """Member that fills its parts with arbitrary text."""
 
     def __init__(self, form: str, texts: Sequence[str], rng: random.Random) -> None:
         self.form, self.texts, self.rng = form, texts, rng
 
     async def chat(self, messages: Sequence[Any], **options: Any) -> ChatReply:
-        said = self.form.format(
+        text = self.form.format(
             *self.rng.choices(self.texts, k=2),
             next=self.rng.choice(["python", "answer"]),
             grade=self.rng.choice(["Good", "Fair", "Poor"]),
             score=self.rng.choice("1234"),
         )
-        return ChatReply(said, "", "stop", TokenUsage(1, 1, 0.0))
+        return ChatReply(text, "", "stop", TokenUsage(1, 1, 0.0))
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_whatever_models_write_a_chain_with_an_answer_obeys_the_grammar(
     texts: list[str], rng: random.Random
 ) -> None:
-    harmless = [*texts, "print(1)", "seven"]  # so that some chains come to an end
+    harmless = [*texts, "print(1)", "seven"]  # so that some chains finish
     found = run_team({name: Wild(form, harmless, rng) for name, form in MEMBERS.items()})
     if found.status is not AttemptStatus.ANSWERED:
         return

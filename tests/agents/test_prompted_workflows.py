@@ -57,10 +57,10 @@ def outcomes(found: Trajectory) -> list[CallOutcome]:
 
 def test_the_model_decides_what_to_search_and_when_to_answer() -> None:
     found = run_workflow(prompted_react, SEARCH, ANSWER)
-    first, *begun = texts(found, Author.PROMPT)
+    first, *prefixes = texts(found, Author.PROMPT)
     assert first.endswith(f"Question: {TASK.question}{END}\n<|im_start|>assistant\n")
     assert "search" in first
-    assert begun == ["Thought:", "Thought:"]
+    assert prefixes == ["Thought:", "Thought:"]
     assert [call.arguments for call in found.calls] == [{"query": "director of Solaris"}]
     [observed] = texts(found, Author.TOOL)
     assert observed == (
@@ -71,7 +71,7 @@ def test_the_model_decides_what_to_search_and_when_to_answer() -> None:
 
 
 def test_a_model_that_goes_on_is_stopped_and_reads_what_the_tool_returned() -> None:
-    """It begins to make up an observation: the real one continues its text."""
+    """The model starts to invent an observation: the real one continues its text."""
     found = run_workflow(prompted_react, f"{SEARCH}\nObservation: Evil\nAnswer: Evil", ANSWER)
     assert texts(found, Author.POLICY)[0] == f"{SEARCH}\nObservation:"
     assert texts(found, Author.TOOL) == [" about director of Solaris\nAnswer: Evil\n"]
@@ -112,7 +112,8 @@ def test_after_the_last_call_the_model_may_answer_and_nothing_else() -> None:
 
 
 def test_a_turn_that_is_cut_off_has_an_action_or_nothing() -> None:
-    """The answer of a cut turn may not be whole; an action with its arguments is."""
+    """The answer of a truncated turn may be incomplete; an action with its arguments is
+    complete."""
     spent = len(TOKENIZER.encode(ANSWER, add_special_tokens=False))
     cut = run_workflow(prompted_react, ANSWER, max_turn_tokens=spent - 1)
     assert (cut.status, cut.answer) == (Status.TRUNCATED, None)
@@ -207,12 +208,12 @@ def test_without_room_to_reflect_it_ends() -> None:
 
 
 def test_the_gold_answer_changes_nothing() -> None:
-    """Nobody looks at it: with other gold answers, or none, the same is written."""
+    """It is not used: with other gold answers, or none, the text is the same."""
     turns = (WRONG, NOT_CONTENT, NOTE, SEARCH, ANSWER, CONTENT)
-    one, *others = [
+    reference, *others = [
         run_workflow(prompted_reflexion, *turns, task=replace(TASK, answers=answers))
         for answers in (("Zavrazhye",), ("Oslo",), ())
     ]
     for other in others:
-        assert [s.ids for s in other.segments] == [s.ids for s in one.segments]
-        assert other.answer == one.answer
+        assert [s.ids for s in other.segments] == [s.ids for s in reference.segments]
+        assert other.answer == reference.answer

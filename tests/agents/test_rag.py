@@ -1,4 +1,4 @@
-"""Retrieval-augmented generation: one search, whatever the model thinks of it."""
+"""Retrieval-augmented generation: one search, regardless of the model's thoughts about it."""
 
 import asyncio
 

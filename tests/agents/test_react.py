@@ -53,7 +53,7 @@ def test_the_question_is_looked_up_then_what_is_new_in_every_thought() -> None:
         "</think>\n",
         FINAL[9:],
     )
-    # what the question and earlier thoughts said is not looked up again
+    # text of the question and of earlier thoughts is not looked up again
     assert queries(found) == [TASK.question, "tarkovsky", "there"]
     authors = [segment.author for segment in found.segments]
     assert authors == [Author.PROMPT, *[Author.TOOL, Author.POLICY] * 3, Author.POLICY]

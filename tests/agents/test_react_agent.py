@@ -1,4 +1,4 @@
-"""Prompted ReAct: what is read from a reply, what is cut, and what ends an attempt."""
+"""Prompted ReAct: parsing of a reply, truncation, and ends of an attempt."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -52,15 +52,15 @@ def reply(text: str, reasoning: str = "", finish: str = "stop") -> ChatReply:
 
 
 class Script:
-    """A chat that plays its replies and keeps what it was asked."""
+    """Chat that plays its replies and records its requests."""
 
     def __init__(self, *replies: ChatReply | str | Exception) -> None:
         self.replies = [reply(r) if isinstance(r, str) else r for r in replies]
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
 
     async def chat(self, messages: Sequence[Any], **options: Any) -> ChatReply:
-        self.asked.append({"messages": [dict(m) for m in messages], **options})
-        found = self.replies[len(self.asked) - 1]
+        self.requests.append({"messages": [dict(m) for m in messages], **options})
+        found = self.replies[len(self.requests) - 1]
         if isinstance(found, Exception):
             raise found
         return found
@@ -101,7 +101,7 @@ def test_thought_action_observation_answer() -> None:
         True,
     )
     assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (20, 10)
-    first, second = script.asked
+    first, second = script.requests
     assert [m["role"] for m in second["messages"]] == ["user", "assistant", "user"]
     assert first["messages"][0]["content"].endswith(f"Question: {TASK.question}")
     assert "search" in first["messages"][0]["content"]
@@ -110,7 +110,7 @@ def test_thought_action_observation_answer() -> None:
     assert first["stop"] == ("\nObservation:",)
     assert (first["max_tokens"], first["temperature"]) == (99, 0.5)
     assert first["seed"] != second["seed"]
-    assert [asked["seed"] for asked in run_agent(SEARCH, "Answer: x")[1].asked] == [
+    assert [request["seed"] for request in run_agent(SEARCH, "Answer: x")[1].requests] == [
         first["seed"], second["seed"],
     ]  # fmt: skip
 
@@ -121,14 +121,14 @@ def test_an_invented_observation_and_all_that_follows_it_is_cut() -> None:
     found, script = run_agent(invented, "Answer: Zavrazhye")
     assert found.answer == "Zavrazhye"
     assert not any("Oslo" in str(step) for step in found.steps)
-    assert script.asked[1]["messages"][1]["content"] == SEARCH
+    assert script.requests[1]["messages"][1]["content"] == SEARCH
 
 
 def test_without_tools_there_is_no_tool() -> None:
     found, script = run_agent("Thought: I know.\nAnswer: Zavrazhye", tools=())
     assert found.steps == (Thought("I know."), Answer("Zavrazhye"))
-    assert "search" not in script.asked[0]["messages"][0]["content"]
-    assert script.asked[0]["stop"] == ()
+    assert "search" not in script.requests[0]["messages"][0]["content"]
+    assert script.requests[0]["stop"] == ()
     found, _ = run_agent(SEARCH, tools=())
     assert (found.status, found.detail) == (AttemptStatus.MALFORMED, "there is no such tool")
 
@@ -152,7 +152,7 @@ def test_what_ends_an_attempt() -> None:
         "no answer",
         True,
     )
-    assert found.usage.prompt_tokens == 10  # what was paid counts
+    assert found.usage.prompt_tokens == 10  # paid tokens count
     found, _ = run_agent('Action: search {"query": "down"}')
     assert (found.status, found.detail, found.failed) == (
         AttemptStatus.TOOL_FAILED,
@@ -179,7 +179,7 @@ def test_a_model_is_told_why_a_call_failed(arguments: str, message: str) -> None
     assert (found.status, found.answer) == (AttemptStatus.ANSWERED, "Zavrazhye")
     [error, good] = [step.text for step in found.steps if isinstance(step, Observation)]
     assert error.startswith(message)
-    assert script.asked[1]["messages"][-1]["content"] == f"Observation: {error}"
+    assert script.requests[1]["messages"][-1]["content"] == f"Observation: {error}"
     assert not good.startswith(message)
 
 
@@ -221,12 +221,12 @@ def test_tools_are_opened_for_an_attempt_and_have_a_time_limit() -> None:
         AttemptStatus.TOOL_FAILED,
         "The tool did not answer within 0.05 s.",
     )
-    assert len(found.steps) == 2  # what was written before is kept
+    assert len(found.steps) == 2  # earlier text is kept
     found = attempt(60, 0)
     assert found.detail == "the tool 'search' did not open within 0.05 s"
 
 
-# -- reading a reply ---------------------------------------------------------------------------
+# -- parsing a reply ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,8 @@ def test_thoughts() -> None:
 
 
 def test_a_chain_of_thought_is_the_reasoning_of_the_model() -> None:
-    """Wherever the endpoint has put it; the thought that it writes is a summary."""
+    """The position in the response does not matter; the thought that the model writes is a
+    summary."""
     reasoning = "Tarkovsky made it. Born in Moscow? No, in Zavrazhye."
     written = "Thought: Tarkovsky was born there.\nAnswer: Zavrazhye"
     for text, apart in (
@@ -309,7 +310,7 @@ def test_a_chain_of_thought_is_the_reasoning_of_the_model() -> None:
         assert found.steps == (Thought(reasoning), Answer("Zavrazhye"))
     found, script = run_agent(written, tools=())  # of a model that does not reason before it writes
     assert found.steps == (Thought("Tarkovsky was born there."), Answer("Zavrazhye"))
-    assert "few" not in script.asked[0]["messages"][0]["content"]
+    assert "few" not in script.requests[0]["messages"][0]["content"]
 
 
 PARTS = ("Thought", "Action", "Answer", "Observation", ":", "\n", " ", "search", "{", "}", "*")
@@ -347,7 +348,7 @@ def test_an_engine_behind_its_chat_template() -> None:
         "<|im_start|>user\nthree<|im_end|>\n<|im_start|>assistant\n"
     )
     end = tokenizer.eos_token_id
-    assert prompt.count(end) == 3  # the one of the message is text
+    assert prompt.count(end) == 3  # the end token in the message is text
     assert found.usage.prompt_tokens == len(prompt)
     again = asyncio.run(chat.chat(messages, max_tokens=99, temperature=1.0))
     assert again.text == SEARCH + "\nObservation: Oslo"  # without the end of the sequence

@@ -1,4 +1,4 @@
-"""Reflexion: trials, told which of them were wrong."""
+"""Reflexion: trials, with feedback about the wrong ones."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ async def search(query: str) -> str:
 
 
 def answer(text: str) -> tuple[str, str]:
-    """Two turns: the one call that is allowed comes after the first sentence."""
+    """Return two turns: the single allowed call follows the first sentence."""
     return "</think>\n", f"\n\\boxed{{{text}}}"
 
 

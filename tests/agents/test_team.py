@@ -1,4 +1,4 @@
-"""A team: what is read from its members, what the chain becomes, and what ends it."""
+"""A team: parsing of its members' replies, the resulting chain, and its end."""
 
 import asyncio
 import re
@@ -81,15 +81,15 @@ def reply(text: str, reasoning: str = "", finish: str = "stop") -> ChatReply:
 
 
 class Script:
-    """A member that gives its replies, the last one for ever, and keeps what it was asked."""
+    """Member that plays its replies, repeats the last one, and records its requests."""
 
     def __init__(self, *replies: str | ChatReply | Exception) -> None:
         self.replies = [reply(r) if isinstance(r, str) else r for r in replies]
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
 
     async def chat(self, messages: Sequence[Any], **options: Any) -> ChatReply:
-        self.asked.append({"messages": [dict(m) for m in messages], **options})
-        found = self.replies[min(len(self.asked), len(self.replies)) - 1]
+        self.requests.append({"messages": [dict(m) for m in messages], **options})
+        found = self.replies[min(len(self.requests), len(self.replies)) - 1]
         if isinstance(found, Exception):
             raise found
         return found
@@ -162,17 +162,17 @@ def test_one_chain_of_all_seats() -> None:
     assert list(reconstruct_requests(found.steps)) == [
         (0, 2), (2, 2), (2, 5), (6, 8), (8, 8), (8, 11), (11, 13),
     ]  # fmt: skip
-    [message] = scripts["double_check"].asked[0]["messages"]
+    [message] = scripts["double_check"].requests[0]["messages"]
     assert message["content"].startswith("You check the suggested answer of a team")
     assert "Score: one of 1, 2, 3, 4\n" in message["content"]
     assert "Suggested answer: Oslo" in message["content"]
     assert "Observation: about Ada" in message["content"]
-    assert "what to look for" in scripts["search"].asked[0]["messages"][0]["content"]
-    seeds = [asked["seed"] for script in scripts.values() for asked in script.asked]
+    assert "what to look for" in scripts["search"].requests[0]["messages"][0]["content"]
+    seeds = [request["seed"] for script in scripts.values() for request in script.requests]
     assert len(set(seeds)) == 7
     again = well_playing()
     run_team(AFM_TEAM, again)
-    assert [asked["seed"] for script in again.values() for asked in script.asked] == seeds
+    assert [request["seed"] for script in again.values() for request in script.requests] == seeds
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_chains_obey_the_grammar(
     changed: dict[str, Script], calls: int, plans: int, checks: int
 ) -> None:
     for script in changed.values():
-        script.asked.clear()
+        script.requests.clear()
     found = run_team(AFM_TEAM, well_playing(**changed), calls=calls)
     assert found.status is AttemptStatus.ANSWERED
     roles = [step.role for step in found.steps if isinstance(step, Thought)]
@@ -226,13 +226,13 @@ def test_a_team_with_pages_and_programs() -> None:
 
 
 def test_an_argument_that_is_no_text_is_json() -> None:
-    next_one = Script("Thought: x\nNext: year", "Thought: x\nNext: answer")
-    scripts = well_playing(lead=next_one, year=Script("Thought: x\nNumber: 1905"))
+    lead = Script("Thought: x\nNext: year", "Thought: x\nNext: answer")
+    scripts = well_playing(lead=lead, year=Script("Thought: x\nNumber: 1905"))
     found = run_team(AFM_TEAM, scripts, tools=(year,))
     assert found.steps[4:6] == (
         ToolCall("year", {"number": 1905}), Observation("In 1905 nothing happened."),
     )  # fmt: skip
-    next_one.asked.clear()
+    lead.requests.clear()
     found = run_team(
         AFM_TEAM, scripts | {"year": Script("Thought: x\nNumber: long ago")}, tools=(year,)
     )
@@ -248,7 +248,7 @@ def test_prose_in_place_of_a_score_is_asked_for_once_more() -> None:
     prose = "Thought: I check.\nIt is good."
     scripts = well_playing(double_check=Script(prose, "Thought: I check.\nScore: 4"))
     assert run_team(AFM_TEAM, scripts).status is AttemptStatus.ANSWERED
-    second = scripts["double_check"].asked[1]["messages"]
+    second = scripts["double_check"].requests[1]["messages"]
     assert [m["role"] for m in second] == ["user", "assistant", "user"]
     assert second[2]["content"] == "There is no part 'Score:'. Write all parts again."
     found = run_team(AFM_TEAM, well_playing(double_check=Script(prose)))
@@ -266,7 +266,7 @@ def test_an_endpoint_that_dies_ends_the_attempt_with_its_seat() -> None:
         AttemptStatus.REQUEST_FAILED, "the team member 'reflection': status 500", True,
     )  # fmt: skip
     assert isinstance(found.steps[-1], Observation)
-    assert found.member_usage["planner"].usage == TokenUsage(10, 5, 0.5)  # what was paid counts
+    assert found.member_usage["planner"].usage == TokenUsage(10, 5, 0.5)  # paid tokens count
     assert (found.member_usage["reflection"].requests, found.usage) == (1, TokenUsage(30, 15, 1.5))
 
 
@@ -312,7 +312,7 @@ def test_a_program_that_asks_too_much() -> None:
         run_team(acting(stranger), {})
 
 
-# -- parts -------------------------------------------------------------------------------------
+# -- components --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_choices(value: str, choice: str | None) -> None:
     assert read == ({"next": choice} if choice else expected)
 
 
-# -- a team of one's own -----------------------------------------------------------------------
+# -- user-defined teams ------------------------------------------------------------------------
 
 
 def test_the_team_of_the_document_writes_what_the_code_agent_writes() -> None:

@@ -1,4 +1,4 @@
-"""Advantages by hand."""
+"""Advantages, computed by hand."""
 
 import numpy as np
 import pytest
@@ -23,11 +23,11 @@ some_floats = st.lists(st.floats(-5, 5), min_size=1, max_size=8)
 
 def test_the_mean_of_the_group() -> None:
     assert group_mean_baseline([1.0, 0.0, 0.0, 1.0, 1.0]) == [0.6] * 5
-    assert group_mean_baseline([0.3, 0.3, 0.3]) == [0.3] * 3  # exactly: equal rewards teach nothing
+    assert group_mean_baseline([0.3, 0.3, 0.3]) == [0.3] * 3  # exact: equal rewards have no signal
 
 
 def test_the_mean_of_the_others() -> None:
-    # of 1, 0, 0, 3: what is left of the sum of 4, over 3
+    # for 1, 0, 0, 3: the sum of the others, divided by 3
     assert leave_one_out_baseline([1.0, 0.0, 0.0, 3.0]) == pytest.approx([1.0, 4 / 3, 4 / 3, 1 / 3])
     assert leave_one_out_baseline([0.7]) == [0.7]
 

@@ -1,4 +1,4 @@
-"""The reverse KL to a teacher against numbers computed by hand, and against autograd."""
+"""Reverse KL to a teacher, compared with values computed by hand and with autograd."""
 
 import math
 
@@ -21,7 +21,7 @@ def random_logits(seed: int, tokens: int = 5, words: int = 7) -> Tensor:
 
 
 def direct(logits_TV: Tensor, teacher_TV: Tensor) -> Tensor:
-    """The formula as it stands."""
+    """Return the reverse KL by its formula."""
     p_TV, q_TV = logits_TV.softmax(-1), teacher_TV.softmax(-1)
     return (p_TV * (p_TV.log() - q_TV.log())).sum(-1)
 
@@ -29,7 +29,7 @@ def direct(logits_TV: Tensor, teacher_TV: Tensor) -> Tensor:
 def batch_of(
     logits_TV: Tensor, teacher_TV: Tensor, advantage: float = 0.0, top_k: int | None = None
 ) -> TokenBatch:
-    """Tokens of weights 1 and 2, each the first word."""
+    """Return a batch of tokens with weights 1 and 2, each of which is the first word."""
     count = len(logits_TV)
     logp_T = logits_TV.log_softmax(-1)[:, 0]
     old_T = logp_T.detach()
@@ -70,7 +70,7 @@ def test_top_k_is_at_most_the_whole_and_equal_to_it_with_every_word() -> None:
         some_T = reverse_kl(student, teacher, k)
         assert (some_T >= 0).all()
         assert (some_T <= full_T + 1e-12).all()
-        assert (some_T < full_T - 1e-6).any() == (k < 6)  # a rest of one word is that word
+        assert (some_T < full_T - 1e-6).any() == (k < 6)  # a rest of one word equals that word
     for k in (7, 8):
         assert torch.equal(reverse_kl(student, teacher, k), full_T)
 
@@ -130,7 +130,7 @@ def test_the_loss_is_the_weighted_kl_over_the_total() -> None:
 
 
 def test_advantages_of_rewards_stand_beside_the_kl() -> None:
-    """On policy the gain is the advantage: the weights are 1 and 2."""
+    """On policy the gain equals the advantage. The weights are 1 and 2."""
     loss, metrics = DistillationLoss(policy_loss=PolicyGradientLoss())(
         batch_of(STUDENT, TEACHER, 0.5), 4.0
     )
@@ -150,7 +150,7 @@ def test_a_sampled_advantage_is_the_log_ratio_within_limits() -> None:
 
 
 def test_sampled_tokens_expect_what_the_whole_vocabulary_says() -> None:
-    """Over all words, each as often as the student writes it: the KL and its gradient."""
+    """The expectation under the student over all words gives the KL and its gradient."""
     student, teacher = random_logits(5, 1).requires_grad_(), random_logits(6, 1)
     logp_V, logq_V = student.log_softmax(-1)[0], teacher.log_softmax(-1)[0]
     advantages = compute_teacher_advantages(logp_V.detach().numpy(), logq_V.numpy())

@@ -1,4 +1,6 @@
-"""Log-probabilities and entropies, against hand-computed values, finite differences and torch."""
+"""Log-probabilities and entropies, compared with hand-computed values, finite differences and
+torch.
+"""
 
 import math
 
@@ -21,7 +23,7 @@ def _scores(logits_TV: Tensor, targets_T: Tensor, part: slice) -> tuple[Tensor, 
 
 
 def test_logprob_and_entropy_have_their_gradients() -> None:
-    """By finite differences, each alone and both together; beside torch's own in a large one."""
+    """Finite differences check each alone and both together; torch checks a large case."""
     torch.manual_seed(0)
     logits_TV = torch.randn(5, 7, dtype=torch.double, requires_grad=True)
     targets_T = torch.arange(5)

@@ -1,4 +1,4 @@
-"""Losses against numbers computed by hand, on a few tokens."""
+"""Losses on a few tokens, compared with numbers computed by hand."""
 
 import math
 from typing import Any
@@ -20,8 +20,10 @@ from fieldcraft.algos.losses import (
 
 
 def tokens(logp: list[float], **fields: Any) -> TokenBatch:
-    """A batch of tokens with these log-probabilities: weight 1, advantage 1, one sequence and a
-    ratio of 1, unless told otherwise."""
+    """Return a batch of tokens with these log-probabilities.
+
+    Unless `fields` differ, weight, advantage and ratio are 1 and all tokens are one sequence.
+    """
     logp_T = torch.tensor(logp, requires_grad=True)
     given = {name: torch.tensor(value) for name, value in fields.items()}
     old_T = given.get("old_logp_T", logp_T.detach().clone())
@@ -112,8 +114,8 @@ def test_clipping(ratio: float, advantage: float, loss: float, slope: float) -> 
 
 def test_what_the_surrogate_reports() -> None:
     old = [-1.0 - math.log(ratio) for ratio in (1.5, 1.0, 0.5)]
-    told = {"weight_T": [1.0, 1.0, 0.0], "entropy_T": [math.log(4)] * 3}
-    batch = tokens([-1.0, -1.0, -1.0], old_logp_T=old, **told)
+    fields = {"weight_T": [1.0, 1.0, 0.0], "entropy_T": [math.log(4)] * 3}
+    batch = tokens([-1.0, -1.0, -1.0], old_logp_T=old, **fields)
     _, metrics = PolicyGradientLoss()(batch, 2.0)
     assert {k: v.item() for k, v in metrics.items()} == pytest.approx(
         {
@@ -159,7 +161,7 @@ def test_importance_between_trainer_and_sampler_is_truncated(
 
 
 def log(*ratios: float) -> list[float]:
-    """Old log-probabilities that make these ratios of tokens with logp = -1."""
+    """Return old log-probabilities that give these ratios for tokens with logp = -1."""
     return [-1.0 - math.log(ratio) for ratio in ratios]
 
 
@@ -187,7 +189,7 @@ def test_tokens_without_a_weight_are_no_part_of_their_sequences_ratio() -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "advantage", "weight"),
-    [  # clip_low 1 is no lower bound; what PPO leaves out goes on being trained
+    [  # clip_low 1 disables the lower bound; tokens that PPO drops are still trained
         (1.5, 2.0, 1.2),
         (9.0, -2.0, 1.2),
         (0.3, -2.0, 0.3),
@@ -227,7 +229,7 @@ def test_dual_clip_bounds_what_a_bad_token_can_cost(
     ],
 )
 def test_k3_of_a_token_is_at_most_10(delta: float, kl: float, slope: float) -> None:
-    """As verl's low_var_kl: one token far from the reference must not be the whole step."""
+    """The cap follows verl's low_var_kl: one distant token must not dominate the step."""
     batch = tokens([-20.0], ref_logp_T=[-20.0 + delta], advantage_T=[0.0])
     loss, gradient = value_and_gradient(PolicyGradientLoss(kl_coef=1.0), batch, 1.0)
     assert loss == pytest.approx(kl, rel=1e-5)
@@ -238,13 +240,13 @@ def test_a_log_ratio_is_clamped_at_20() -> None:
     batch = tokens([-1.0, -60.0], old_logp_T=[-60.0, -1.0], ref_logp_T=[-200.0, -1.0])
     loss, metrics = PolicyGradientLoss(kl_coef=1.0, clip="cispo", clip_high=1e12)(batch, 1.0)
     assert metrics["ratio_mean"].item() == pytest.approx(math.exp(20), rel=1e-5)
-    assert metrics["kl_ref"].item() == pytest.approx(10 + 10)  # 19 and 5e8, see below
+    assert metrics["kl_ref"].item() == pytest.approx(10 + 10)  # 19 and 5e8 uncapped, see below
     assert math.isfinite(loss.item())
 
 
 # -- between sampler and trainer ----------------------------------------------------------------
 
-# Tokens 0 and 1 are one sequence, 2 another; pi_old / pi_sampler of each:
+# Tokens 0 and 1 are one sequence, 2 is another; pi_old / pi_sampler of each:
 QUOTIENTS = (1.5, 0.5, 0.9)
 APART: dict[str, Any] = {
     "old_logp_T": [-1.0] * 3,
@@ -286,12 +288,12 @@ def test_what_the_sampler_meant_otherwise_is_rejected(
     assert metrics["sampler_rejected_rate"].item() == pytest.approx((3 - sum(kept)) / 3)
 
 
-# -- against the death of likelihood ------------------------------------------------------------
+# -- against likelihood collapse ----------------------------------------------------------------
 
 
 def test_llds_holds_up_turns_that_became_less_likely() -> None:
-    # turn 0 falls by 0.3 - 0.1 in all, so its fallen token counts; turn 1 rises in all; turn 2
-    # falls, but belongs to a bad rollout; turn 3 has not moved
+    # turn 0 falls by 0.3 - 0.1 in sum, so its fallen token counts; turn 1 rises in sum; turn 2
+    # falls, but belongs to a bad rollout; turn 3 is unchanged
     falls = [0.3, -0.1, 0.2, -0.4, 0.5, 1e-4]
     batch = tokens(
         [-1.0] * 6,
@@ -304,7 +306,7 @@ def test_llds_holds_up_turns_that_became_less_likely() -> None:
     assert gradient == pytest.approx([-0.2 / 6, 0, 0, 0, 0, 0], abs=1e-7)
 
 
-# -- on policy, all are one ---------------------------------------------------------------------
+# -- on policy, all forms are equal -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -318,7 +320,7 @@ def test_llds_holds_up_turns_that_became_less_likely() -> None:
     ],
 )
 def test_on_policy_every_form_is_the_plain_policy_gradient(objective: PolicyGradientLoss) -> None:
-    """At ratio 1 the gradient is that of -sum w A logp / total: REINFORCE's."""
+    """At ratio 1 the gradient equals the gradient of -sum w A logp / total, as in REINFORCE."""
     fields: dict[str, Any] = {
         "advantage_T": [1.2, 1.2, -0.7, 2.0],
         "weight_T": [0.5, 0.25, 1.0, 0.0],

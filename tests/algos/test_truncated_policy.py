@@ -1,9 +1,9 @@
-"""Why a truncated policy is not trained: its exact gradient, by enumeration, beside what would be.
+"""Exact gradients of a truncated policy, by enumeration, compared with the loss of training.
 
-A policy writes two tokens of eight words; each of the 64 texts has a reward. `exact` is the
-gradient of the expected reward of the policy that samples: each distribution truncated at top_p and
-renormalised. The others are what the loss of this package gives, in expectation over what is
-sampled, with log-probabilities of all tokens.
+They show why a truncated policy is not trained. A policy writes two tokens of eight words, and each
+of the 64 texts has a reward. `exact` is the gradient of the expected reward of the sampling policy:
+each distribution is truncated at top_p and renormalised. The other gradients come from this
+package's loss, in expectation over the samples, with log-probabilities of all tokens.
 """
 
 import pytest
@@ -18,7 +18,7 @@ HAND = [[0.5, 0.25, 0.15, 0.1]]
 
 
 def logits_of(seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Those of the first token [V], of the second behind each first one [V, V], and rewards."""
+    """Return random logits of the first token [V] and the second one [V, V], and rewards [V, V]."""
     generator = torch.Generator().manual_seed(seed)
     first = torch.randn(WORDS, generator=generator, dtype=torch.float64).requires_grad_()
     second = torch.randn(WORDS, WORDS, generator=generator, dtype=torch.float64).requires_grad_()
@@ -26,7 +26,9 @@ def logits_of(seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def select_candidates(logits: Tensor, top_p: float) -> Tensor:
-    """Which tokens the engine keeps, for logits [N, V], in the order of the ids."""
+    """Return the mask of the tokens that the engine keeps, for logits [N, V] in the order of the
+    ids.
+    """
     values, tokens = logits.detach().sort(descending=True)
     n = len(logits)
     cut = TruncationLimits(
@@ -41,21 +43,23 @@ def log_policy(logits: Tensor, top_p: float) -> Tensor:
 
 
 def texts(first: Tensor, second: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
-    """The log-probability of the first and the second token of all texts; [V * V] each."""
+    """Return the log-probabilities of the first and the second token of all texts, [V * V] each."""
     one = log_policy(first[None], top_p)[0]
     return one.repeat_interleave(WORDS), log_policy(second, top_p).flatten()
 
 
-def gradient(value: Tensor, *of: Tensor) -> Tensor:
-    return torch.cat([part.flatten() for part in torch.autograd.grad(value, of)])
+def gradient(value: Tensor, *inputs: Tensor) -> Tensor:
+    return torch.cat([part.flatten() for part in torch.autograd.grad(value, inputs)])
 
 
 def followed(
     seed: int, surrogate: PolicyGradientLoss, *, top_p: float, trained: float, old: float
 ) -> tuple[Tensor, Tensor]:
-    """The exact gradient and the one followed. `trained` is the top_p of the trainer's
-    log-probabilities, and `old` that of those which the ratio is taken against; 1 truncates
-    nothing."""
+    """Return the exact gradient and the gradient that training follows.
+
+    `trained` is the top_p of the trainer's log-probabilities, and `old` is the top_p of the ratio's
+    denominator. A value of 1 truncates nothing.
+    """
     first, second, rewards = logits_of(seed)
     sampled = texts(first, second, top_p)
     weights = sum(sampled).exp()
@@ -99,8 +103,8 @@ GSPO = PolicyGradientLoss(ratio="sequence", clip_low=3e-4, clip_high=4e-4)
 @pytest.mark.parametrize(
     ("surrogate", "recomputed", "least"),
     [
-        # The ratio to the sampler is the share of the probability that is kept: less than 1 in the
-        # first step already, where nothing has been learnt.
+        # The ratio to the sampler is the retained share of probability. It is below 1 in the first
+        # step already, before any learning.
         pytest.param(PolicyGradientLoss(), False, 0.1, id="grpo"),
         pytest.param(GSPO, False, 0.3, id="gspo"),
         pytest.param(PolicyGradientLoss(), True, 0.05, id="recomputed"),
@@ -128,7 +132,7 @@ def test_by_hand() -> None:
     logits.requires_grad_()
     policy = log_policy(logits, 0.8).exp()
     assert policy[0].tolist() == pytest.approx([5 / 9, 2.5 / 9, 1.5 / 9, 0])
-    # The gradient of the probability of the first token: p (1 - p), -p q, -p r, nothing.
+    # Gradient of the probability of the first token: p (1 - p), -p q, -p r, 0.
     moved = gradient(policy[0, 0], logits)
     assert moved.tolist() == pytest.approx([20 / 81, -12.5 / 81, -7.5 / 81, 0])
     whole = gradient(log_policy(logits, 1.0)[0, 0], logits) * 5 / 9

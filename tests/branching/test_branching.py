@@ -1,4 +1,4 @@
-"""Branches of a scripted policy, whose success rates are known by hand."""
+"""Branches of a scripted policy, whose success rates are computed by hand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -60,7 +60,7 @@ def test_continuations_begin_with_the_record_id_for_id() -> None:
         assert [call.arguments["query"] for call in sample.calls] == ["film", "director"]
     assert found.edited == []
     assert found.edit_gain is None
-    assert whole.segments == recorded(env).segments  # nothing has grown
+    assert whole.segments == recorded(env).segments  # nothing was appended
 
 
 def test_calls_before_a_step_count() -> None:
@@ -80,7 +80,7 @@ def test_calls_before_a_step_count() -> None:
 
 
 def test_a_rollout_that_was_made_to_answer_is_continued_as_one() -> None:
-    """After the call over the limit the answer is opened again, and not sampled towards."""
+    """After the call over the limit, the answer is forced again, and samples start before it."""
     env = environment(max_calls=1, at_limit="answer")
     whole = recorded(env)
     assert whole.forced
@@ -94,8 +94,8 @@ def test_a_rollout_that_was_made_to_answer_is_continued_as_one() -> None:
         assert sample.forced
         assert sample.segments[:6] == whole.segments[:6]
         assert sample.answer in ("Northport", "Southport")
-    begun = branch(env, whole, 3, TrajectoryEdit("thought", "I know."), samples=2)
-    assert [(s.forced, s.answer) for s in begun.edited] == 2 * [(False, "Northport")]
+    answering = branch(env, whole, 3, TrajectoryEdit("thought", "I know."), samples=2)
+    assert [(s.forced, s.answer) for s in answering.edited] == 2 * [(False, "Northport")]
 
 
 def test_a_turn_that_was_cut_and_its_forced_answer_are_one_step() -> None:
@@ -113,19 +113,19 @@ def test_a_turn_that_was_cut_and_its_forced_answer_are_one_step() -> None:
 
 def test_what_another_observation_is_worth() -> None:
     env = environment()
-    told = TrajectoryEdit("observation", "Ada was born in Northport.")
-    done = branch(env, recorded(env), 2, told)
+    edit = TrajectoryEdit("observation", "Ada was born in Northport.")
+    done = branch(env, recorded(env), 2, edit)
     assert done.edited_rate.correct == 40
     assert 1 <= done.original_rate.correct <= 19  # a quarter of 40, by chance
     assert done.edit_gain.value == (40 - done.original_rate.correct) / 40
     assert done.edit_gain.ci95[0] > 0
     assert done.edit_gain.p_value < 0.001
     before = branch(env, recorded(env), 1, TrajectoryEdit("observation", "Nothing."))
-    # the second search says the same
+    # the second search returns the same text
     assert before.original_rate.correct == before.edited_rate.correct
     assert [s.rewards["em"] for s in done.original].count(1.0) == done.original_rate.correct
     call = done.edited[0].calls[1]
-    assert (call.observation, call.arguments) == (told.text, {"query": "director"})
+    assert (call.observation, call.arguments) == (edit.text, {"query": "director"})
     assert done.edited[0].segments[4].author is Author.TOOL
 
 
@@ -141,7 +141,7 @@ def test_what_a_thought_is_worth() -> None:
     env = environment()
     done = branch(env, recorded(env), 2, TrajectoryEdit("thought", "I know."))
     assert done.edited_rate.correct == 40
-    assert {len(t.calls) for t in done.edited} == {1}  # it answers at once
+    assert {len(t.calls) for t in done.edited} == {1}  # it answers immediately
     assert {len(t.calls) for t in done.original} == {2}  # its own second step
     sample = done.edited[0]
     assert (sample.segments[3].author, sample.segments[3].text) == (Author.PROMPT, "I know.\n")
@@ -177,16 +177,16 @@ def test_the_same_seeds_sample_the_same() -> None:
     ("step", "edit", "complaint"),
     [
         (3, None, "step 3 is the last step of the trajectory, so it cannot be continued: give"),
-        (9, None, "there is no step 9 to branch from: give --step one of 0 to 2."),
+        (9, None, "step 9 does not exist: give a --step from 0 to 2."),
         (
             0,
             TrajectoryEdit("observation", "x"),
-            "there is no step 0 to branch from: give --step one of 1",
+            "step 0 does not exist: give a --step from 1",
         ),
         (
             0,
             TrajectoryEdit("thought", "x"),
-            "there is no step 0 to branch from: give --step one of 1 to 3",
+            "step 0 does not exist: give a --step from 1 to 3",
         ),
     ],
 )
@@ -205,17 +205,17 @@ def test_an_empty_edit() -> None:
 
 
 def test_the_value_of_every_step() -> None:
-    """The second search is what tells it."""
+    """The second search is the one that decides the answer."""
 
-    def tells(query: str) -> str:
+    def birthplace(query: str) -> str:
         return "born in Northport" if query == "director" else "Ada directed it."
 
-    env = environment(FixedTool(tells))
-    whole = recorded(environment())  # whose second search told nothing
+    env = environment(FixedTool(birthplace))
+    whole = recorded(environment())  # its second search returned no useful text
     values = asyncio.run(sampler(env).estimate_values(whole))
     first, second, third = values.rates
-    assert (first.correct, second.correct) == (40, 40)  # they search the second time themselves
-    assert third.correct < 20  # here the search that told nothing has been made
+    assert (first.correct, second.correct) == (40, 40)  # both make the second search
+    assert third.correct < 20  # here the search without a useful result is already done
     assert values.step_gains[1].ci95[1] < 0
     assert (values.num_steps, values.is_correct) == (3, whole.is_correct)
 
@@ -233,7 +233,7 @@ def test_folded_rollouts_have_steps_too() -> None:
     whole = asyncio.run(run_rollout(TASK, Policy(engine=Folding(), seed=3), env, "key"))
     steps = split_into_steps(whole, env.dialect)
     assert len(whole.folds) == 2
-    # a chain is folded after each of the first two calls, and what reads a new one begins anew
+    # a chain is folded after each of the first two calls, and each new chain starts from scratch
     assert [step.call_range for step in steps] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 4)]
     assert truncate_after_step(whole, steps, 2).folds == whole.folds[:1]
     [sample] = branch(env, whole, 1, samples=1, engine=Folding()).original
@@ -245,7 +245,7 @@ def test_folded_rollouts_have_steps_too() -> None:
 
 
 class Counter:
-    """Counts the searches of a rollout; `start` is where it begins."""
+    """A counter of the searches of a rollout, from `start`."""
 
     def __init__(self, start: int = 0) -> None:
         self.name, self.schema = "search", FixedTool(found).schema
@@ -266,8 +266,8 @@ class Counter:
 def test_earlier_calls_are_made_again_for_tools_with_a_state() -> None:
     env = environment(Counter())
     done = branch(env, recorded(env), 1, samples=2)
-    seen = [[c.observation for c in t.calls] for t in done.original]
-    assert seen == [["search 1", "search 2"]] * 2
+    observations = [[c.observation for c in t.calls] for t in done.original]
+    assert observations == [["search 1", "search 2"]] * 2
     assert done.replay_mismatches == []
 
 
@@ -277,32 +277,32 @@ def test_another_answer_to_an_earlier_call_is_said() -> None:
     assert done.replay_mismatches == [
         "call 1 (search) was answered with 'search 1' and is now answered with 'search 8'"
     ]
-    assert done.original[0].calls[0].observation == "search 1"  # the record stays
+    assert done.original[0].calls[0].observation == "search 1"  # the record is unchanged
     assert done.original[0].calls[1].observation == "search 9"
 
 
 def test_samples_that_met_an_outage_are_left_out(tmp_path: Path) -> None:
-    asked = []
+    queries = []
 
     def search(query: str) -> str:
-        asked.append(query)
-        if len(asked) == 3:  # of the first sample
+        queries.append(query)
+        if len(queries) == 3:  # a call of the first sample
             raise ToolUnavailableError("nobody is there")
         return "Ada was born in Northport."
 
     whole = recorded(environment())
     env = environment(FixedTool(search), max_concurrent_calls=1)
-    asked += ["", ""]
-    with open_sample_store(tmp_path / "b", {}, whole) as kept:
-        done = branch(env, whole, 1, samples=4, store=kept)
+    queries += ["", ""]
+    with open_sample_store(tmp_path / "b", {}, whole) as store:
+        done = branch(env, whole, 1, samples=4, store=store)
         assert (done.original_rate.n, done.original_rate.correct, done.original_rate.excluded) == (
             3,
             3,
             1,
         )
-        again = branch(env, whole, 1, samples=4, store=kept)  # samples the missing one
+        again = branch(env, whole, 1, samples=4, store=store)  # samples only the missing one
         assert (again.original_rate.n, again.original_rate.excluded) == (4, 0)
-    assert len(asked) == 7
+    assert len(queries) == 7
 
 
 def test_if_all_break_off_the_cause_is_said() -> None:
@@ -310,7 +310,7 @@ def test_if_all_break_off_the_cause_is_said() -> None:
         raise ToolUnavailableError("nobody is there")
 
     whole = recorded(environment())
-    with pytest.raises(UserError, match="all 4 samples failed, the last with 'nobody is there'"):
+    with pytest.raises(UserError, match="all 4 samples failed, the last one: 'nobody is there'"):
         branch(environment(FixedTool(search)), whole, 1, samples=4)
 
 

@@ -1,4 +1,4 @@
-"""What a branch has sampled is kept, however its command ends."""
+"""Samples of a branch are stored, however its command ends."""
 
 from pathlib import Path
 
@@ -16,10 +16,10 @@ def test_samples_are_kept_and_more_are_added(tmp_path: Path) -> None:
     env = environment()
     whole = recorded(env)
     engine = Reader()
-    with open_sample_store(tmp_path / "b", {"seed": 5}, whole) as kept:
-        few = branch(env, whole, 2, samples=3, store=kept, engine=engine)
+    with open_sample_store(tmp_path / "b", {"seed": 5}, whole) as store:
+        few = branch(env, whole, 2, samples=3, store=store, engine=engine)
         assert engine.asked == 3
-        more = branch(env, whole, 2, samples=5, store=kept, engine=engine)
+        more = branch(env, whole, 2, samples=5, store=store, engine=engine)
         assert engine.asked == 5
     assert [t.ids for t in more.original[:3]] == [t.ids for t in few.original]
     fresh = branch(env, whole, 2, samples=5)
@@ -33,7 +33,7 @@ def test_what_was_sampled_before_ctrl_c_is_kept(tmp_path: Path) -> None:
 
     def interrupt(event: Event) -> None:
         messages.append(event)
-        if len(messages) == 3:  # the beginning, and two samples
+        if len(messages) == 3:  # the header and two samples
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -50,12 +50,12 @@ def test_what_was_sampled_before_ctrl_c_is_kept(tmp_path: Path) -> None:
 def test_a_line_that_a_kill_cut_short_is_sampled_again(tmp_path: Path) -> None:
     env = environment()
     whole = recorded(env)
-    kept = SampleStore(tmp_path)
-    first = branch(env, whole, 2, samples=3, store=kept)
+    store = SampleStore(tmp_path)
+    first = branch(env, whole, 2, samples=3, store=store)
     file = tmp_path / "after-2.jsonl"
     file.write_bytes(file.read_bytes()[:-20])
     engine = Reader()
-    again = branch(env, whole, 2, samples=3, store=kept, engine=engine)
+    again = branch(env, whole, 2, samples=3, store=store, engine=engine)
     assert engine.asked == 1
     assert [t.answer for t in again.original] == [t.answer for t in first.original]
 

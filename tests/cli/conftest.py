@@ -1,4 +1,4 @@
-"""A finished run, a checkpoint and files for the tests of the command line."""
+"""Finished run, checkpoint and files for the tests of the command line."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from cli_parts import TINY, demonstration, lines, status
 
 @pytest.fixture(scope="session")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of the recipe smoke, made as small as it can be."""
+    """Provide a finished run of the recipe smoke, as small as possible."""
     out = tmp_path_factory.mktemp("runs") / "tiny"
     assert status("run", "smoke", *TINY, "--out", out) == 0
     return out
@@ -23,7 +23,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def files(tmp_path: Path, checkpoint: Path) -> dict[str, Path]:
-    """What the recipe hotpotqa needs."""
+    """Provide the files that the recipe hotpotqa requires."""
     tasks = [{"question": f"Who made film {i}?", "answer": f"Director {i}"} for i in range(4)]
     corpus = [{"title": f"Film {i}", "text": f"Director {i} made it."} for i in range(4)]
     return {

@@ -16,7 +16,7 @@ from fieldcraft.tools.serving import serve_in_thread
 
 COUNT = 300
 SAMPLE = (3, 8, 10, 11, 13, 23, 24, 25, 28, 51)  # of the default suite: fast ones of all kinds
-ROUNDS = 3  # one advice may lead to the next
+ROUNDS = 3  # advice may lead to another fault
 BEHAVIOURS: dict[str, Callable[[socket.socket], None]] = {
     "garbage": answers(b"\xff\xfe<html>", "text/html"),
     "nothing there": answers(b"{}", status=404),
@@ -32,44 +32,44 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return Home(tmp_path_factory.mktemp("faults"))
 
 
-def tried(command: list[str], capsys: Any) -> list[str]:
-    """The sentences with which a command ends; none where it does what it should."""
+def run_sentences(command: list[str], capsys: Any) -> list[str]:
+    """Return the sentences with which a command fails; an empty list if it succeeds."""
     capsys.readouterr()
     code = ended(command)
     assert code in (0, 2), code
     return read_sentences(capsys.readouterr().err, command) if code else []
 
 
-def met(home: Home, seed: int, capsys: Any) -> bool:
-    """Try a fault, and do what is advised until the command works; tells whether any was."""
+def try_fault(home: Home, seed: int, capsys: Any) -> bool:
+    """Apply a fault and follow the advice until the command works. Return whether there was any."""
     home.restore_all()
     fault = draw(home, seed)
     fault.spoil(home.path / fault.path)
     with fault.around():
-        said = first = tried(fault.command, capsys)
+        sentences = initial = run_sentences(fault.command, capsys)
     for _ in range(ROUNDS):
-        if not said:
-            return bool(first)
-        for before in follow(said, home, fault):
-            assert tried(before, capsys) == [], (said, before)
-        if not (home.path / "new" / "recipe.json").exists():  # what no run can go on with
+        if not sentences:
+            return bool(initial)
+        for before in follow(sentences, home, fault):
+            assert run_sentences(before, capsys) == [], (sentences, before)
+        if not (home.path / "new" / "recipe.json").exists():  # no run can resume from it
             shutil.rmtree(home.path / "new", ignore_errors=True)
         with fault.stays():
-            again = tried(fault.command, capsys)
-        assert again != said, again
-        said = again
-    raise AssertionError(f"no advice helps: {said}")
+            again = run_sentences(fault.command, capsys)
+        assert again != sentences, again
+        sentences = again
+    raise AssertionError(f"no advice helps: {sentences}")
 
 
 @pytest.mark.long
 def test_faults_end_in_a_sentence_that_helps(home: Home, capsys: Any) -> None:
-    noticed = [met(home, seed, capsys) for seed in SAMPLE]
+    noticed = [try_fault(home, seed, capsys) for seed in SAMPLE]
     assert sum(noticed) >= len(noticed) / 2
 
 
 @pytest.mark.slow
 def test_all_faults_end_in_a_sentence_that_helps(home: Home, capsys: Any) -> None:
-    noticed = [met(home, seed, capsys) for seed in range(COUNT)]
+    noticed = [try_fault(home, seed, capsys) for seed in range(COUNT)]
     assert sum(noticed) >= COUNT / 2
 
 
@@ -86,12 +86,12 @@ def test_servers_that_cannot_be_searched_with(name: str, home: Home, capsys: Any
     slow = drips(OF_HEADERS, lambda: time.sleep(0.02))
     if name != "nobody listens":
         with raw_server(BEHAVIOURS.get(name, slow)) as (url, _):
-            [said] = tried(asking(url), capsys)
+            [message] = run_sentences(asking(url), capsys)
     else:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        [said] = tried(asking(url), capsys)
-    assert url in said
-    assert "start" in said or "search.url" in said or "--search-url" in said, said
+        [message] = run_sentences(asking(url), capsys)
+    assert url in message
+    assert "start" in message or "search.url" in message or "--search-url" in message, message
     with serve_in_thread(create_app(SearchIndex.load(home.path / "index"))) as good:
-        assert tried(asking(good), capsys) == []
+        assert run_sentences(asking(good), capsys) == []

@@ -1,4 +1,4 @@
-"""The commands ask, eval and export."""
+"""Tests of the commands ask, eval and export."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_ask_refuses_two_searches(
 def test_eval_samples_each_question_several_times(
     done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Samples of a question differ, and the same command gives the same samples."""
+    """Samples of a question differ; repeating the command gives the same samples."""
     given = ["--model", done / "rl2", "--tasks", done / "world" / "evaluation.jsonl", "--limit", 3]
     reports = []
     for folder in ("one", "two"):
@@ -166,10 +166,10 @@ def test_eval_asks_a_judge(done: Path, tmp_path: Path, monkeypatch: pytest.Monke
         return Trajectory(task, answer=f"{task.answers[0]} it is", status=Status.ANSWERED)
 
     monkeypatch.setattr(agent, "run_rollout", answer)
-    asked = [{"question": f"Who is {name}?", "answer": name} for name in ("Vir", "Ser")]
+    tasks = [{"question": f"Who is {name}?", "answer": name} for name in ("Vir", "Ser")]
     app, got = answering(completion("Hello."), completion("Verdict: correct"))
     with serve_in_thread(app) as url:
-        given = ["--model", done / "base", "--tasks", lines(tmp_path / "tasks.jsonl", asked)]
+        given = ["--model", done / "base", "--tasks", lines(tmp_path / "tasks.jsonl", tasks)]
         judge = ["--judge-url", f"{url}/v1", "--judge-model", "m", "--judge-votes", 2]
         assert status("eval", *given, *judge, "--out", tmp_path) == 0
     report = json.loads((tmp_path / "eval.json").read_text())
@@ -199,7 +199,7 @@ def test_a_judge_that_is_not_there_stops_an_eval_before_it_begins(
 def test_a_run_with_a_judge_as_its_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def answered(*given: Any) -> Trajectory:
         trajectory = await run_rollout(*given)
-        trajectory.answer = "Nobody"  # a model this small does not get so far
+        trajectory.answer = "Nobody"  # such a small model does not get that far
         return trajectory
 
     for module in (evaluating, sampler):
@@ -214,7 +214,7 @@ def test_a_run_with_a_judge_as_its_reward(tmp_path: Path, monkeypatch: pytest.Mo
     assert {e["judge"] for e in report["evals"].values()} == {1.0}
     [row] = [json.loads(r) for r in (tmp_path / "run/rl2/metrics.jsonl").read_text().splitlines()]
     assert (row["reward_mean"], row["em"], row["ungradable_rate"]) == (1.0, 0.0, 0.0)
-    # "Nobody" as the answer to one question is judged once, whoever gives it.
+    # "Nobody" as the answer to a question is judged once, regardless of the model that gives it.
     judged = [text for text in (json.dumps(r["messages"]) for r in got) if "Say ok" not in text]
     assert len(set(judged)) == len(judged) > 0
     assert (tmp_path / "run" / "judge.sqlite").exists()

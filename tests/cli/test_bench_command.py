@@ -1,4 +1,4 @@
-"""fieldcraft bench: comparisons of a checkout; an installed package has none."""
+"""Tests of fieldcraft bench. The comparisons require a checkout; an installed package has none."""
 
 import sys
 from pathlib import Path
@@ -19,7 +19,7 @@ in_checkout = pytest.mark.skipif(
 def test_an_unknown_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     assert status("bench", "speed") == 2
     assert sentence(capsys) == (
-        "there is no comparison 'speed': use one of answers, async, checkpoint, connections,"
+        "bench/ has no script 'speed': use one of answers, async, checkpoint, connections,"
         " engine, generate, graders, memory, output_layer, plan, prefixes, rankings,"
         " ranks, sampling, sandbox, scaling, search, sessions, simulator, train, vectors, view,"
         " vllm_engine, words."
@@ -30,7 +30,7 @@ def test_an_unknown_comparison(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bench_names_the_package_that_it_lacks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "bm25s", None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "bm25s", None)  # as in an installation without it
     assert status("bench", "search") == 2
     assert "bench/search.py needs the package 'bm25s'" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""The command branch, on a finished run."""
+"""Tests of the command branch on a finished run."""
 
 import json
 import shutil
@@ -16,8 +16,8 @@ def run(done: Path, tmp_path: Path) -> Path:
 
 
 def test_the_value_of_every_step(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("branch", run, "--index", 0, "--samples", 3)
-    assert status(*asked) == 0
+    command = ("branch", run, "--index", 0, "--samples", 3)
+    assert status(*command) == 0
     output = capsys.readouterr().out
     folder = run / "branches" / "rl2-0"
     assert str(folder / "values.html") in "".join(output.split())
@@ -25,9 +25,9 @@ def test_the_value_of_every_step(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert record["steps"][0]["n"] + record["steps"][0]["left_out"] == 3
     page = (folder / "values.html").read_text("utf-8")
     assert "<svg" in page
-    assert "://" not in page.replace("http://www.w3.org", "")  # it asks for nothing
+    assert "://" not in page.replace("http://www.w3.org", "")  # it makes no requests
     before = (folder / "after-0.jsonl").read_bytes()
-    assert status(*asked) == 0  # nothing is sampled again
+    assert status(*command) == 0  # nothing is sampled again
     assert (folder / "after-0.jsonl").read_bytes() == before
     capsys.readouterr()
     assert status("show", folder / "after-0.jsonl") == 0
@@ -37,36 +37,36 @@ def test_the_value_of_every_step(run: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_thought_and_another_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("branch", run, "--index", 0, "--step", 1, "--samples", 2)
+    command = ("branch", run, "--index", 0, "--step", 1, "--samples", 2)
     edit = ("--thought", "I know it.", "--model", run / "base")
-    assert status(*asked, *edit) == 0
+    assert status(*command, *edit) == 0
     output = capsys.readouterr().out
     assert "other thought" in output
     folder = run / "branches" / "rl2-0-base"
     [file] = folder.glob("thought-1-*.json")
     assert json.loads(file.read_text())["text"] == "I know it."
-    assert status(*asked, *edit, "--out", run / "branches" / "rl2-0-base", "--seed", 1) == 2
+    assert status(*command, *edit, "--out", run / "branches" / "rl2-0-base", "--seed", 1) == 2
     assert "holds branches with seed=0, not 1: choose another" in sentence(capsys)
 
 
 def test_a_rollout_of_training(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("branch", run, "--from-training", "--index", 1, "--step", 0, "--samples", 2)
-    assert status(*asked) == 0
+    command = ("branch", run, "--from-training", "--index", 1, "--step", 0, "--samples", 2)
+    assert status(*command) == 0
     assert (run / "branches" / "rl2-training-1" / "after-0.jsonl").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--index", "99"], "there is no trajectory 99: give --index one of 0 to "),
-        (["--index", "0", "--step", "50"], "there is no step 50 to branch from: give --step"),
+        (["--index", "99"], "trajectory 99 does not exist: give an --index from 0 to "),
+        (["--index", "0", "--step", "50"], "step 50 does not exist: give --step"),
         (["--index", "0", "--thought", "x"], "edit a step: give its number with --step."),
         (["--index", "0", "--step", "1", "--thought", ""], "the thought is empty"),
         (["--index", "0", "--stage", "x"], "has no evaluation of 'x': it has "),
         (["--index", "0", "--stage", "workflow"], "'workflow' is not a model that acts on"),
         (["--index", "0", "--model", "/none"], "/none holds no model"),
-        (["--index", "0", "--temperature", "0"], "greedy samples are all the same"),
-        (["--index", "0", "--thought", "a", "--observation", "b"], "one edit at a time"),
+        (["--index", "0", "--temperature", "0"], "greedy samples are identical"),
+        (["--index", "0", "--thought", "a", "--observation", "b"], "only one edit is possible"),
         (["--index", "0", "--from-training", "--stage", "base"], "has no training rollouts of"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A checkpoint that is not whole is refused by every command that opens it, in one sentence."""
+"""Every command that opens an incomplete checkpoint refuses it in one sentence."""
 
 import json
 import re
@@ -82,7 +82,7 @@ FOLLOWED = [empty, break_tokenizer, lose_a_tensor, put_nan, break_config]
 DAMAGES: list[tuple[Damage, tuple[str, ...]]] = [
     (lose_a_tensor, (FILE, f"the tensor {QUERY} is missing")),
     (change_a_shape, (FILE, f"the tensor {HEAD} has the shape (399, 32) instead of (400, 32)")),
-    (add_a_tensor, (FILE, "no place for the tensor model.layers.2.mlp.up_proj.weight")),
+    (add_a_tensor, (FILE, "the model does not have the tensor model.layers.2.mlp.up_proj.weight")),
     (put_nan, (FILE, f"the tensor {QUERY}", "non-finite")),
     (cut_off, (FILE, "damaged or cut off")),
     (empty, (FILE, "damaged or cut off")),
@@ -93,7 +93,7 @@ DAMAGES: list[tuple[Damage, tuple[str, ...]]] = [
         ("requires the custom code named in its config.json, which fieldcraft never runs",),
     ),
     (quantise, ("/model is quantised (awq)", "use the unquantised model that it was made from")),
-    (replace_by_an_encoder, ("no causal language model: BertLMHeadModel reads in both",)),
+    (replace_by_an_encoder, ("no causal language model: BertLMHeadModel has bidirectional",)),
 ]
 
 
@@ -108,7 +108,7 @@ def test_a_broken_checkpoint_is_refused(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("builtins.input", lambda _: "y")  # to whoever asks
+    monkeypatch.setattr("builtins.input", lambda _: "y")  # confirms every prompt
     model = files["model"] = Path(shutil.copytree(files["model"], tmp_path / "model"))
     damage(model)
     questions = lines(tmp_path / "questions.jsonl", [{"question": "Who?", "answer": "Ada"}])
@@ -127,8 +127,8 @@ def test_a_broken_checkpoint_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def followed(advice: str) -> None:
-    """Rename what a sentence says."""
+def follow_renaming(advice: str) -> None:
+    """Carry out the renaming that a sentence advises."""
     for name, new in re.findall(r"rename (\S+) to (\S+?),? ", advice):
         path = Path(name)
         assert not path.with_name(new).exists()
@@ -152,7 +152,7 @@ def test_the_advice_about_the_model_of_a_stage_helps(
         f": rename {copy}/sft2 to sft2.damaged, rename {copy}/report.html to report.html.damaged"
         " and run the recipe again, which recreates this model."
     )
-    followed(advice)
+    follow_renaming(advice)
     assert status("run", "smoke", *TINY, "--out", copy) == 0
     assert status("ask", "Who?", "--model", copy / "sft2") == 0
     assert (copy / "sft2" / "model" / "model.safetensors").read_bytes() == weights

@@ -20,7 +20,7 @@ SAMPLE = 5  # of the broken files, in the default suite
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that stopped after the last step of its last stage, whose checkpoint is still there."""
+    """Provide a run that stopped after the last step of its last stage, with its checkpoint."""
     out = tmp_path_factory.mktemp("runs") / "stopped"
     write = training.write_json
 
@@ -36,7 +36,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def commands(run: Path, file: Path) -> Iterator[list[str]]:
-    """Those that read a file: the last stage is not done, so agents are of the one before."""
+    """Return the commands that read a file. The last stage is unfinished, so agents come from the
+    one before."""
     read = file.relative_to(run).parts[0]
     copy = str(run.parent / "copy")
     if read in ("sft2", "index", "recipe.json"):
@@ -47,7 +48,7 @@ def commands(run: Path, file: Path) -> Iterator[list[str]]:
         yield ["show", str(run)]
     yield ["run", "smoke", *TINY, "--out", str(run)]
     if read == "evaluations":
-        yield ["run", "smoke", *TINY, "--out", str(run)]  # done by now
+        yield ["run", "smoke", *TINY, "--out", str(run)]  # finished by now
 
 
 def files_of(run: Path) -> list[str]:
@@ -55,12 +56,12 @@ def files_of(run: Path) -> list[str]:
 
 
 def ended(command: list[str]) -> object:
-    """How a command ended: with a status, or with an exception that the user would see."""
+    """Return how a command ended: its status, or an exception that the user would see."""
     try:
         main(command)
     except SystemExit as end:
         return end.code
-    except Exception:  # noqa: BLE001 - it is what the test looks for
+    except Exception:  # noqa: BLE001 - the exception that the test is about
         return traceback.format_exc()
     return 0
 

@@ -1,4 +1,4 @@
-"""The command compare: runs side by side."""
+"""Tests of the command compare, which shows runs next to each other."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from report_parts import unpacked
 
 @pytest.fixture
 def other(done: Path, tmp_path: Path) -> Path:
-    """A copy of the run in which the last model answers the first question right."""
+    """Provide a copy of the run in which the last model answers the first question correctly."""
     copy = tmp_path / "other"
     shutil.copytree(done, copy)
     file = copy / "evaluations" / "rl2.jsonl"
@@ -70,7 +70,7 @@ def test_other_questions_are_not_held_against_each_other(
         line["task"]["id"] += "x"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert status("compare", done, other, "--out", tmp_path / "both.html") == 0
-    assert "The runs were asked different questions" in capsys.readouterr().out
+    assert "The runs have different questions" in capsys.readouterr().out
 
 
 def test_what_cannot_be_compared(
@@ -87,6 +87,6 @@ def test_what_cannot_be_compared(
     assert "is not a run" in sentence(capsys)
     assert not (tmp_path / "both.html").exists()
     assert status("compare", done, done / "sft2", "--out", tmp_path) == 2
-    assert sentence(capsys).endswith("is a folder: give --out the name of a page in it.")
+    assert sentence(capsys).endswith("is a folder: give --out a file name in it.")
     assert status("compare", done, done / "sft2", "--out", "/proc/both.html") == 2
     assert sentence(capsys).startswith("nothing can be written at /proc")

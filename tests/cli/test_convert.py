@@ -1,4 +1,4 @@
-"""`fieldcraft convert` and a file that is not understood as a whole."""
+"""Tests of `fieldcraft convert` with a file that is only partly readable."""
 
 import json
 from pathlib import Path
@@ -11,9 +11,9 @@ from cli_parts import status
 def test_much_that_is_left_out_needs_consent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = {"role": "user", "content": "Q?"}
-    good = {"messages": [asked, {"role": "assistant", "content": "A"}]}
-    bad = {"messages": [asked, {"role": "tool", "tool_call_id": "a", "content": "x"}]}
+    question = {"role": "user", "content": "Q?"}
+    good = {"messages": [question, {"role": "assistant", "content": "A"}]}
+    bad = {"messages": [question, {"role": "tool", "tool_call_id": "a", "content": "x"}]}
     source, out = tmp_path / "chats.jsonl", tmp_path / "steps.jsonl"
     source.write_text("\n".join(map(json.dumps, [good, good, good, bad])))
     assert status("convert", source, "--to", "steps", "--out", out) == 2

@@ -1,4 +1,5 @@
-"""An exported agent acts as inside its run: the same prompts, tools, budget and so the same ids."""
+"""An exported agent acts as in its run: same prompts, tools and budget, and therefore the same
+ids."""
 
 import json
 from pathlib import Path
@@ -22,7 +23,7 @@ def ids_of(agent: Agent, tasks: Path) -> list[list[int]]:
 
 @pytest.fixture
 def exported(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Exported by relative paths, and looked at from another folder."""
+    """Provide an agent that was exported by relative paths and is used from another folder."""
     monkeypatch.chdir(done.parent)
     out = tmp_path / "exported"
     assert status("export", done.name, "--out", out, "--dtype", "float32") == 0
@@ -43,7 +44,7 @@ def test_it_answers_as_inside_its_run(done: Path, exported: Path) -> None:
     assert ids_of(fieldcraft.load(exported), tasks) == ids_of(inside, tasks)
     assert outside.evaluate(tasks)["em"] == inside.evaluate(tasks)["em"]
     bare = exported / AGENT_FILE
-    bare.unlink()  # what was exported before: weights alone
+    bare.unlink()  # a former export: weights alone
     assert ids_of(find_agent(exported), tasks) != ids_of(inside, tasks)
 
 

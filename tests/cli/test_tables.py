@@ -21,20 +21,20 @@ def test_a_row_of_results(capsys: pytest.CaptureFixture[str]) -> None:
     bare = {"known": None, "calls_optimal_mean": None, "em": None, "em_ci95": None, "f1": None}
     rows = {"rl": entry | known, "bare": entry | bare}
     Console(width=80).print(tables.build_results_table(rows, {"rl": 61.7}))
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()[3:5]]
-    assert shown == [
+    printed_rows = [line.split() for line in capsys.readouterr().out.splitlines()[3:5]]
+    assert printed_rows == [
         ["rl", "0.500", "[0.200,", "0.800]", "0.625", "1.25/1.00", "1.00", "0.75", "62", "7"],
         ["bare", "not", "gradable", "1.25", "7"],
     ]
-    rows["bare"] |= {"judge": 0.875}  # a column only where somebody was asked
+    rows["bare"] |= {"judge": 0.875}  # the column appears only if a judge was used
     Console(width=80).print(tables.build_results_table(rows, {}))
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert shown[1][3:5] == ["F1", "judge"]
-    assert ["bare", "not", "gradable", "0.875", "1.25", "7"] in shown
+    printed_rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert printed_rows[1][3:5] == ["F1", "judge"]
+    assert ["bare", "not", "gradable", "0.875", "1.25", "7"] in printed_rows
 
 
 def all_tables(report: dict[str, Any], prefix: str) -> Iterator[tuple[FigureTable, list[str]]]:
-    """Every table with all names in it, which get a prefix."""
+    """Yield every table and all names in it, which get a prefix."""
     evals = {prefix + name: entry for name, entry in report["evals"].items()}
     yield tables.build_results_table(evals, dict.fromkeys(evals, 12345.6)), list(evals)
     judged = {name: entry | {"judge": 0.5} for name, entry in evals.items()}
@@ -79,7 +79,7 @@ def all_tables(report: dict[str, Any], prefix: str) -> Iterator[tuple[FigureTabl
 def test_tables_fit_into_a_terminal(
     done: Path, width: int, prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No line is too long, no figure is cut, and every name that fits into a line is whole."""
+    """Lines fit, numbers are not cut, and every name that fits into a line is complete."""
     report = json.loads((done / "report.json").read_text())
     for table, names in all_tables(report, prefix):
         Console(width=width).print(table)

@@ -1,4 +1,4 @@
-"""Commands whose output nobody reads, as before `head`: they do what they are for."""
+"""Commands with unread output, as before `head`, still do their work."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from cli_parts import lines, status
 
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Standard output is a pipe that is closed at its other end."""
+    """Replace standard output by a pipe that is closed at its other end."""
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w", buffering=1) as file:
@@ -30,9 +30,9 @@ def test_an_evaluation_is_written_though_nobody_reads_its_table(
     model, out = tmp_path / "model", tmp_path / "out"
     write_tiny_checkpoint(model, "qwen2", tokenizer=tiny_tokenizer())
     tasks = lines(tmp_path / "tasks.jsonl", [{"question": "Who?", "answer": "Ada"}])
-    asked = ["--model", model, "--tasks", tasks, "--dialect", "hermes", "--out", out]
+    arguments = ["--model", model, "--tasks", tasks, "--dialect", "hermes", "--out", out]
     capfd.readouterr()
-    assert status("eval", *asked) == 0
+    assert status("eval", *arguments) == 0
     assert json.loads((out / "eval.json").read_text())["n"] == 1
     assert capfd.readouterr().err == ""
 

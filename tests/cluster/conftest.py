@@ -1,4 +1,4 @@
-"""One Ray for all tests of a worker: it takes seconds to start."""
+"""One Ray instance for all tests of a worker, because it takes seconds to start."""
 
 import asyncio
 import logging
@@ -32,9 +32,9 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def engines(ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnginePool]:
-    """Two processes, which the tests share: each has to import torch."""
+    """Start two processes that the tests share, because each has to import torch."""
     folder = tmp_path_factory.mktemp("shared")
     with open_cluster(ClusterConfig(engines=2), "cpu", folder) as session:
-        made = EnginePool(session, RunResources(folder))
-        yield made
-        asyncio.run(made.close())
+        pool = EnginePool(session, RunResources(folder))
+        yield pool
+        asyncio.run(pool.close())

@@ -1,4 +1,4 @@
-"""Weights that trainers send to servers of vLLM: fake servers, the rest is real, over gloo."""
+"""Weights that trainers send to vLLM servers over gloo. Only the servers are fake."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 
 
 class Trainer(RemoteWeightSource):
-    """What the first rank does, in this process."""
+    """The first rank's weight source, in this process."""
 
     process_handle = "rank 0"
 
@@ -64,7 +64,7 @@ class Trainer(RemoteWeightSource):
 
 
 class Running(BroadcastServerPool):
-    """Servers that run already."""
+    """Pool of servers that are already running."""
 
     def __init__(
         self, urls: Sequence[str], settings: VllmServerSettings, resources: RunResources
@@ -89,7 +89,7 @@ class Running(BroadcastServerPool):
 
 
 class Scene:
-    """A model in training, and an engine over fake servers with other weights."""
+    """Model in training, and an engine over fake servers with other weights."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.rig = VllmRig(folder, stack)
@@ -114,16 +114,16 @@ class Scene:
                 parameter.mul_(0.9)
 
     async def sample(self) -> None:
-        """On all servers, from the weights in training."""
+        """Sample on all servers and compare with the weights in training."""
         expected = await self.plain()
-        asked = [self.engine.generate(PROMPT, SamplingParams(6, 0.0), f"s{i}") for i in range(8)]
-        for done in await asyncio.gather(*asked):
+        calls = [self.engine.generate(PROMPT, SamplingParams(6, 0.0), f"s{i}") for i in range(8)]
+        for done in await asyncio.gather(*calls):
             assert done.ids == expected
             assert {version for version, _ in done.versions} == {self.engine.version}
 
     async def plain(self) -> list[int]:
-        here = LocalEngine(self.model, TOKENIZER, max_num_seqs=8)
-        return (await here.generate(PROMPT, SamplingParams(6, 0.0), "s")).ids
+        engine = LocalEngine(self.model, TOKENIZER, max_num_seqs=8)
+        return (await engine.generate(PROMPT, SamplingParams(6, 0.0), "s")).ids
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A whole run with trainers and engines in processes of Ray's, beside one in a single process."""
+"""Equality of a run with trainers and engines in Ray processes and a run in a single process."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A group of engines with modelled durations, in virtual time: real code routes, nothing waits."""
+"""A group of engines with modelled durations, in virtual time and with real routing."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ def modelled_engines(count: int, **how: float) -> list[ModelledEngine]:
 async def steps(
     rig: EngineGroupRig, count: int, groups: int
 ) -> tuple[float, list[list[Completion]]]:
-    """Seconds of so many steps that publish before each, and what was sampled."""
+    """Run steps that start with a publication, and return their seconds and completions."""
     clock = asyncio.get_running_loop().time
     await rig.group.update_weights(0)
     began, done = clock(), []
@@ -73,13 +73,13 @@ def test_a_large_group_is_cut_before_the_others_are_idle() -> None:
 
 @pytest.mark.parametrize("groups", [8, 32])
 def test_a_straggler_costs_less_than_a_fifth(groups: int) -> None:
-    """Of eight engines one is five times slower. What it does less is a tenth of everything."""
+    """One of eight engines is five times slower, which lowers the total capacity by a tenth."""
     even, _ = virtually(steps(EngineGroupRig(*modelled_engines(8)), 6, groups))
     straggling = [ModelledEngine(0, slow=5.0), *modelled_engines(8)[1:]]
     rig = EngineGroupRig(*straggling)
     uneven, _ = virtually(steps(rig, 6, groups))
     assert uneven < even / 0.8
-    assert rig.engines[0].sampled > 0  # it is not given up
+    assert rig.engines[0].sampled > 0  # it is still in use
 
 
 def test_an_engine_that_was_slow_gets_a_turn_again_some_time() -> None:
@@ -162,7 +162,7 @@ def test_sessions_continue_while_the_weights_are_brought_together() -> None:
         await rig.group.update_weights(1)
         rig.gathering = 1000.0
         publishing = asyncio.create_task(rig.group.update_weights(2))
-        rig.engines[0].die()  # it comes back, and waits for the same weights
+        rig.engines[0].die()  # it restarts, and waits for the same weights
         done = await run_rollout(rig.group, "a", [1])
         before = rig.loads
         assert not publishing.done()

@@ -1,4 +1,4 @@
-"""Engines in processes of Ray's: the same samples as in this process, also when one is killed."""
+"""Engines in Ray processes: the same samples as in this process, even if one is killed."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from fieldcraft.types import UserError
 
 
 class Scene:
-    """A model in training, its engines, and their log messages."""
+    """Model in training, its engines, and their log messages."""
 
     def __init__(self, engines: EnginePool, folder: Path) -> None:
         self.messages: list[Any] = []
@@ -34,7 +34,7 @@ class Scene:
     def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
         async def run_and_close() -> Any:
             try:
-                async with asyncio.timeout(300):  # a mistake must not hang
+                async with asyncio.timeout(300):  # a defect must not hang
                     return await work()
             finally:
                 await self.group.close()
@@ -43,12 +43,12 @@ class Scene:
 
 
 async def turns(engine: PolicyEngine, count: int, tokens: int = 24) -> list[Completion]:
-    """Turns of sessions that begin differently."""
-    asked = [
+    """Sample turns of sessions with different prompts."""
+    calls = [
         engine.generate([*PROMPT, 5 + i], SamplingParams(tokens, seed=i), f"s{i}")
         for i in range(count)
     ]
-    return await asyncio.gather(*asked)
+    return await asyncio.gather(*calls)
 
 
 def change(model: Any) -> None:
@@ -67,17 +67,17 @@ def alike(found: list[Completion], expected: list[Completion]) -> None:
 @pytest.mark.long
 def test_they_sample_what_one_engine_here_samples(engines: EnginePool, tmp_path: Path) -> None:
     scene = Scene(engines, tmp_path)
-    here = LocalEngine(scene.model, TOKENIZER, max_num_seqs=32)
+    local = LocalEngine(scene.model, TOKENIZER, max_num_seqs=32)
 
     async def work() -> None:
         await scene.group.update_weights(1)
-        await here.update_weights(1)
-        alike(await turns(scene.group, 8), await turns(here, 8))
+        await local.update_weights(1)
+        alike(await turns(scene.group, 8), await turns(local, 8))
         await scene.group.sleep()
         change(scene.model)
         await scene.group.update_weights(2)
-        await here.update_weights(2)
-        alike(await turns(scene.group, 8), await turns(here, 8))
+        await local.update_weights(2)
+        alike(await turns(scene.group, 8), await turns(local, 8))
 
     scene.run(work)
     parameters = sum(p.numel() for p in scene.model.parameters())
@@ -90,21 +90,21 @@ def test_turns_under_way_go_on_with_the_new_weights(engines: EnginePool, tmp_pat
     scene = Scene(engines, tmp_path)
 
     async def work() -> None:
-        """New weights are published beside turns until some reach an engine in the midst of one."""
+        """Publish new weights during turns until some reach an engine in the middle of one."""
         await scene.group.update_weights(1)
         await scene.group.snapshot_weights()
         version, crossed = 1, False
         while not crossed:
-            asked = asyncio.create_task(turns(scene.group, 4, tokens=200))
-            await asyncio.sleep(0)  # they are asked
+            pending = asyncio.create_task(turns(scene.group, 4, tokens=200))
+            await asyncio.sleep(0)  # the requests are sent
             change(scene.model)
             version += 1
             await scene.group.update_weights(version)
-            for one in await asked:
-                held = [version for version, _ in one.versions]
-                assert held in ([version - 1], [version], [version - 1, version])
+            for one in await pending:
+                versions = [version for version, _ in one.versions]
+                assert versions in ([version - 1], [version], [version - 1, version])
                 assert sum(count for _, count in one.versions) == len(one.ids)
-                crossed = crossed or len(held) == 2
+                crossed = crossed or len(versions) == 2
 
     scene.run(work)
 
@@ -115,27 +115,27 @@ def test_an_engine_may_be_killed_at_any_moment(
     engines: EnginePool, tmp_path: Path, seed: int
 ) -> None:
     scene = Scene(engines, tmp_path)
-    here = LocalEngine(scene.model, TOKENIZER, max_num_seqs=32)
+    local = LocalEngine(scene.model, TOKENIZER, max_num_seqs=32)
     moment = random.Random(seed)
 
     async def work() -> None:
         await scene.group.update_weights(1)
         process = await scene.engines.actors[moment.randrange(2)].get_process_id.remote()
-        asked = asyncio.create_task(turns(scene.group, 12, tokens=200))
+        pending = asyncio.create_task(turns(scene.group, 12, tokens=200))
         await asyncio.sleep(moment.uniform(0, 1))
         os.kill(process, signal.SIGKILL)
-        found = await asked
-        while not scene.group.engine_restarts:  # all turns had ended, or were the other engine's
+        found = await pending
+        while not scene.group.engine_restarts:  # all turns had ended, or were on the other engine
             found = await turns(scene.group, 12, tokens=200)
-        # It comes back, and holds the weights of then.
+        # The restarted engine has the current weights.
         change(scene.model)
         await scene.group.update_weights(2)
         while len(scene.group.live_engines) < 2:
             await turns(scene.group, 2)
             await asyncio.sleep(0.2)
-        await here.update_weights(1)
+        await local.update_weights(1)
         change_back(scene.model)
-        alike(found, await turns(here, 12, tokens=200))
+        alike(found, await turns(local, 12, tokens=200))
 
     scene.run(work)
     assert scene.group.engine_restarts == 1
@@ -146,18 +146,18 @@ def test_an_engine_may_be_killed_at_any_moment(
 def test_an_engine_that_hangs_is_ended(
     engines: EnginePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It hangs before it is asked, and the other one may be as slow as it likes."""
+    """It hangs before its first request, and the other engine may take any time."""
     monkeypatch.setattr(engines._monitored_actors[1], "heartbeat_timeout_seconds", 2.0)
     scene = Scene(engines, tmp_path)
-    here = LocalEngine(scene.model, TOKENIZER, max_num_seqs=32)
+    local = LocalEngine(scene.model, TOKENIZER, max_num_seqs=32)
 
     async def work() -> None:
         await scene.group.update_weights(1)
         process = await scene.engines.actors[1].get_process_id.remote()
         os.kill(process, signal.SIGSTOP)
         found = await turns(scene.group, 12, tokens=200)
-        await here.update_weights(1)
-        alike(found, await turns(here, 12, tokens=200))
+        await local.update_weights(1)
+        alike(found, await turns(local, 12, tokens=200))
 
     scene.run(work)
     assert "crashed (no heartbeat for 2 s)" in scene.messages[0].text
@@ -186,7 +186,7 @@ def test_a_caller_that_gives_up_frees_the_session(engines: EnginePool, tmp_path:
 
     async def work() -> Completion:
         given_up, wait = False, 0.1
-        while not given_up:  # or the turn had ended
+        while not given_up:  # repeated if the turn had already ended
             first = asyncio.create_task(
                 scene.group.generate(PROMPT, SamplingParams(400, seed=1), "s")
             )

@@ -1,5 +1,8 @@
-"""Runs of which something is killed, at moments that a seed draws. They come to their end, with the
-numbers of a run in one process: each step is done once, and so each datum is seen once."""
+"""Runs in which a process is killed at seeded random moments.
+
+They finish with the numbers of a run in one process. Each step is done once, and so each sample is
+used once.
+"""
 
 import os
 import random
@@ -25,14 +28,14 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run_and_stop(recipe: Path) -> Path:
-    """A run in one process that nobody kills."""
+    """Run in one process without interruption."""
     run = Running(recipe, recipe.parent / "whole")
     assert run.end() == 0, run.text
     return run.out
 
 
 def wait_for_a_moment(run: Running, stage: str, moment: random.Random) -> None:
-    """Some time after some step, and before the last one."""
+    """Wait until some time after a step and before the last one."""
     run.until_step(stage, moment.randint(1, 2))
     time.sleep(moment.uniform(0, 1))
 
@@ -57,12 +60,12 @@ def test_a_process_may_be_killed(
     os.kill(victim, signal.SIGKILL)
     assert run.end() == 0, run.text
     alike(run.out, run_and_stop)
-    told = {
+    messages = {
         "EngineActor": "is restarted, and its requests are retried",
         "TrainerActor": "a trainer process crashed; restarting all ranks",
         "ServiceActor": "crashed; it is restarted, and its calls are retried",
     }
-    assert told[kind] in " ".join(run.output.read_text().split())  # lines are wrapped
+    assert messages[kind] in " ".join(run.output.read_text().split())  # lines are wrapped
 
 
 def test_a_sandbox_worker_may_be_killed(tmp_path: Path) -> None:
@@ -101,7 +104,7 @@ def test_the_driver_may_be_killed(
 
 
 def until_gone(processes: list[int]) -> None:
-    """Nothing is left of a run that has ended."""
+    """Wait until all processes of an ended run are gone."""
     for _ in range(600):
         if not any(map(title, processes)):
             return

@@ -1,4 +1,4 @@
-"""Several nodes of Ray on this machine, one of which is not as it should be."""
+"""Several Ray nodes on this machine, one of which is misconfigured."""
 
 import os
 import secrets
@@ -20,7 +20,7 @@ SECONDS = 300
 
 
 class RayNodes:
-    """Nodes that know each other by a token."""
+    """Nodes that authenticate each other by a token."""
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         self.stack = stack
@@ -39,12 +39,12 @@ class RayNodes:
         self.node("--head", f"--port={port}", "--include-dashboard=false", "--num-cpus=1")
 
     def worker(self, *around: str, **variables: str) -> None:
-        """A node with three cores; `around` is a command that it runs inside of."""
+        """Start a node with three cores inside the command `around`."""
         options = (f"--address={self.address}", "--num-cpus=3")
         self.node(*options, around=around, **variables)
 
     def node(self, *options: str, around: tuple[str, ...] = (), **variables: str) -> None:
-        """Ended with the test."""
+        """Start a node that ends with the test."""
         command = [*around, *RAY, "start", "--block", "--node-ip-address=127.0.0.1", *options]
         log = (self.folder / "nodes.log").open("ab")
         environment = {**self.variables, **variables}
@@ -54,7 +54,7 @@ class RayNodes:
         self.stack.callback(log.close)
 
     def until_there(self, nodes: int) -> None:
-        """Wait for so many nodes."""
+        """Wait for a number of nodes."""
         look = [*RAY, "status", f"--address={self.address}"]
         for _ in range(60):
             found = subprocess.run(look, env=self.variables, capture_output=True, text=True)
@@ -79,7 +79,7 @@ def ray_nodes(tmp_path: Path) -> Iterator[RayNodes]:
 
 @contextmanager
 def without(folder: Path) -> Iterator[tuple[str, ...]]:
-    """A command inside which a folder is another one than outside."""
+    """Yield a command in which an empty file system hides the folder."""
     hide = f'mount -t tmpfs none {folder} && exec "$0" "$@"'
     around = ("unshare", "--mount", "--map-root-user", "bash", "-c", hide)
     if not shutil.which("unshare") or subprocess.run([*around, "true"]).returncode:

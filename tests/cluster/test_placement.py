@@ -1,4 +1,4 @@
-"""What goes where is a pure function, so it is tested without Ray."""
+"""Placement of processes, a pure function that is tested without Ray."""
 
 from itertools import pairwise
 
@@ -67,11 +67,11 @@ def test_no_device_is_given_twice(
         return
     assert len(places) == trainers + engines
     for node, has in enumerate(nodes):
-        here = sorted(
+        ranges = sorted(
             (p.first_device, p.first_device + p.num_devices) for p in places if p.node == node
         )
-        assert all(end <= begin for (_, end), (begin, _) in pairwise(here))
-        assert all(end <= has for _, end in here)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(ranges))
+        assert all(end <= has for _, end in ranges)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Trainers in processes of Ray's: steps like those of one process, weights that reach engines."""
+"""Trainers in Ray processes: the same steps as in one process, and publication to engines."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ OPTIM = Optim(lr=1e-2)
 
 
 class Scene:
-    """A policy on two ranks."""
+    """Policy on two ranks."""
 
     def __init__(self, ranks: RayTrainerGroup, ray: Any, folder: Path) -> None:
         self.ray = ray
@@ -53,13 +53,13 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def ranks(ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayTrainerGroup]:
-    """Two processes, which the tests share."""
+    """Start two processes that the tests share."""
     with open_cluster(
         ClusterConfig(trainers=2), "cpu", tmp_path_factory.mktemp("ranks")
     ) as session:
-        made = RayTrainerGroup(session)
-        yield made
-        asyncio.run(made.close())
+        group = RayTrainerGroup(session)
+        yield group
+        asyncio.run(group.close())
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def scene(ranks: RayTrainerGroup, ray: Any, tmp_path: Path) -> Scene:
 
 
 def units(seed: int) -> list[SampleUnit]:
-    """Eight texts of different lengths."""
+    """Return eight texts of different lengths."""
     drawn = np.random.default_rng(seed)
     return [(text(drawn.integers(3, 400, drawn.integers(4, 40))),) for _ in range(8)]
 
@@ -84,10 +84,10 @@ def text(ids: np.ndarray) -> Sample:
 def test_two_ranks_train_as_one_process_does_and_engines_get_their_weights(
     scene: Scene, engines: EnginePool
 ) -> None:
-    here = Trainer(load_model(scene.folder, torch.device("cpu")), OPTIM, 9)
+    local = Trainer(load_model(scene.folder, torch.device("cpu")), OPTIM, 9)
     for step in range(3):
         row = scene.trainer.step(units(step), CrossEntropyLoss(), 100.0)
-        expected = here.step(units(step), CrossEntropyLoss(), 100.0)
+        expected = local.step(units(step), CrossEntropyLoss(), 100.0)
         assert row["loss"] == pytest.approx(expected["loss"], abs=1e-5)
     model = make_empty_model(scene.folder)
     source = ShardedWeights(scene.ranks, scene.trainer, model.config)
@@ -97,7 +97,7 @@ def test_two_ranks_train_as_one_process_does_and_engines_get_their_weights(
         try:
             await group.update_weights(3)
             found = await group.generate(PROMPT, SamplingParams(20, seed=1), "s")
-            engine = LocalEngine(here.model, TOKENIZER, max_num_seqs=8)
+            engine = LocalEngine(local.model, TOKENIZER, max_num_seqs=8)
             assert found.ids == (await engine.generate(PROMPT, SamplingParams(20, seed=1), "s")).ids
         finally:
             await group.close()
@@ -106,7 +106,7 @@ def test_two_ranks_train_as_one_process_does_and_engines_get_their_weights(
 
 
 def train_on(trainer: ShardedTrainer) -> None:
-    """Until it fails."""
+    """Train until a step fails."""
     for step in count(3):
         trainer.step(units(step), CrossEntropyLoss(), 100.0)
 
@@ -144,10 +144,10 @@ def test_a_rank_that_hangs_is_ended(
         )
         monkeypatch.setattr(scene.ranks, "_session", impatient)
         scene.trainer.step(units(0), CrossEntropyLoss(), 100.0)
-        asked = (
+        process = (
             scene.ranks._actors[1].get_process_id.options(concurrency_group=HEALTH_GROUP).remote()
         )
-        os.kill(ray.get(asked), signal.SIGSTOP)
+        os.kill(ray.get(process), signal.SIGSTOP)
         with pytest.raises(TrainersLostError, match="no heartbeat for 2 s"):
             train_on(scene.trainer)
         asyncio.run(scene.ranks.close())
@@ -156,4 +156,4 @@ def test_a_rank_that_hangs_is_ended(
 def test_what_ranks_refuse_is_a_sentence(scene: Scene, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a checkpoint"):
         ShardedTrainer(scene.ranks, PolicySpec(folder=tmp_path / "x", optim=OPTIM, steps=9))
-    scene.trainer.step(units(0), CrossEntropyLoss(), 100.0)  # they can go on
+    scene.trainer.step(units(0), CrossEntropyLoss(), 100.0)  # the ranks still work

@@ -1,4 +1,4 @@
-"""Search servers and sandbox workers of a cluster, which are killed while they are asked."""
+"""Search servers and sandbox workers of a cluster that are killed during requests."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def run(services: ServicePool, work: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def wait_for_message(messages: list[Any]) -> None:
-    """Ray tells a death when the server may already answer again."""
+    """Wait for Ray's report of a crash, which may come after the server answers again."""
     while not messages:
         await asyncio.sleep(0.05)
 
@@ -65,18 +65,18 @@ def test_a_search_server_may_be_killed(session: ClusterSession, tmp_path: Path) 
     async def work() -> None:
         tools = [RemoteSearchTool(url, 1, retries=0) for url in services.urls]
         search = FailoverTool(tools, 200.0)
-        here = SearchTool(SearchIndex.load(tmp_path / "index"), 1)
-        expected = {name: await here(query=name) for name in names}
+        local = SearchTool(SearchIndex.load(tmp_path / "index"), 1)
+        expected = {name: await local(query=name) for name in names}
         await kill_one(services, random.Random(1).randrange(2))
         for _ in range(3):
             found = await asyncio.gather(*(search(query=name) for name in names))
             assert found == list(expected.values())
-        for tool in tools:  # it has its address again
+        for tool in tools:  # the server has its address again
             await FailoverTool([tool], 200.0)(query="Arden")
         await wait_for_message(messages)
 
     run(services, work)
-    assert [one.text.partition(" crashed")[0] for one in messages] == ["search server 0"]
+    assert [message.text.partition(" crashed")[0] for message in messages] == ["search server 0"]
 
 
 @pytest.mark.long
@@ -94,7 +94,7 @@ def test_a_sandbox_worker_may_be_killed(session: ClusterSession, tmp_path: Path)
         return [first, second]
 
     assert [text.strip() for text in run(services, work)] == ["42", "48"]
-    assert [one.text.partition(" crashed")[0] for one in messages] == ["sandbox server 0"]
+    assert [message.text.partition(" crashed")[0] for message in messages] == ["sandbox server 0"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Before a run begins: what a cluster lacks is one sentence."""
+"""Checks before a run: each missing resource of a cluster is reported in one sentence."""
 
 import socket
 from pathlib import Path
@@ -14,7 +14,7 @@ from fieldcraft.types import UserError
 
 
 def refused(cluster: ClusterConfig, folder: Path, device: str = "cpu") -> str:
-    """The sentence."""
+    """Return the error message."""
     with pytest.raises(UserError) as caught, open_cluster(cluster, device, folder):
         pass
     assert list(folder.iterdir()) == []
@@ -45,7 +45,7 @@ def test_devices_that_another_run_has(
     with open_cluster(ClusterConfig(trainers=5), "cpu", first), monkeypatch.context() as impatient:
         impatient.setattr(session, "RESERVE_TIMEOUT_SECONDS", 1)
         assert "another run may hold them" in refused(ClusterConfig(engines=5), second)
-    with open_cluster(ClusterConfig(engines=5), "cpu", second) as found:  # they are free again
+    with open_cluster(ClusterConfig(engines=5), "cpu", second) as found:  # all are free again
         assert [place.index for place in found.select_placements("engine")] == [0, 1, 2, 3, 4]
 
 
@@ -54,21 +54,21 @@ def test_a_port_in_use(ray: Any, tmp_path: Path) -> None:
         port = server.getsockname()[1]
         sentence = refused(ClusterConfig(trainers=1, rendezvous_port=port), tmp_path)
         with open_cluster(ClusterConfig(engines=1, rendezvous_port=port), "cpu", tmp_path):
-            pass  # nobody listens there without trainers
+            pass  # without trainers no process listens on it
     assert f"cluster.rendezvous_port={port} is in use on the node" in sentence
     with open_cluster(ClusterConfig(trainers=1, rendezvous_port=port), "cpu", tmp_path) as found:
         assert found.summary == f"device cpu: 1 trainers on {found.nodes[0].address}"
 
 
 def test_other_versions() -> None:
-    here = {"Python": "3.12.1", "torch": "2.13.0", "fieldcraft": "0.1.0"}
-    require_same_versions(here, dict(here), "10.0.0.2")
+    versions = {"Python": "3.12.1", "torch": "2.13.0", "fieldcraft": "0.1.0"}
+    require_same_versions(versions, dict(versions), "10.0.0.2")
     with pytest.raises(UserError, match=r"2 has torch 2\.12\.0 and this machine has 2\.13"):
-        require_same_versions(here, {**here, "torch": "2.12.0"}, "10.0.0.2")
+        require_same_versions(versions, {**versions, "torch": "2.12.0"}, "10.0.0.2")
 
 
 def test_colocated_engines_take_no_devices_of_their_own(ray: Any, tmp_path: Path) -> None:
-    class Named:  # travels as code, as all of a test file would not
+    class Named:  # pickled by value, unlike a class of the module
         def name(self) -> str:
             return "engine"
 

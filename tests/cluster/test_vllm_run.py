@@ -1,5 +1,7 @@
-"""Whole runs with trainers and servers of the real vLLM, where FIELDCRAFT_VLLM_PYTHON names the
-interpreter of an environment that has it. A CPU is enough."""
+"""Whole runs with trainers and servers of the real vLLM. A CPU is enough.
+
+FIELDCRAFT_VLLM_PYTHON names the interpreter of an environment that has vLLM.
+"""
 
 import json
 import os
@@ -16,7 +18,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not PYTHON, reason="FIELDCRAFT_VLLM_PYTHON names no Python with vLLM"),
 ]
-# Heads of 32, the smallest that vLLM has for a CPU.
+# The width gives heads of 32, the smallest size that vLLM supports on a CPU.
 MANY = ("cluster={trainers: 2, engines: 2}", "engine=vllm", "tiny_model.width=64")
 
 
@@ -28,13 +30,13 @@ def start(tmp_path: Path) -> Running:
 
 
 def servers() -> list[int]:
-    """Processes of vLLM's servers on this machine."""
+    """Return the process ids of the vLLM servers on this machine."""
     found = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [one for one in found if "fieldcraft_server.py" in title(one)]
+    return [pid for pid in found if "fieldcraft_server.py" in title(pid)]
 
 
 def check_steps(run: Running) -> None:
-    """Each was done once, with weights that all servers had."""
+    """Check that each step was done once, with weights that all servers had."""
     for stage, steps in STEPS.items():
         assert [row["step"] for row in rows(run.out, stage)] == [*range(steps)]
     for row in rows(run.out, "rl"):
@@ -58,7 +60,7 @@ def test_a_server_may_be_killed(tmp_path: Path) -> None:
     before = set(servers())
     run = start(tmp_path)
     run.until_step("rl", 2)
-    mine = [one for one in servers() if one not in before]
+    mine = [pid for pid in servers() if pid not in before]
     os.kill(random.Random(0).choice(mine), signal.SIGKILL)
     assert run.end() == 0, run.text
     check_steps(run)

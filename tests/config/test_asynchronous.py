@@ -75,8 +75,8 @@ def test_mistakes_are_sentences(override: str, sentence: str) -> None:
 
 
 def test_memory_holds_training_and_rollouts_at_once() -> None:
-    """In turns a stage needs the larger of the two; here both, and a copy of the weights. Three
-    times as many rollouts are under way, as far as there are rows."""
+    """A synchronous stage needs the larger of the two; here both count, and a copy of the weights.
+    Three times as many rollouts are in progress, as far as there are rows."""
     config = Qwen2Config(
         hidden_size=64, num_attention_heads=2, num_key_value_heads=2, num_hidden_layers=2
     )
@@ -92,9 +92,9 @@ def test_memory_holds_training_and_rollouts_at_once() -> None:
         )
         return estimate_stage_memory(setup, recipe.stages["rl2"])
 
-    group = ["stages.rl2.group_size=2000"]  # so many that the caches are the larger part
+    group = ["stages.rl2.group_size=2000"]  # large enough that the caches dominate
     tokens = -(-600 // 32) * 32
     caches = 12 * 2000 * tokens * 2 * 2 * 64 * 4
-    assert peak() == peak("stages.rl2.group_size=1")  # of small groups training is
+    assert peak() == peak("stages.rl2.group_size=1")  # in small groups training dominates
     training = peak() - (peak(*group) - caches)
     assert peak(*group, f"{KEY}=2") == peak(*group) + 2 * caches + training + 4 * 10**6

@@ -13,7 +13,7 @@ from fieldcraft.types import UserError
     [
         (
             "name: x\nstages:\n  a: {type: sft}\n  a: {type: rl}\n",
-            "the key 'a' comes twice, line 4",
+            "the key 'a' is repeated, line 4",
         ),
         (f"name: {'[' * 3000}{']' * 3000}", "is nested too deeply"),
         ("name: x\nrows: &all {b: *all}", "x.yaml is nested too deeply"),

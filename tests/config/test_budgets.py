@@ -1,4 +1,4 @@
-"""Budgets that differ from the recipe's: what they may change, and where they hold."""
+"""Budgets that differ from the recipe's: permitted changes, and the places that they affect."""
 
 from pathlib import Path
 
@@ -103,7 +103,7 @@ def test_a_stage_may_have_one_budget_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("budget", "parts"),
     [
-        ("{until: 3, max_calls: 2}", ["rl2.budget", "lasts to its end, so remove its `until`"]),
+        ("{until: 3, max_calls: 2}", ["rl2.budget", "lasts to its end: remove its `until`"]),
         ("[{max_calls: 2}, {}]", ["rl2.budget", "needs `until`, a number of steps"]),
         ("[{until: 3}, {until: 3}, {}]", ["rl2.budget", "raise its until"]),
         (
@@ -154,7 +154,7 @@ def test_the_smoothing_of_calls_is_that_of_the_largest_limit() -> None:
     assert vars(smoothed)["smoothing"] == 9
 
 
-# -- where there is nothing to force --------------------------------------------------------------
+# -- without a tool to force ----------------------------------------------------------------------
 
 
 def test_only_evaluations_may_make_the_policy_answer() -> None:

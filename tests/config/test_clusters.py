@@ -1,4 +1,4 @@
-"""The section cluster of a recipe, and recipes that are like another one but for it."""
+"""The section cluster of a recipe, and recipes that differ from another one only in it."""
 
 import shlex
 from pathlib import Path
@@ -22,7 +22,7 @@ def refused(recipe: str, *overrides: str) -> str:
     return str(caught.value)
 
 
-# -- processes that nothing would use, or that lack others --------------------------------------
+# -- unused processes, and processes that lack others -------------------------------------------
 
 
 def test_a_cluster_of_everything_is_fine() -> None:
@@ -59,7 +59,7 @@ def test_services_need_a_tool_that_asks_them() -> None:
     assert load_recipe("code-mini", ["cluster.sandbox_workers=2"]).cluster.needs_ray
 
 
-# -- recipes like others ------------------------------------------------------------------------
+# -- recipes that resemble others ---------------------------------------------------------------
 
 
 def test_sections_are_merged_and_all_else_replaced() -> None:
@@ -94,7 +94,7 @@ def test_a_variant_differs_in_its_processes_alone(name: str) -> None:
     assert one.model_dump(exclude=processes) == many.model_dump(exclude=processes)
     assert list(one.stages) == list(many.stages)
     for stage, other in zip(one.stages.values(), many.stages.values(), strict=True):
-        # a micro-batch is as long: ranks of one context share it
+        # a micro-batch has the same length: ranks of one context share it
         tokens = stage.optim.micro_batch_tokens // many.cluster.context_parallel
         plain = {"optimizer_state": "float32", "micro_batch_tokens": tokens}
         assert stage.optim.model_copy(update=plain) == other.optim
@@ -105,7 +105,7 @@ def test_a_variant_differs_in_its_processes_alone(name: str) -> None:
             assert other.asynchronous.max_staleness == 1
 
 
-# -- files for others to start runs with --------------------------------------------------------
+# -- files with which other tools start runs ----------------------------------------------------
 
 
 def test_the_manifest_starts_a_run_on_as_many_gpus_as_it_asks_for() -> None:

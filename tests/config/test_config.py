@@ -1,4 +1,4 @@
-"""Recipes: what parses, what overrides do, and what a mistake is answered with."""
+"""Recipes: accepted contents, overrides, and messages about errors."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ from fieldcraft.recipes.loading import RESERVED_STAGE_NAMES, load_recipe, parse_
 from fieldcraft.types import UserError
 from shipped_recipes import stand_ins
 
-MOST_OPTIONS = 254  # a new one is a decision
+MOST_OPTIONS = 254  # adding one requires a decision
 RECIPE: dict[str, Any] = {
     "name": "small",
     "world": {"name": "atlas"},
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> str:
 
 
 def complaint(path: str, *overrides: str) -> str:
-    """The one sentence that answers a mistake."""
+    """Return the only sentence that reports an error."""
     with pytest.raises(UserError) as caught:
         load_recipe(path, list(overrides))
     sentence = str(caught.value)
@@ -50,7 +50,7 @@ def complaint(path: str, *overrides: str) -> str:
     return sentence
 
 
-# -- what parses --------------------------------------------------------------------------------
+# -- accepted recipes ---------------------------------------------------------------------------
 
 
 def test_every_shipped_recipe_parses() -> None:
@@ -69,8 +69,8 @@ def test_what_is_written_down_parses_to_the_same(path: str) -> None:
 
 
 def test_the_number_of_options_stays_small() -> None:
-    """Each kind of section and each world is counted once, and so are the keys of sampling, which
-    several sections have."""
+    """Each kind of section and each world is counted once, and so are the sampling keys that
+    several sections share."""
 
     def keys(section: type[BaseModel]) -> set[tuple[str, str]]:
         shared = SamplingConfig.model_fields if issubclass(section, SamplingConfig) else ()
@@ -123,7 +123,7 @@ def test_overrides_reach_every_depth_as_yaml_values(path: str) -> None:
     assert (sft.train_on, sft.evaluate) == (("policy", "tool"), False)
     assert (rl.sampler_is_cap, rl.rewards) == (2.5, {"f1": 0.5, "format": 1.0})
     assert (recipe.search.url, recipe.instruction) == (None, None)
-    assert rl.optim.lr == 0.001  # what is not named stays
+    assert rl.optim.lr == 0.001  # unnamed keys are unchanged
 
 
 def test_the_last_override_wins_and_sections_may_be_new(path: str) -> None:
@@ -155,7 +155,7 @@ def test_an_algorithm_is_a_set_of_keys_that_the_recipe_may_override(path: str, n
     assert isinstance(rl, Rl)
     keys = resolve(ComponentKind.ALGORITHM, name)
     assert {key: getattr(rl, key) for key in keys} == keys
-    # what is written into the run's folder says all of it, and means the same
+    # the recipe in the run's folder is complete, and has the same meaning
     assert parse_recipe(dump_recipe(named)) == named
     mine = load_recipe(path, [f"stages.rl1.algorithm={name}", "stages.rl1.baseline=none"])
     changed = mine.stages["rl1"]
@@ -163,7 +163,7 @@ def test_an_algorithm_is_a_set_of_keys_that_the_recipe_may_override(path: str, n
     assert changed == rl.model_copy(update={"baseline": "none"})
 
 
-# -- mistakes -----------------------------------------------------------------------------------
+# -- user errors --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
         ("stages.rl1.rewards={otc-gpo: 1}", ["reward 'otc-gpo'", "did you mean 'otc-grpo'"]),
         ("stages.rl1.rewards={em: x}", ["'stages.rl1.rewards.em'"]),
         ("verdict_reward=emm", ["reward 'emm'", "did you mean 'em'"]),
-        ("verdict_reward=zzz", ["reward 'zzz'", "or your own as module:Name"]),
+        ("verdict_reward=zzz", ["reward 'zzz'", "or your own module:Name"]),
         ("zzz=1", ["unknown key 'zzz'; use one of name,"]),
         ("evaluation.workflows=[ragg]", ["workflow 'ragg'", "did you mean 'rag'"]),
         ("dialect=autokoa", ["dialect 'autokoa'", "did you mean 'autocoa'"]),
@@ -219,11 +219,11 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
             "stages.sft1.optim.warmup_steps=1.5",
             ["'stages.sft1.optim.warmup_steps'", "a share", "not 1.5"],
         ),
-        ("stages.rl1.overlong_buffer=9", ["'stages.rl1'", "belong to overlong_penalty"]),
+        ("stages.rl1.overlong_buffer=9", ["'stages.rl1'", "need an overlong_penalty"]),
         ("stages.rl1.llds_coef=0.2", ["'stages.rl1'", "llds_coef acts", "raise minibatches"]),
         (
             "stages.rl1={type: rl, steps: 1, optim: {lr: 1}, clip_mode: cispo, dual_clip: 3}",
-            ["'stages.rl1'", "dual_clip belongs to clip_mode: ppo"],
+            ["'stages.rl1'", "dual_clip applies to clip_mode: ppo only"],
         ),
         (
             "stages.rl1={type: rl, steps: 1, optim: {lr: 1}, baseline: critic}",
@@ -234,8 +234,8 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
             "stages.rl1.simulator=frozen",
             ["'stages.rl1'", "has no effect with observations: real", "use simulated"],
         ),
-        ("stages.rl1.simulated_share=0.5", ["'stages.rl1'", "belongs to observations: mixed"]),
-        ("stages.rl1.simulator_stage=sft1", ["'stages.rl1'", "belongs to simulator: frozen"]),
+        ("stages.rl1.simulated_share=0.5", ["'stages.rl1'", "applies to observations: mixed only"]),
+        ("stages.rl1.simulator_stage=sft1", ["'stages.rl1'", "applies to simulator: frozen only"]),
         ("stages.rl1.endpoint={url: u, model: m}", ["'stages.rl1'", "need each other"]),
         ("stages=3", ["'stages'", "a mapping, as in {key: value}"]),
         ("budget=null", ["'budget'", "a mapping, as in {key: value}"]),
@@ -248,7 +248,7 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
         ("tiny_model.heads=3", ["'tiny_model'", "width=64", "twice heads=3"]),
         ("dialect=klingon", ["dialect 'klingon'", "use one of autocoa"]),
         ("zzz=1", ["unknown key 'zzz'; use one of name, seed,"]),
-        ("table_rows={a: 1, a: 2}", ["the key 'a' comes twice, line 1"]),
+        ("table_rows={a: 1, a: 2}", ["the key 'a' is repeated, line 1"]),
         ("table_rows={1: a}", ["the key 1 in 'table_rows' is not a string"]),
         (f"table_rows={'[' * 3000}", ["nested too deeply"]),
         ("budget.max_observation_tokens=8", ["'budget.max_observation_tokens'", "64"]),
@@ -334,7 +334,7 @@ def test_a_recipe_has_a_world_or_questions_of_the_users(tmp_path: Path, path: st
 def test_a_missing_recipe_is_answered_with_the_nearest(tmp_path: Path) -> None:
     assert complaint(str(tmp_path)).startswith(f"{tmp_path} is a folder, not a file")
     assert "no.yaml does not exist" in complaint(str(tmp_path / "no.yaml"))
-    assert complaint("collected").endswith("unseen-search-mini.")  # like none of them
+    assert complaint("collected").endswith("unseen-search-mini.")  # similar to none of them
     assert complaint("autocoa-mni").endswith("did you mean 'autocoa-mini'?")
 
 

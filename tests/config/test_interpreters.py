@@ -1,4 +1,4 @@
-"""Which version of a package another Python has."""
+"""Version of a package in another Python environment."""
 
 import sys
 from pathlib import Path

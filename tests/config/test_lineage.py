@@ -1,4 +1,5 @@
-"""Which models have met a tool: what trained them says so, not what they are called."""
+"""Models that were trained with a tool: decided by the training stages, not by the models'
+names."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_a_model_has_met_what_its_stages_showed(overrides: list[str], expected: 
 
 
 def test_a_first_model_has_met_none() -> None:
-    """It has had no stage; that of a user is the evaluation 'base'."""
+    """It has had no stage; a user's first model is the evaluation 'base'."""
     recipe = load_recipe("smoke", [])
     stages = {"sft2": recipe.stages["sft2"]}
     own = recipe.model_copy(update={"model": Path("model"), "stages": stages})
@@ -56,7 +57,7 @@ def test_a_stage_called_base_is_evaluated_with_what_it_knows(
 
 
 def test_stages_and_evaluations_have_one_order() -> None:
-    """That of the evaluations; a stage without one stands behind those before it."""
+    """The order is the evaluations' order; a stage without one follows the stages before it."""
     assert sort_by_run_order(["a", "b", "c"], ["base", "flow", "b"]) == [
         "base",
         "flow",

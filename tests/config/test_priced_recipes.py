@@ -1,4 +1,4 @@
-"""Keys about costs, and the filter of groups that suits a price on calls."""
+"""Keys about costs, and the group filter for penalised calls."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ def test_with_a_price_on_calls_groups_are_kept_by_reward(reward: str) -> None:
     assert rl(algorithm="dapo", rewards={reward: 1.0}).group_filter == "reward"
     assert rl(algorithm="dapo", rewards={reward: 1.0}, group_filter="none").group_filter == "none"
     assert rl(rewards={reward: 1.0}).group_filter == "none"
-    # one that is only recorded teaches nothing
+    # a reward that is only recorded does not train
     recorded = {"em": 1.0, reward: 0.0}
     assert rl(algorithm="dapo", rewards=recorded).group_filter == "accuracy"
     assert rl(algorithm="dapo", rewards={reward: {"weight": 1.0}}).group_filter == "reward"
@@ -38,7 +38,9 @@ def test_with_a_price_on_calls_a_filter_by_accuracy_is_refused() -> None:
     "keys", [{"otc_smoothing": 2.0}, {"otc_counts": "calls"}, {"priced_rewards": {"em": 1.0}}]
 )
 def test_keys_of_otc_need_it(keys: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(keys))} belongs to otc-grpo and otc-ppo"):
+    with pytest.raises(
+        ValueError, match=f"{next(iter(keys))} applies to otc-grpo and otc-ppo only"
+    ):
         rl(**keys)
     assert rl(rewards={"otc-ppo": 1.0}, **keys)
 
@@ -48,7 +50,7 @@ def test_what_is_priced_are_rewards_with_weights_above_0() -> None:
     assert rl(rewards=priced, priced_rewards={"correct": 1, "format": 0.2}).reward_names == {
         *("otc-grpo", "correct", "format")
     }
-    with pytest.raises(ValueError, match="names 'otc-grpo', which prices them"):
+    with pytest.raises(ValueError, match="contains 'otc-grpo', which prices them"):
         rl(rewards=priced, priced_rewards={"otc-grpo": 1.0})
     with pytest.raises(ValueError, match="greater than 0"):
         rl(rewards=priced, priced_rewards={"em": -1.0})
@@ -64,7 +66,7 @@ def test_costs_are_finite_and_not_below_0() -> None:
     for cost in (-1, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="cost"):
             ToolConfig(name="search", cost=cost)
-    with pytest.raises(ValueError, match="this is one tool"):
+    with pytest.raises(ValueError, match="only an MCP server has costs by tool"):
         ToolConfig(name="search", cost={"search": 1})
 
 
@@ -80,14 +82,14 @@ def test_the_dearest_call_of_a_recipe() -> None:
 
 
 def test_the_recipe_that_shows_it() -> None:
-    """Three stages of reinforcement learning from one model, which differ in what they reward."""
+    """Three stages of reinforcement learning start from one model and differ in their rewards."""
     recipe = load_recipe("otc-cost-mini", [])
     stages = [stage for stage in recipe.stages.values() if isinstance(stage, Rl)]
     assert [stage.start_from for stage in stages] == ["sft"] * 3
-    told = [(stage.rewards, stage.otc_counts) for stage in stages]
+    rewards = [(stage.rewards, stage.otc_counts) for stage in stages]
     assert [stage.otc_smoothing for stage in stages] == [None, 1, 4]
     otc = {"otc-grpo": 1.0}
-    assert told == [({"em": 1.0}, "costs"), (otc, "calls"), (otc, "costs")]
+    assert rewards == [({"em": 1.0}, "costs"), (otc, "calls"), (otc, "costs")]
     same = [s.model_dump(exclude={"rewards", "otc_counts", "otc_smoothing"}) for s in stages]
     assert same[0] == same[1] == same[2]
     assert {tool.name: tool.cost for tool in recipe.tools} == {"web_search": 1, "crawl_page": 4}

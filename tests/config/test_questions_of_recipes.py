@@ -1,4 +1,4 @@
-"""Files beside the questions of a recipe are read, or refused."""
+"""Files next to the questions of a recipe are read or refused."""
 
 from pathlib import Path
 

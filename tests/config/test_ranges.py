@@ -1,4 +1,4 @@
-"""Numbers and names of a recipe that nothing could be made of."""
+"""Numbers and names in a recipe that are out of range."""
 
 import pytest
 

@@ -37,7 +37,7 @@ STAGE_TYPES: dict[str, type[BaseModel]] = {
 }
 FORMER_RECIPE = Path(__file__).with_name("former_recipe.json")
 CURRENT_RECIPE = Path(__file__).with_name("current_recipe.yaml")
-BUDGETS = ("stages.*.budget", "evaluation.budget")  # their keys are those of `budget`
+BUDGETS = ("stages.*.budget", "evaluation.budget")  # their keys are the keys of `budget`
 
 
 def split(path: str) -> tuple[str, str]:
@@ -46,7 +46,7 @@ def split(path: str) -> tuple[str, str]:
 
 
 def fields_at(path: str) -> dict[str, Any]:
-    """Return the keys of a section as the table writes it, and what each may hold."""
+    """Return the keys of a section as the table writes it, with their accepted values."""
     if scoped := re.fullmatch(r"(\w+)\[(\w+)\]", path):
         kind = ComponentKind.TOOL if scoped[1] == "tools" else ComponentKind(scoped[1])
         arguments = inspect.signature(resolve(kind, scoped[2])).parameters
@@ -66,7 +66,7 @@ def fields_of(section: type[BaseModel]) -> dict[str, Any]:
 
 
 def section_in(annotation: Any) -> type[BaseModel]:
-    """Return the section that a key holds, alone, in a list or as one of several choices."""
+    """Return the section in a key: alone, in a list or as one of several alternatives."""
     found = [kind for kind in all_kinds(annotation) if issubclass(kind, BaseModel)]
     assert len(found) == 1
     return found[0]
@@ -80,7 +80,7 @@ def all_kinds(annotation: Any) -> Iterator[type]:
 
 
 def nested(path: str, value: Any) -> dict[str, Any]:
-    """Return the contents of a recipe with a value at a place of the table, in a stage `one`."""
+    """Return the contents of a recipe with a value at a path of the table, in a stage `one`."""
     parent, key = split(path)
     section: Any = {key: value}
     if scoped := re.fullmatch(r"(\w+)\[(\w+)\]", parent):
@@ -92,7 +92,7 @@ def nested(path: str, value: Any) -> dict[str, Any]:
 
 
 def place_of(path: str) -> str:
-    """Return a place of the table as a sentence names it."""
+    """Return a path of the table as a sentence names it."""
     return re.sub(r"\[\w+\]", "", path).replace("*", "one").replace("tools.", "tools.0.")
 
 
@@ -128,7 +128,7 @@ def test_no_place_of_the_table_is_listed_twice() -> None:
     assert len({*RENAMED_KEYS.values()}) == len(RENAMED_KEYS)
 
 
-# -- recipes of users ---------------------------------------------------------------------------
+# -- users' recipes -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("former", RENAMED_KEYS)

@@ -11,7 +11,7 @@ from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import Task, UserError
 
 
-def asked(split: str = "heldout", **meta: str) -> Task:
+def make_task(split: str = "heldout", **meta: str) -> Task:
     return Task("0", "?", (), {"split": split} | meta)
 
 
@@ -20,15 +20,15 @@ def test_the_first_key_that_fits_says_how_many_samples() -> None:
         temperature=0.8, samples={"default": 2, "mixed": 3, "*aime*": 16, "amc23": 8}
     ).samples
     numbers = [
-        (asked(), 2),
-        (asked("mixed"), 3),
-        (asked(data_source="aime24"), 16),
-        (asked(data_source="HuggingFaceH4/AIME_2024"), 16),
-        (asked(data_source="AMC23"), 8),
-        (asked(data_source="amc"), 2),
+        (make_task(), 2),
+        (make_task("mixed"), 3),
+        (make_task(data_source="aime24"), 16),
+        (make_task(data_source="HuggingFaceH4/AIME_2024"), 16),
+        (make_task(data_source="AMC23"), 8),
+        (make_task(data_source="amc"), 2),
     ]
     assert [count_samples(samples, task) for task, _ in numbers] == [n for _, n in numbers]
-    assert count_samples({"aime24": 16}, asked()) == 1
+    assert count_samples({"aime24": 16}, make_task()) == 1
     tasks = [task for task, _ in numbers]
     assert describe_sample_counts(samples, tasks) == [
         "2 with 2 samples", "1 with 3 samples", "1 with 8 samples", "2 with 16 samples",
@@ -46,20 +46,20 @@ def test_one_number_is_that_of_all_questions() -> None:
 @pytest.mark.parametrize(
     ("section", "keys", "sentence"),
     [
-        (EvaluationConfig, {"top_p": 0.9}, "top_p would change nothing about greedy sampling"),
+        (EvaluationConfig, {"top_p": 0.9}, "top_p would have no effect on greedy sampling"),
         (
             EvaluationConfig,
             {"temperature": 0, "top_k": 5, "min_p": 0.1},
-            "top_k and min_p would change",
+            "top_k and min_p would have no effect",
         ),
         (
             EvaluationConfig,
             {"samples": {"aime24": 16}},
-            "greedy samples of a question are all the same",
+            "greedy samples of a question are identical",
         ),
         (EvaluationConfig, {"temperature": 1, "top_p": 0}, "greater than 0"),
         (EvaluationConfig, {"temperature": 1, "min_p": 1}, "less than 1"),
-        (SelectConfig, {"temperature": 0}, "greedy samples of a question are all the same"),
+        (SelectConfig, {"temperature": 0}, "greedy samples of a question are identical"),
         (TeacherConfig, {"sampling": "model"}, "set model to one, without a url"),
         (TeacherConfig, {"sampling": "model", "url": "http://h/v1", "model": "m"}, "without a url"),
         (
@@ -80,7 +80,7 @@ def test_what_is_not_said_is_the_usual() -> None:
     assert EvaluationConfig().is_greedy
     assert not TeacherConfig().is_greedy
     assert not SelectConfig().is_greedy
-    assert not EvaluationConfig(sampling="model", samples=4).is_greedy  # nobody knows yet
+    assert not EvaluationConfig(sampling="model", samples=4).is_greedy  # not known yet
     assert EvaluationConfig(sampling="model", temperature=0).is_greedy
 
 
@@ -116,5 +116,5 @@ def test_the_code_agent_is_evaluated_as_in_the_paper() -> None:
     assert settings.explicit_keys == {"temperature": 0.8, "top_p": 1.0}
     assert (recipe.budget.max_calls, recipe.evaluation_recipe.budget.max_calls) == (8, 12)
     named = ("aime24", "AIME2025", "math-ai/amc23", "math500", "OlympiadBench")
-    counts = [settings.num_samples_for(asked(data_source=name)) for name in named]
+    counts = [settings.num_samples_for(make_task(data_source=name)) for name in named]
     assert counts == [16, 16, 16, 1, 1]

@@ -1,4 +1,4 @@
-"""Tools in a recipe: their settings, their names, and what a mistake is answered with."""
+"""Tools in a recipe: their settings, their names, and messages about errors."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def test_a_tool_may_have_several_names(path: str) -> None:
 
 
 def test_servers_are_tools_without_names_of_their_own(path: str) -> None:
-    """Two of them are two, and what they are called is not known yet."""
+    """Two servers are two tools, and their names are not known yet."""
     given = "tools=[{mcp: python a.py, only: [x]}, {mcp: 'http://h/mcp'}, 'a:b']"
     recipe = load_recipe(path, [given])
     assert [(tool.name, tool.settings) for tool in recipe.tools] == [
@@ -72,7 +72,7 @@ def test_a_place_in_a_list_can_be_set(path: str) -> None:
         ("a:b", {"pages": 4}),
     ]
     for place in ("2", "-1", "name"):
-        with pytest.raises(UserError, match="cannot be set: the list has the places 0 to 1"):
+        with pytest.raises(UserError, match="cannot be set: the list has the indices 0 to 1"):
             load_recipe(path, [given, f"tools.{place}=python"])
 
 
@@ -86,7 +86,7 @@ def test_a_place_in_a_list_can_be_set(path: str) -> None:
         ("tools=[search, {name: 'a:b', names: search}]", ["'tools'", "names 'search' twice"]),
         (
             "tools=[{name: search, names: ['f(a, a)']}]",
-            ["'tools.0.names'", "two arguments of one name"],
+            ["'tools.0.names'", "two arguments of the same name"],
         ),
         (
             "tools=[{name: search, eval_names: f x}]",

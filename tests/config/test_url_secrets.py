@@ -1,4 +1,4 @@
-"""No address with a secret comes into a recipe, and none is shown whole."""
+"""No URL with a secret enters a recipe, and none is shown in full."""
 
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def test_the_options_and_python_refuse_them_too(
     judge = ("--judge-url", WITH_TOKEN, "--judge-model", "m")
     assert status("eval", "--model", model, "--tasks", model, *judge) == 2
     message = sentence(capsys)
-    assert "'judge.url' holds a value of 'access_token'" in message
+    assert "'judge.url' contains a value of 'access_token'" in message
     assert SECRET not in message
     with pytest.raises(ExposedSecretError):
         fieldcraft.load(model).with_options(None, None, WITH_USER)
@@ -80,7 +80,7 @@ def test_the_options_and_python_refuse_them_too(
     "address",
     [
         f"http://ada:{SECRET}@{HOST}/x",
-        f"http://ada:pa/{SECRET}@{HOST}/x",  # a password that nobody quoted
+        f"http://ada:pa/{SECRET}@{HOST}/x",  # an unquoted password
         f"http://ada:{SECRET}@[::1/x",
         f"ada:{SECRET}@{HOST}",
         f"https://h/?apiKey={SECRET}",
@@ -118,10 +118,10 @@ def test_others_are_shown_as_they_are(address: str) -> None:
 @example("/0:0@0")
 @example("ask user:secret@host")
 def test_any_text_can_be_shown(text: str) -> None:
-    shown = mask_secrets(text)
-    assert mask_secrets(shown) == shown
+    masked = mask_secrets(text)
+    assert mask_secrets(masked) == masked
     if find_secret(text) is None:
-        assert shown == text
+        assert masked == text
 
 
 @given(

@@ -10,7 +10,7 @@ from fieldcraft.data.steps_io import ContrastivePair
 from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall, UserError
 
-# As the authors' prompts are built: an instruction with the tags in it, and the question below.
+# In the format of the authors' prompts: an instruction with the tags in it, then the question.
 PROMPT = (
     "Follow these guidelines:\n1. **Format:** `<begin_search> your query here </end_search>`,"
     " inside `<think></think>`.\n\nNow, please answer the user's question below: \n{}\n\n"
@@ -22,13 +22,13 @@ FOUND = f"\n\n<search_result> {SHOWN} </search_result>\n\n\n\n"
 
 
 def messages(prompt, written, **extra):
-    said = [{"role": "user", "content": prompt}, {"role": "assistant", "content": written}]
-    return {"messages": said, **extra}
+    turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": written}]
+    return {"messages": turns, **extra}
 
 
-def pair(begun, chosen, rejected, **extra):
+def pair(prefix, chosen, rejected, **extra):
     sides = {"chosen": chosen, "rejected": rejected}
-    human = [{"from": "human", "value": begun}]
+    human = [{"from": "human", "value": prefix}]
     return {
         "conversation": human,
         **{k: {"from": "gpt", "value": v} for k, v in sides.items()},
@@ -196,11 +196,11 @@ acts = st.tuples(thoughts, text.map(lambda t: (ToolCall("search", {"query": t}),
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(questions, before, ends), min_size=1, max_size=3))
-def test_demonstrations_are_read_as_they_were_written(tmp_path_factory, shown):
+def test_demonstrations_are_read_as_they_were_written(tmp_path_factory, demonstrations):
     path = tmp_path_factory.mktemp("shown") / "a.jsonl"
-    shown = [(task, [*first, *last]) for task, first, last in shown]
-    assert not write_demonstrations(shown, path)
-    assert read_trajectories(path) == (shown, {})
+    demonstrations = [(task, [*first, *last]) for task, first, last in demonstrations]
+    assert not write_demonstrations(demonstrations, path)
+    assert read_trajectories(path) == (demonstrations, {})
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -247,10 +247,10 @@ def test_demonstrations_of_others_survive_the_way(shared, tmp_path):
     found, _ = read_trajectories(shared / "data/trajectories/r1searcher_hotpotqa_500.jsonl")
     reasons = write_demonstrations(found, tmp_path / "a.jsonl")
     again, _ = read_trajectories(tmp_path / "a.jsonl")
-    kept = {task.id: steps for task, steps in again}
+    steps_by_id = {task.id: steps for task, steps in again}
     assert len(again) + sum(reasons.values()) == 500
     assert len(again) >= 490
     for task, steps in found:
-        if task.id in kept:
-            assert [type(s) for s in kept[task.id]] == [type(s) for s in steps]
-            assert kept[task.id][-1] == steps[-1]
+        if task.id in steps_by_id:
+            assert [type(s) for s in steps_by_id[task.id]] == [type(s) for s in steps]
+            assert steps_by_id[task.id][-1] == steps[-1]

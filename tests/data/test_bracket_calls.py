@@ -1,4 +1,4 @@
-"""Calls in brackets, as ToolACE writes them."""
+"""Calls in brackets, in ToolACE's format."""
 
 import json
 from contextlib import suppress
@@ -83,9 +83,9 @@ def conversation(*results: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_results_that_name_their_tools_in_another_order_are_not_paired() -> None:
-    one, two = {"name": "a", "results": 1}, {"name": "b", "results": 2}
-    _, steps = FORMATS["sharegpt"].to_demonstration(conversation(one, two))
+    first, second = {"name": "a", "results": 1}, {"name": "b", "results": 2}
+    _, steps = FORMATS["sharegpt"].to_demonstration(conversation(first, second))
     assert steps[:2] == [ToolCall("a", {"n": 1}), ToolCall("b", {"n": 2})]
     assert steps[-1] == Answer("[a] of [b(s)]")
     with pytest.raises(RecordError, match="not in the order of the calls"):
-        FORMATS["sharegpt"].to_demonstration(conversation(two, one))
+        FORMATS["sharegpt"].to_demonstration(conversation(second, first))

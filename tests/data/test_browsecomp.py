@@ -1,4 +1,4 @@
-"""BrowseComp's file: texts that its canary opens."""
+"""BrowseComp's file: texts that are decrypted with its canary."""
 
 import base64
 import csv
@@ -11,7 +11,7 @@ from fieldcraft.data.browsecomp import decrypt
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.types import UserError
 
-# Made by hand: SHA-256 of "c" begins with 2e 7d 2c 03, and "Oslo" is 4f 73 6c 6f.
+# Computed by hand: SHA-256 of "c" starts with 2e 7d 2c 03, and "Oslo" is 4f 73 6c 6f.
 OSLO = "YQ5AbA=="
 
 
@@ -45,7 +45,7 @@ def test_the_file_as_it_was_published(tmp_path: Path) -> None:
 @pytest.mark.parametrize("problem", ["Who is it?", "/////w=="])
 def test_a_canary_that_does_not_open_it(tmp_path: Path, problem: str) -> None:
     row = {"problem": problem, "answer": OSLO, "canary": "c"}
-    with pytest.raises(UserError, match=r"row 1: the canary does not open the problem"):
+    with pytest.raises(UserError, match=r"row 1: the canary does not decrypt the problem"):
         read_tasks(write(tmp_path / "tasks.csv", [row]))
 
 

@@ -1,4 +1,4 @@
-"""Messages as people have them: which become steps, and why others are left out."""
+"""Messages in users' files: conversion to steps, and reasons for leaving out the others."""
 
 import json
 from collections import Counter
@@ -54,10 +54,10 @@ def test_results_are_those_of_the_calls_that_they_name(order: list[str], apart: 
 
 @given(st.permutations([0, 1, 2]))
 def test_what_is_written_is_read_in_any_order_of_its_results(order: list[int]) -> None:
-    shown: list[DemoStep] = [*(ToolCall("f", {"n": n}) for n in range(3))]
-    shown += [*(Observation(str(n)) for n in range(3)), Answer("x")]
-    call, *results, last = render_messages(shown)
-    assert parse_chat([USER, call, *(results[n] for n in order), last]).steps == shown
+    expected: list[DemoStep] = [*(ToolCall("f", {"n": n}) for n in range(3))]
+    expected += [*(Observation(str(n)) for n in range(3)), Answer("x")]
+    call, *results, last = render_messages(expected)
+    assert parse_chat([USER, call, *(results[n] for n in order), last]).steps == expected
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_is_written_is_read_in_any_order_of_its_results(order: list[int]) -
         ([called("a")], "a call without a result"),
         ([called("a"), result(None, "x")], "a result without the id of its call"),
         ([called(""), result("a", "x")], "a call without an id"),
-        ([called("", ""), result("", "x")], "not as many as the calls"),
+        ([called("", ""), result("", "x")], "a different number of results than calls"),
         ([result("a", "x")], "a result without a call"),
         ([called("a"), result("a", "x"), result("a", "x")], "two results of one call"),
         ([called("a"), result("a", None)], "a result without a content"),
@@ -297,15 +297,15 @@ def test_a_turn_of_sharegpt_that_is_an_object() -> None:
 @given(st.permutations(["a", "b"]), st.booleans())
 def test_ids_in_sharegpt_decide(order: list[str], apart: bool) -> None:
     calls = [{"id": i, "name": "f", "arguments": {"q": i}} for i in "ab"]
-    told = [{"tool_call_id": i, "content": f"of {i}"} for i in order]
+    messages = [{"tool_call_id": i, "content": f"of {i}"} for i in order]
     results = [
         {"from": "tool", "tool_call_id": one["tool_call_id"], "value": one["content"]}
-        for one in told
+        for one in messages
     ]
     turns = [
         {"from": "human", "value": "Q?"},
         {"from": "function_call", "value": json.dumps(calls)},
-        *(results if apart else [{"from": "observation", "value": json.dumps(told)}]),
+        *(results if apart else [{"from": "observation", "value": json.dumps(messages)}]),
         {"from": "gpt", "value": "A"},
     ]
     found = FORMATS["sharegpt"].to_demonstration({"conversations": turns})[1]
@@ -351,7 +351,7 @@ def test_steps_in_an_impossible_order_leave_one_record_out(tmp_path: Path) -> No
 def test_more_than_the_agreed_share_stops_with_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, good: int, bad: int, most: float
 ) -> None:
-    """It names the reasons, the first record, and the key that agrees to it."""
+    """The message names the reasons, the first record, and the key that permits the share."""
     file = tmp_path_factory.mktemp("left") / "chats.jsonl"
     lines = [{"messages": [USER, DONE]}] * good + [{"messages": [USER]}] * bad
     file.write_text("\n".join(map(json.dumps, lines)))

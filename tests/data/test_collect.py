@@ -1,4 +1,4 @@
-"""Rejection sampling: which questions are tried how often, what is kept, and going on."""
+"""Rejection sampling: number of attempts per question, accepted samples, and resumption."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def answers(text: str, acts: bool = False) -> AgentAttempt:
 
 
 class Scripted:
-    """A teacher that plays a list of attempts for every (question, way), the last one again."""
+    """Teacher that plays a list of attempts for every (question, way) and repeats the last one."""
 
     def __init__(self, attempts: dict[tuple[str, str], list[AgentAttempt]]) -> None:
         self.attempts = attempts
@@ -77,15 +77,15 @@ def without_order(found: dict[str, str]) -> dict[str, Any]:
     return found | {"attempts.jsonl": sorted(found["attempts.jsonl"].splitlines())}
 
 
-# -- what is tried and kept --------------------------------------------------------------------
+# -- attempts and accepted samples ---------------------------------------------------------------
 
 
 def test_halves_are_disjoint_and_a_question_is_tried_until_it_is_right(tmp_path: Path) -> None:
     teacher = Scripted(
         {
-            ("t4", "cot"): [answers("Rome"), answers("Oslo")],  # right at the second try
+            ("t4", "cot"): [answers("Rome"), answers("Oslo")],  # correct at the second attempt
             ("t5", "coa"): [answers("Rome", acts=True)],  # never
-            ("t7", "coa"): [answers("Oslo")],  # right without a tool: known, not tried on
+            ("t7", "coa"): [answers("Oslo")],  # correct without a tool: known
         }
     )
     summary = run(tmp_path, teacher)
@@ -144,15 +144,15 @@ MANY = [Task(f"m{i}", f"who {i}?", ("Oslo",)) for i in range(40)]
 WRONG = [answers("Rome")]
 
 
-def sample(folder: Path, teacher: Any, side_by_side: int = 1, **settings: Any) -> dict[str, Any]:
+def sample(folder: Path, teacher: Any, concurrency: int = 1, **settings: Any) -> dict[str, Any]:
     found = DemonstrationCollection(
         folder, MANY, CollectConfig(**({"pair_questions": 0, "attempts": 1} | settings)), seed=5
     )
-    asyncio.run(found.run(teacher, GRADER, side_by_side, lambda ended, collected_ids: None))
+    asyncio.run(found.run(teacher, GRADER, concurrency, lambda ended, collected_ids: None))
     return found.write(teacher)
 
 
-def asked(teacher: Scripted) -> list[str]:
+def tried_ids(teacher: Scripted) -> list[str]:
     return [key.split(":")[1] for key in teacher.keys]
 
 
@@ -163,7 +163,7 @@ def collected_ids(folder: Path) -> list[str]:
 def test_the_teacher_is_asked_no_more_once_the_targets_are_reached(tmp_path: Path) -> None:
     teacher = Scripted({("m2", "cot"): WRONG})
     summary = sample(tmp_path, teacher, cot=2, coa=4)
-    assert asked(teacher) == ["m0", "m1", "m2", "m3", "m4", "m5", "m7"]
+    assert tried_ids(teacher) == ["m0", "m1", "m2", "m3", "m4", "m5", "m7"]
     assert collected_ids(tmp_path) == ["m0", "m4", "m1", "m3", "m5", "m7"]
     assert summary["demonstrations"] == {"cot": 2, "coa": 4}
     assert summary["questions"] == {"cot": 3, "coa": 4, "both": 0}
@@ -180,7 +180,7 @@ def test_what_is_kept_does_not_depend_on_how_many_are_asked_at_once(tmp_path: Pa
     for name in ("demonstrations.jsonl", "pairs.jsonl"):
         assert (tmp_path / "1" / name).read_text() == (tmp_path / "7" / name).read_text()
     assert alone["demonstrations"] == many["demonstrations"] == {"cot": 3, "coa": 5}
-    assert len(one.keys) < len(seven.keys) <= len(one.keys) + 2 * 2 * 7  # those under way
+    assert len(one.keys) < len(seven.keys) <= len(one.keys) + 2 * 2 * 7  # attempts under way
 
 
 def test_a_target_that_is_missed_is_told_by_how_much(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_target_that_is_missed_is_told_by_how_much(tmp_path: Path) -> None:
 
 
 def test_pairs_are_sampled_by_kind(tmp_path: Path) -> None:
-    """Of questions 0, 3, 6 ... acting was needed; of the others thinking was enough."""
+    """Questions 0, 3, 6 ... require acting; for the others thinking is enough."""
 
     class Eager(Scripted):
         async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:
@@ -214,10 +214,10 @@ def test_pairs_are_sampled_by_kind(tmp_path: Path) -> None:
     acting = ["m0", "m3", "m6", "m9", "m12", "m15"]
     assert [p.task.id for p in pairs if p.chooses_tool] == acting
     assert [p.task.id for p in pairs if not p.chooses_tool] == ["m1", "m2"]
-    assert set(asked(teacher)) == {f"m{i}" for i in range(16)}  # up to the sixth that acts
+    assert set(tried_ids(teacher)) == {f"m{i}" for i in range(16)}  # up to the sixth acting pair
     assert summary["pairs"] == {"acting": 6, "thinking": 2, "not kept": 8}
     few = sample(tmp_path / "few", Eager({}), pair_questions=9, pairs=8, max_thinking_share=0.25)
-    assert few["pairs"] == {"acting": 3, "thinking": 1, "not kept": 5}  # no more than a quarter
+    assert few["pairs"] == {"acting": 3, "thinking": 1, "not kept": 5}  # at most a quarter
     assert few["missed"] == {"acting": 3, "thinking": 1}
 
 
@@ -234,7 +234,7 @@ def test_a_stopped_run_with_targets_ends_the_same(tmp_path: Path) -> None:
             assert (tmp_path / f"{after}" / name).read_text() == expected
 
 
-# -- going on ----------------------------------------------------------------------------------
+# -- resumption --------------------------------------------------------------------------------
 
 
 class Stopped(Exception):
@@ -242,7 +242,7 @@ class Stopped(Exception):
 
 
 class Stopping(Scripted):
-    """Stops the run in its n-th attempt."""
+    """Teacher that stops the run in its n-th attempt."""
 
     def __init__(self, attempts: Any, after: int) -> None:
         super().__init__(attempts)
@@ -264,7 +264,7 @@ def test_a_stopped_run_asks_nothing_twice_and_ends_the_same(tmp_path: Path) -> N
         journal = tmp_path / f"{after}" / "attempts.jsonl"
         answered = journal.read_text().splitlines() if journal.exists() else []
         with journal.open("a") as file:
-            file.write('{"id": "t6", "way')  # what a kill leaves
+            file.write('{"id": "t6", "way')  # state after a kill
         run(tmp_path / f"{after}", rest := Scripted(attempts))
         done = {f"5:{r['id']}:{r['way']}" for r in map(json.loads, answered)}
         assert len(rest.keys) == len(whole.keys) - len(answered)
@@ -277,7 +277,7 @@ def test_a_stopped_run_asks_nothing_twice_and_ends_the_same(tmp_path: Path) -> N
 
 
 def _keys(lines: list[str]) -> list[str]:
-    """The keys of attempts that stand in a journal."""
+    """Return the keys of attempts in a journal."""
     seen = Counter[str]()
     keys = []
     for record in map(json.loads, lines):
@@ -307,7 +307,7 @@ def test_a_failure_ends_its_question_and_is_made_anew_later(tmp_path: Path) -> N
     assert summary["outcomes"]["the request failed"] == 1
     assert summary["without_pair"] == {"not tried both ways": 1}
     summary = run(tmp_path, teacher := Scripted({}))
-    assert teacher.keys == ["5:t1:coa:1"]  # its first try is not asked again
+    assert teacher.keys == ["5:t1:coa:1"]  # its first attempt is not repeated
     assert "the request failed" not in summary["outcomes"]
     assert summary["attempts"] == 13
     assert summary["usage"] == {
@@ -327,14 +327,14 @@ def test_too_many_failures_stop_the_run_with_the_cause(tmp_path: Path) -> None:
     first = caught.value.exceptions[0]
     assert isinstance(first, UserError)
     assert "5 attempts failed (last cause: the request failed: HTTP 500)" in str(first)
-    assert len(dead.keys) <= 8  # 0.2 of 20 is tolerated, and two go on side by side
+    assert len(dead.keys) <= 8  # 0.2 of 20 is tolerated, and two run concurrently
     summary = run(tmp_path, Scripted({}))
     assert summary["outcomes"] == {"right": 12}
 
 
 def test_failures_are_a_share_of_all_attempts_in_the_end(tmp_path: Path) -> None:
     attempts = {(f"t{i}", way): [FAILED] for i in range(2) for way in AnswerMode}  # 4 of 12
-    for _ in range(2):  # whoever goes on is told again
+    for _ in range(2):  # a resumed run fails with the same message
         with pytest.raises(UserError, match="4 attempts failed"):
             run(tmp_path, Scripted(attempts))
     summary = run(tmp_path, Scripted(attempts), max_failure_rate=0.4)
@@ -342,7 +342,7 @@ def test_failures_are_a_share_of_all_attempts_in_the_end(tmp_path: Path) -> None
 
 
 def test_what_failed_for_good_does_not_keep_a_run_from_its_end(tmp_path: Path) -> None:
-    """Of those alone that are made anew all fail."""
+    """All attempts of the resumed run fail, because only failed ones are repeated."""
     attempts = {("t6", "cot"): [FAILED]}
     for _ in range(2):
         assert run(tmp_path, Scripted(attempts), attempts=1)["attempts"] == 12

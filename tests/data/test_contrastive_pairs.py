@@ -1,4 +1,4 @@
-"""Which pairs come of a question that was tried both ways, and where they split."""
+"""Pairs from a question that was tried both ways, and the position at which they split."""
 
 import asyncio
 from dataclasses import replace
@@ -77,7 +77,7 @@ def test_thinking_where_an_action_was_needless() -> None:
             [thought("Rome")],
             [thought("Oslo")],
             NEITHER_CORRECT,
-        ),  # right without acting shows nothing
+        ),  # a correct answer without acting proves nothing
         ([CUT, CUT], [acted("Oslo")], NO_WRONG_ANSWER),
         ([ungraded(thought("Rome"))], [acted("Oslo")], NO_WRONG_ANSWER),  # not known to be wrong
         ([thought("Rome")], [ungraded(acted("Oslo"))], NEITHER_CORRECT),

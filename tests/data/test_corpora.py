@@ -1,4 +1,4 @@
-"""Corpora: what passages are called, and which ids they have."""
+"""Corpora: titles and ids of passages."""
 
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,8 @@ def test_later_passages_of_one_id_are_left_out(tmp_path: Path, write: Any) -> No
     assert [p.text for p in read(corpus, tmp_path)] == [record["text"] for record in records]
     reason = "an id that an earlier passage has, such as 'p3'"
     assert corpus.warnings() == [f"2 of {path} left out: {reason}"]
-    with pytest.raises(UserError, match=r"its id 'p3' is that of .* 4: give it one of its own"):
+    message = r"its id 'p3' is also used by .* 4: give it a different one"
+    with pytest.raises(UserError, match=message):
         CorpusFile(path, 0.05).ensure_passages(tmp_path / "other.jsonl")
 
 

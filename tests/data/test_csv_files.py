@@ -1,4 +1,4 @@
-"""Every cell of a CSV file is the text that stands there."""
+"""Every cell of a CSV file is read as its literal text."""
 
 import csv
 
@@ -39,7 +39,7 @@ def test_a_gold_answer_is_not_retyped(tmp_path, cell, quoted):
 
 def test_a_whole_column_of_one_type_is_not_retyped(tmp_path):
     path = table(tmp_path / "a.csv", [["question", "answer"], ["A?", "007"], ["B?", "2009-01-03"]])
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # as Excel begins a file
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # Excel starts a file with it
     assert [task.answers for task in read_tasks(path)] == [("007",), ("2009-01-03",)]
 
 
@@ -77,7 +77,7 @@ LINES = st.text(
 
 @given(texts=st.lists(LINES, min_size=1, max_size=4))
 def test_a_tsv_of_numbers_and_texts_has_no_header_and_no_quotes(tmp_path_factory, texts):
-    """As MS MARCO has its passages, in which a quotation mark is one."""
+    """In this format, used by MS MARCO for its passages, quotation marks are plain characters."""
     path = tmp_path_factory.mktemp("tsv") / "collection.tsv"
     path.write_text("".join(f"{n}\t{text}\n" for n, text in enumerate(texts)), newline="")
     assert [record for _, record in read_records(path)] == [
@@ -123,7 +123,7 @@ def test_a_cell_may_be_long(tmp_path):
 
 @pytest.mark.parametrize("row", [r'"Who said \"hi\"?",Ada', '"Who" is it?,Ada', '"Who?,Ada'])
 def test_quotation_marks_that_are_not_written_twice_are_named(row, tmp_path):
-    """Else a cell would begin or end with signs that nobody wrote."""
+    """Otherwise a cell would start or end with characters that were not written."""
     file = tmp_path / "tasks.csv"
     file.write_text(f"question,answer\n{row}\n")
     with pytest.raises(UserError, match="a quotation mark in a cell is not written twice"):

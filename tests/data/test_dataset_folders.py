@@ -1,4 +1,4 @@
-"""Folders of Hugging Face's datasets, and tables, as places of records."""
+"""Folders of Hugging Face's datasets library, and tables, as sources of records."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ def test_folders_of_parquet_and_their_splits(tmp_path: Path) -> None:
         write_records(
             [rows[number]], tmp_path / "hub" / "data" / f"{split}-0000{number}-of-2.parquet"
         )
-    asked = [task.question for task in read_tasks(tmp_path / "hub" / "train")]
-    assert asked == ["Q0?", "Q1?"]
+    questions = [task.question for task in read_tasks(tmp_path / "hub" / "train")]
+    assert questions == ["Q0?", "Q1?"]
     with pytest.raises(
         UserError, match=r"has the splits test, train: give one of them, as in .*hub/test"
     ):

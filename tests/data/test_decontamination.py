@@ -1,4 +1,4 @@
-"""Questions of evaluations are found among what is trained on."""
+"""Evaluation questions are found in the training data."""
 
 import html
 
@@ -37,9 +37,9 @@ def test_the_same_words_or_the_same_id_are_the_same_question(trained: Task) -> N
 
 
 def test_questions_that_share_no_more_than_an_id_are_told_apart() -> None:
-    asked = EvaluationQuestions([task(QUESTION, "q17")])
+    questions = EvaluationQuestions([task(QUESTION, "q17")])
     other = task("Who painted the harbour of Northport?", "q17")
-    assert asked.find_same_ids([other, task(QUESTION, "q17"), task(QUESTION)]) == [
+    assert questions.find_same_ids([other, task(QUESTION, "q17"), task(QUESTION)]) == [
         QuestionMatch(other.question, QUESTION)
     ]
 
@@ -47,48 +47,48 @@ def test_questions_that_share_no_more_than_an_id_are_told_apart() -> None:
 @pytest.mark.parametrize("identity", ["17", "0", "train_17", "test-17", "dev17", "17#2"])
 def test_the_place_in_a_file_is_no_id(identity: str) -> None:
     """Every file counts its records from the start."""
-    asked = EvaluationQuestions([task(QUESTION, identity)])
-    assert task("Who painted the harbour of Northport?", identity) not in asked
-    assert task(QUESTION, identity) in asked
+    questions = EvaluationQuestions([task(QUESTION, identity)])
+    assert task("Who painted the harbour of Northport?", identity) not in questions
+    assert task(QUESTION, identity) in questions
 
 
 def test_signs_of_mathematics_tell_questions_apart() -> None:
-    asked = EvaluationQuestions([task("Is 5 > 3?")])
-    assert task("Is 5 < 3?") not in asked
-    assert task("is 5 > 3") in asked
+    questions = EvaluationQuestions([task("Is 5 > 3?")])
+    assert task("Is 5 < 3?") not in questions
+    assert task("is 5 > 3") in questions
 
 
 def test_a_question_that_is_alike_with_the_same_answer_is_a_near_duplicate() -> None:
-    asked = EvaluationQuestions([task(QUESTION, "a", "Northport", "North Port"), task("Why?")])
+    questions = EvaluationQuestions([task(QUESTION, "a", "Northport", "North Port"), task("Why?")])
     near = "Where was the painter Ada Lind borne?"
-    assert asked.find_near_duplicates([task(near, "b", "the Northport")]) == [
+    assert questions.find_near_duplicates([task(near, "b", "the Northport")]) == [
         QuestionMatch(near, QUESTION)
     ]
-    assert asked.find_near_duplicates([task(near, "b", "Southport")]) == []
-    assert asked.find_near_duplicates([task(near, "b")]) == []
-    assert asked.find_near_duplicates([task("Who painted it?", "b", "Northport")]) == []
+    assert questions.find_near_duplicates([task(near, "b", "Southport")]) == []
+    assert questions.find_near_duplicates([task(near, "b")]) == []
+    assert questions.find_near_duplicates([task("Who painted it?", "b", "Northport")]) == []
 
 
 texts = st.text(alphabet="ab ", min_size=0, max_size=24)
 
 
 @given(st.lists(texts, max_size=8), st.lists(texts, max_size=8))
-def test_all_near_duplicates_are_found(asked: list[str], trained: list[str]) -> None:
+def test_all_near_duplicates_are_found(questions: list[str], trained: list[str]) -> None:
     def alike(one: str, other: str) -> bool:
         first, second = (make_shingles(normalise_text(text)) for text in (one, other))
         return len(first & second) >= NEAR_DUPLICATE_SIMILARITY * len(first | second)
 
-    asked, trained = (
-        [text for text in some if len(text.split()) < MIN_WORDS] for some in (asked, trained)
+    questions, trained = (
+        [text for text in some if len(text.split()) < MIN_WORDS] for some in (questions, trained)
     )
-    found = EvaluationQuestions([task(text) for text in asked]).find_near_duplicates(
+    found = EvaluationQuestions([task(text) for text in questions]).find_near_duplicates(
         map(task, trained)
     )
-    trained = [t for t in trained if normalise_text(t) not in map(normalise_text, asked)]
+    trained = [t for t in trained if normalise_text(t) not in map(normalise_text, questions)]
     expected = [
-        (t, next(a for a in asked if alike(t, a)))
+        (t, next(a for a in questions if alike(t, a)))
         for t in trained
-        if any(alike(t, a) for a in asked)
+        if any(alike(t, a) for a in questions)
     ]
     assert found == expected
 
@@ -97,27 +97,27 @@ def test_all_near_duplicates_are_found(asked: list[str], trained: list[str]) -> 
     "around", ["Question: {}", "Answer the question below. Think first.\n\nQuestion: {}\nAnswer:"]
 )
 def test_a_question_inside_of_a_prompt_is_a_near_duplicate(around: str) -> None:
-    asked = EvaluationQuestions([task(QUESTION, "a", "Northport")])
+    questions = EvaluationQuestions([task(QUESTION, "a", "Northport")])
     prompt = around.format(QUESTION)
-    assert asked.find_near_duplicates([task(prompt, "b", "Northport")]) == [
+    assert questions.find_near_duplicates([task(prompt, "b", "Northport")]) == [
         QuestionMatch(prompt, QUESTION)
     ]
-    assert asked.find_near_duplicates([task(prompt, "b")]) == [QuestionMatch(prompt, QUESTION)]
-    assert asked.find_near_duplicates([task(prompt, "b", "Southport")]) == []
+    assert questions.find_near_duplicates([task(prompt, "b")]) == [QuestionMatch(prompt, QUESTION)]
+    assert questions.find_near_duplicates([task(prompt, "b", "Southport")]) == []
 
 
 @given(st.permutations(QUESTION.split()))
 def test_a_question_of_the_same_words_in_another_order_is_a_near_duplicate(
     order: list[str],
 ) -> None:
-    asked = EvaluationQuestions([task(QUESTION, "a", "Northport")])
+    questions = EvaluationQuestions([task(QUESTION, "a", "Northport")])
     other = " ".join(order)
     expected = [] if order == QUESTION.split() else [QuestionMatch(other, QUESTION)]
     if normalise_text(other) != normalise_text(QUESTION):
-        assert asked.find_near_duplicates([task(other, "b", "Northport")]) == expected
-        assert asked.find_near_duplicates([task(other, "b", "Southport")]) == []
+        assert questions.find_near_duplicates([task(other, "b", "Northport")]) == expected
+        assert questions.find_near_duplicates([task(other, "b", "Southport")]) == []
     fewer = " ".join(order[1:3])
-    assert asked.find_near_duplicates([task(fewer, "b", "Northport")]) == []
+    assert questions.find_near_duplicates([task(fewer, "b", "Northport")]) == []
 
 
 @given(text=st.text(), times=st.integers(1, 3))
@@ -140,10 +140,10 @@ def test_entities_are_what_they_stand_for(text: str, times: int) -> None:
     ],
 )
 def test_markup_of_a_page_tells_no_questions_apart(written: str) -> None:
-    asked = EvaluationQuestions([task(QUESTION, "a", "Northport")])
-    assert task(written, "b") in asked
+    questions = EvaluationQuestions([task(QUESTION, "a", "Northport")])
+    assert task(written, "b") in questions
     prompt = f"Answer the question. Think first. Question: {written} Answer:"
-    assert asked.find_near_duplicates([task(prompt, "b", "Northport")]) == [
+    assert questions.find_near_duplicates([task(prompt, "b", "Northport")]) == [
         QuestionMatch(prompt, QUESTION)
     ]
 
@@ -154,5 +154,8 @@ def test_signs_of_mathematics_are_no_tags(other: str) -> None:
 
 
 def test_a_short_question_is_not_looked_for_in_others() -> None:
-    asked = EvaluationQuestions([task("Where is it?", "a", "Northport")])
-    assert asked.find_near_duplicates([task("The town: where is it? Say.", "b", "Northport")]) == []
+    questions = EvaluationQuestions([task("Where is it?", "a", "Northport")])
+    assert (
+        questions.find_near_duplicates([task("The town: where is it? Say.", "b", "Northport")])
+        == []
+    )

@@ -1,4 +1,4 @@
-"""Questions with a right answer and wrong ones under keys of their own."""
+"""Questions with a correct answer and wrong ones under separate keys."""
 
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def test_numbers_are_options_as_well() -> None:
 
 def test_a_wrong_answer_that_is_the_right_one_is_named(tmp_path: Path) -> None:
     record = {"question": "Where?", "correct_answer": "Quill", "distractors": ["Quill", "Tane"]}
-    with pytest.raises(UserError, match="'Quill' is called right and wrong: correct or remove"):
+    with pytest.raises(UserError, match="'Quill' is listed as correct and as wrong: correct"):
         read_tasks(lines(tmp_path / "q.jsonl", record))
 
 

@@ -1,4 +1,4 @@
-"""Programs and results in fences of one text are calls and observations, and nothing else is."""
+"""Programs and results in fences of one text become calls and observations; other text does not."""
 
 from typing import Any
 

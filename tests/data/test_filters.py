@@ -1,4 +1,4 @@
-"""The rules that filter demonstrations, one by one and in a row."""
+"""Rules that filter demonstrations, one by one and as a sequence."""
 
 import asyncio
 from collections.abc import Sequence
@@ -126,7 +126,7 @@ def test_wrong_answers_and_none() -> None:
     assert found.accepted == [Demonstration(TASK, PLAIN)]
     assert reasons(found) == ["a wrong answer", "no answer"]
     unknown = Task("u", "Who?", ())  # without a gold answer it is not trusted
-    assert reasons(apply({"wrong": {}}, wrong, task=unknown)) == ["nothing can grade it"]
+    assert reasons(apply({"wrong": {}}, wrong, task=unknown)) == ["it cannot be graded"]
     assert len(apply({"corrected": {}}, REPAIRED, task=unknown).accepted) == 1  # and not repeated
 
 
@@ -134,17 +134,17 @@ def test_redundant_calls_and_thoughts() -> None:
     calls = [*PLAN, *search("Ada Lind"), *search(" ada  lind "), *CHECKED]
     thoughts = [*PLAN, *search("A"), Thought(LONG), *search("B")[1:], Thought(LONG), *CHECKED[1:]]
     found = apply({"redundant": {}}, PLAIN, REPAIRED, calls, thoughts)
-    assert [chain.steps for chain in found.accepted] == [PLAIN, REPAIRED]  # a plan may come again
-    assert reasons(found) == ["a call comes again", "a thought comes again"]
+    assert [chain.steps for chain in found.accepted] == [PLAIN, REPAIRED]  # a plan may occur again
+    assert reasons(found) == ["a repeated call", "a repeated thought"]
 
 
 def test_chains_off_the_grammar() -> None:
-    unthought = [*PLAN, search()[1], search()[2], *CHECKED]  # a call without a thought before it
+    unthought = [*PLAN, search()[1], search()[2], *CHECKED]  # a call without a preceding thought
     foreign = [*PLAN, Thought("I compute."), ToolCall("python", {"code": "1"}), Observation("1")]
     found = apply({"off_grammar": {}}, PLAIN, DOUBTED, unthought, [*foreign, *CHECKED])
     assert [chain.steps for chain in found.accepted] == [PLAIN, DOUBTED]
     assert reasons(found) == [
-        "off the grammar of afm-mhqa",
+        "outside the grammar of afm-mhqa",
         "the dialect afm-mhqa cannot write it",
     ]
 
@@ -158,7 +158,7 @@ def test_a_share_of_the_chains_without_reflection() -> None:
     again = apply({"reflection": {"share": 0.5}}, *reversed(plain))
     assert {c.text for c in again.accepted} == {
         c.text for c in half.accepted
-    }  # the order changes nothing
+    }  # the order does not matter
     other = apply({"reflection": {"share": 0.5}}, *plain, seed=1)
     assert {c.text for c in other.accepted} != {c.text for c in half.accepted}
 
@@ -177,16 +177,16 @@ def test_repaired_errors_are_repeated() -> None:
 
 
 def test_near_duplicates() -> None:
-    asked = [
+    questions = [
         ("Which city was the painter Ada Lind born in, in 1931?", "Northport"),
         ("Which city was the painter  ada Lind born in, in 1931", "Northport"),
         ("Which city was the painter Ada Lind born in, in 1931?", "Southport"),
         ("Who painted the harbour of Northport in the winter of 1931?", "Northport"),
     ]
-    chains = [(Task(str(n), q, (a,)), PLAIN) for n, (q, a) in enumerate(asked)]
+    chains = [(Task(str(n), q, (a,)), PLAIN) for n, (q, a) in enumerate(questions)]
     found = filtered(chains, {"near_duplicates": {}})
     assert [chain.task.id for chain in found.accepted] == ["0", "2", "3"]
-    assert reasons(found) == ["like an earlier question"]
+    assert reasons(found) == ["similar to an earlier question"]
 
 
 @pytest.mark.parametrize(
@@ -219,22 +219,22 @@ def test_contamination(tmp_path: Path) -> None:
         {"question": f"zero {words} fourteen", "answer": "x"},
         {"question": short, "answer": "x"},
     )
-    asked = [
+    questions = [
         f"Now: {words.upper()}!",
         words.replace("seven", "7"),
         "who wrote the long road",
         "Who wrote The Long Road in 1931?",
         "What does CODE-77 mean?",
     ]
-    chains = [(Task(q, q, ("a",)), PLAIN) for q in asked]
+    chains = [(Task(q, q, ("a",)), PLAIN) for q in questions]
     rule = {"contaminated": {"files": [str(bench)], "canaries": ["CODE-77"]}}
     found = filtered(chains, rule)
-    assert [chain.task.id for chain in found.accepted] == [asked[1], asked[3]]
+    assert [chain.task.id for chain in found.accepted] == [questions[1], questions[3]]
     assert reasons(found) == ["in a benchmark", "in a benchmark", "a canary string"]
     read = [*PLAN, *search()[:2], Observation("Data. canary GUID 26b5"), *CHECKED]
     assert reasons(apply({"contaminated": {}}, read)) == ["a canary string"]
     few = {"contaminated": {"files": [str(bench)], "words": 4}}
-    assert [chain.task.id for chain in filtered(chains, few).accepted] == [asked[4]]
+    assert [chain.task.id for chain in filtered(chains, few).accepted] == [questions[4]]
 
 
 def test_each_rule_sees_what_the_last_one_left() -> None:
@@ -251,11 +251,11 @@ def test_each_rule_sees_what_the_last_one_left() -> None:
     found = apply(rules, PLAIN, REFLECTED, REPAIRED, twice)
     counts = [(cut.name, cut.before, cut.after, cut.repeated) for cut in found.stages]
     assert counts == [("complexity", 4, 3, 0), ("corrected", 3, 5, 2), ("redundant", 5, 3, 0)]
-    assert found.stages[2].dropped == {"a call comes again": 2}  # with its repetition
+    assert found.stages[2].dropped == {"a repeated call": 2}  # including its repetition
     assert {(e.rule, e.reason) for e in found.examples} == {
         ("", ""),
         ("complexity", "fewer than 5 interactions"),
-        ("redundant", "a call comes again"),
+        ("redundant", "a repeated call"),
     }
 
 
@@ -293,7 +293,7 @@ def test_a_rule_of_the_users() -> None:
             {"least": 5, "most": 4},
             "the range 5 to 4 of the filter 'hops' is empty: raise its 'most'",
         ),
-        ("wrong", {"a": 1}, "takes no settings: remove 'a'"),
+        ("wrong", {"a": 1}, "accepts no settings: remove 'a'"),
         ("contaminated", {"files": ["none.jsonl"]}, "none.jsonl does not exist"),
         ("test_filters:TASK", {}, "neither a function of a chain"),
         ("test_filters:broken", {}, r"failed \(KeyError: 'x'\): correct it"),

@@ -1,4 +1,4 @@
-"""Files that other programs write, given as questions: one sentence with the remedy each."""
+"""Files of other programs, given as questions: each is answered by one sentence with the remedy."""
 
 import csv
 import gzip
@@ -22,7 +22,7 @@ def packed(*names: str) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name in names:
-            # A fixed date: the names of tests contain the bytes, and all workers must agree on it.
+            # A fixed date: test names contain the bytes, and all workers must agree on them.
             archive.writestr(zipfile.ZipInfo(name), "text")
     return file.getvalue()
 
@@ -45,7 +45,7 @@ def packed(*names: str) -> bytes:
         ("a.numbers", packed("Index/Document.iwa"), "is a spreadsheet: export its sheet as CSV"),
         ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504), "is a spreadsheet: export"),
         ("a.zip", packed("a.jsonl"), "is a ZIP archive: unpack it"),
-        ("a.pdf", b"%PDF-1.7\n", "is a PDF: give the records"),
+        ("a.pdf", b"%PDF-1.7\n", "is a PDF: give its records"),
     ],
 )
 def test_a_file_of_another_program_is_a_sentence(

@@ -1,4 +1,4 @@
-"""Demonstrations as others write them: there and back, and what has no place."""
+"""Demonstrations in other projects' formats: round trips, and content that has no place in them."""
 
 import json
 from collections import Counter
@@ -27,7 +27,7 @@ from fieldcraft.types import (
 )
 
 CHATS = [name for name in FORMATS if name != "afm"]
-# Parts of tags are likely, so that text with a meaning of its own is tried.
+# Fragments of tags are likely, so that text with a special meaning is covered.
 TEXT = st.lists(
     st.sampled_from(
         ["<think>", "</think>", "<tool_call>", "{", '"a"', "\\boxed{x}", "ü", "\n", " x"]
@@ -48,7 +48,7 @@ ROLES = st.sampled_from([role for role in ThoughtRole if role is not ThoughtRole
 
 @st.composite
 def demonstrations(draw: st.DrawFn) -> TaskAndSteps:
-    """Turns of thoughts and calls, then an answer."""
+    """Draw turns of thoughts and calls, then an answer."""
     steps: list[DemoStep] = []
     for _ in range(draw(st.integers(0, 3))):
         steps += [Thought(draw(TEXT), draw(ROLES)) for _ in range(draw(st.integers(0, 2)))]
@@ -68,7 +68,8 @@ def demonstrations(draw: st.DrawFn) -> TaskAndSteps:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_what_is_written_is_read_back(name: str, demonstration: TaskAndSteps) -> None:
-    """Every record says exactly what was shown; what has no place is not written."""
+    """Every record has exactly the content of its demonstration; content without a place is not
+    written."""
     task, steps = demonstration
     written, reasons = convert_demonstrations([demonstration], FORMATS[name])
     assert len(written) + reasons.total() == 1
@@ -121,11 +122,11 @@ SHOWN: list[TaskAndSteps] = [
 ]
 
 
-def without_tools(shown: list[TaskAndSteps]) -> list[TaskAndSteps]:
-    """As they were before the tools that were guessed."""
-    for task, _ in shown:
+def without_tools(demonstrations: list[TaskAndSteps]) -> list[TaskAndSteps]:
+    """Return the demonstrations without the inferred tools."""
+    for task, _ in demonstrations:
         assert {tool["function"]["name"] for tool in task.meta.pop("tools")} == {"search", "python"}
-    return shown
+    return demonstrations
 
 
 @pytest.mark.parametrize("name", CHATS)
@@ -144,7 +145,7 @@ def test_files_and_folders_there_and_back(tmp_path: Path, name: str, ending: str
 
 
 def test_the_messages_of_openai_and_of_trl() -> None:
-    """Literally, so that a change of what others read is seen."""
+    """The expected records are literal, so that a change of the written format is noticed."""
     search = {"type": "object", "properties": {"query": {"type": "string"}}}
     tools = [
         {
@@ -309,7 +310,7 @@ def test_tasks_of_verl_there_and_back(tmp_path: Path) -> None:
     assert read_tasks(tmp_path / "again.parquet") == tasks
 
 
-# -- mistakes ----------------------------------------------------------------------------------
+# -- user errors -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The data of AFM, and real trajectories of R1-Searcher, in the formats of others."""
+"""The data of AFM, and real trajectories of R1-Searcher, in other projects' formats."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,8 @@ from fieldcraft.types import Answer, Observation, Thought, ThoughtRole, ToolCall
 
 
 def test_the_data_of_afm(tmp_path: Path) -> None:
-    """Its supervised data, and a ground truth that is JSON in a text, as its own script writes."""
+    """Supervised data, and a ground truth that is JSON in a string, as written by AFM's
+    script."""
     output = (
         "<think>\nI plan.\n</think>\n<plan>\n1. Look.\n</plan>\n"
         "<wiki_search>\nSolaris\n</wiki_search>\n"
@@ -50,7 +51,7 @@ def test_the_data_of_afm(tmp_path: Path) -> None:
 
 
 def test_real_trajectories_become_chats(shared: Path, tmp_path: Path) -> None:
-    """Those that can be read, in every format that has a place for them."""
+    """All readable trajectories are written in every format that can represent them."""
     source = shared / "data" / "trajectories" / "r1searcher_hotpotqa_500.jsonl"
     demonstrations, unread = read_any_demonstrations(source)
     for name, target in FORMATS.items():

@@ -1,4 +1,4 @@
-"""Accepted answers of records, and questions that have none."""
+"""Accepted answers of records, and questions without answers."""
 
 from pathlib import Path
 
@@ -67,12 +67,12 @@ def test_the_answer_itself_is_taken_under_any_of_its_keys(
 def test_whole_numbers_of_a_column_with_gaps_stay_whole(
     tmp_path_factory: pytest.TempPathFactory, numbers: list[int | None]
 ) -> None:
-    """Tables hold such a column as floats: 3.0 of 3, which exact match would take for 30."""
+    """Tables store such a column as floats; exact match would take the text 3.0 for 30."""
     answers = [None if number is None else float(number) for number in numbers]
     rows = [{"question": f"{n}?", "answer": answer} for n, answer in enumerate(answers)]
     path = parquet(tmp_path_factory.mktemp("column") / "q.parquet", *rows)
-    wanted = [(str(number),) for number in numbers if number is not None]
-    assert [task.answers for task in read_tasks(path, max_left_out=1.0)] == wanted
+    expected = [(str(number),) for number in numbers if number is not None]
+    assert [task.answers for task in read_tasks(path, max_left_out=1.0)] == expected
 
 
 def test_an_answer_that_shows_nothing_is_none(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What gold answers look like, and right answers like them."""
+"""Forms of gold answers, and correct answers in these forms."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""One record that is not understood leaves itself out of a file of questions, and no more."""
+"""An invalid record is left out of a file of questions, and the others are read."""
 
 import json
 from collections import Counter
@@ -30,19 +30,19 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"question": "Who?", "answer": {"a": 1}}, "an answer that is not text"),
     (
         {"question": "Who?", "golden_answers": [7], "choices": ["a"]},
-        "the number of a choice that is",
+        "the index of a choice that does",
     ),
     (
         {"question": "Who?", "answer": "A", "metadata": {"hops": "x"}},
-        "metadata that cannot be counted",
+        "invalid metadata",
     ),
     ({"problem": "Add.", "tests": {"inputs": ["1"], "outputs": []}}, "tests that cannot be read"),
     ({"problem": "Add.", "tests": {"inputs": [], "outputs": []}}, "no tests"),
     ({"query": "Which?", "tools": "[]", "answers": "[]"}, "tools that cannot be read"),
-    ({"query": "Which?", "tools": '[{"name": "f"}]', "answers": "[3]"}, "wanted calls that cannot"),
+    ({"query": "Which?", "tools": '[{"name": "f"}]', "answers": "[3]"}, "expected calls that"),
     ({"messages": []}, "0 messages of the user"),
     ({"title": "T", "paragraphs": [{"qas": 3}]}, "a paragraph without questions"),
-    ({"problem": "?", "answer": "?", "canary": "c"}, "texts that the canary does not open"),
+    ({"problem": "?", "answer": "?", "canary": "c"}, "texts that the canary does not decrypt"),
 ]
 UNANSWERED: list[dict[str, Any]] = [
     {"question": "Who?", "answer": "Ada", "answerable": False},
@@ -68,8 +68,8 @@ def test_each_has_its_reason_and_more_than_a_tenth_needs_consent(tmp_path, recor
     good = [{"question": f"{n}?", "answer": "A"} for n in range(9)]
     tasks, left_out = read_task_file(lines(tmp_path / "a.jsonl", *good, record))
     assert len(tasks) == 9
-    [(told, count)] = left_out.items()
-    assert (told.startswith(reason), count) == (True, 1)
+    [(found_reason, count)] = left_out.items()
+    assert (found_reason.startswith(reason), count) == (True, 1)
     two = lines(tmp_path / "b.jsonl", *good, record, record)
     with pytest.raises(
         UserError, match=r"2 of the 11 records of .*line 10: .* max_left_out=0\.19\."
@@ -80,9 +80,7 @@ def test_each_has_its_reason_and_more_than_a_tenth_needs_consent(tmp_path, recor
 
 def test_all_of_several_kinds_are_counted_in_the_sentence(tmp_path):
     path = lines(tmp_path / "a.jsonl", *(record for record, _ in BAD[2:4]))
-    with pytest.raises(
-        UserError, match=r"no record of .* \(1 with an answer .*, 1 with the number"
-    ):
+    with pytest.raises(UserError, match=r"no record of .* \(1 with an answer .*, 1 with the index"):
         read_task_file(path, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Markup of other formats in messages, which is not read and not learned as text."""
+"""Markup of other formats in messages, which is neither parsed nor learned as text."""
 
 import json
 from keyword import iskeyword
@@ -49,8 +49,8 @@ MARKUP = [
 
 @pytest.mark.parametrize("text", MARKUP)
 def test_markup_that_is_not_read_leaves_the_record_out(text: str) -> None:
-    """Else a model would learn to write results itself, and ends of turns as letters."""
-    with pytest.raises(RecordError, match="of a format that is not read"):
+    """Otherwise a model would learn to write results itself, and ends of turns as characters."""
+    with pytest.raises(RecordError, match="in an unsupported format"):
         parse_chat([USER, {"role": "assistant", "content": text}])
 
 

@@ -1,4 +1,4 @@
-"""Questions with options: which one is right, and what is shown of the others."""
+"""Questions with options: the correct one, and the display of the others."""
 
 from collections import Counter
 from pathlib import Path
@@ -101,11 +101,11 @@ def test_letters_that_are_no_options_are_values_of_a_problem(tmp_path: Path) -> 
         ({"choices": TOWNS, "answer": "Rome"}, "an answer that is none of its options"),
         ({"choices": TOWNS, "answer": "B", "answer_index": 2}, "answers that are different"),
         ({"choices": TOWNS, "answerKey": "B", "answer_index": 2}, "answers that are different"),
-        ({"choices": TOWNS, "answer": 3}, "the number of a choice that is not there"),
+        ({"choices": TOWNS, "answer": 3}, "the index of a choice that does not exist"),
         ({"choices": TOWNS, "answerKey": ""}, "no answer"),
-        ({"choices": [["a"], ["b"]], "answer": 1}, "'choices' that are not understood"),
-        ({"options": "A) yes B) no", "answer": "B"}, "'options' that are not understood"),
-        ({"options": [*map(str, range(27))], "answer": "B"}, "'options' that are not understood"),
+        ({"choices": [["a"], ["b"]], "answer": 1}, "'choices' in an unsupported form"),
+        ({"options": "A) yes B) no", "answer": "B"}, "'options' in an unsupported form"),
+        ({"options": [*map(str, range(27))], "answer": "B"}, "'options' in an unsupported form"),
     ],
 )
 def test_one_that_leaves_open_which_is_right_is_left_out(
@@ -114,8 +114,8 @@ def test_one_that_leaves_open_which_is_right_is_left_out(
     good = {"question": "R?", "answer": "A"}
     found = read_task_file(lines(tmp_path / "q.jsonl", good, {"question": "Q?"} | record), 1.0)
     assert [task.question for task in found.tasks] == ["R?"]
-    [told] = found.rejected_counts
-    assert told.startswith(reason)
+    [found_reason] = found.rejected_counts
+    assert found_reason.startswith(reason)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Demonstrations in shapes that are not read: one sentence with the remedy each."""
+"""Unsupported shapes of demonstrations: each is answered by one sentence with the remedy."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Questions for programs: their tests as each format writes them, and what is refused."""
+"""Program tasks: their tests in each format, and rejected records."""
 
 import base64
 import json
@@ -179,7 +179,7 @@ def test_a_damaged_pickle_is_a_sentence(tmp_path: Path, damage: Any) -> None:
 
 def test_a_pickle_is_refused_and_never_loaded(tmp_path: Path) -> None:
     pickled = base64.b64encode(zlib.compress(pickle.dumps(Bomb()))).decode()
-    with pytest.raises(UserError, match=r"line 1: the private tests are a pickle that holds more"):
+    with pytest.raises(UserError, match=r"the private tests are a pickle that contains more"):
         read_tasks(lines(tmp_path / "a.jsonl", live("[]", pickled)))
 
 
@@ -230,7 +230,7 @@ def test_tests_that_are_none(tmp_path: Path, record: Any, complaint: str) -> Non
         ),
         (
             {"id": 60, "problem": "How many?", "answer": "033", "graded_by": "em"},
-            Task("60", "How many?", ("033",), {"graded_by": "em"}),  # what a record says counts
+            Task("60", "How many?", ("033",), {"graded_by": "em"}),  # the record takes precedence
         ),
     ],
 )
@@ -263,7 +263,7 @@ def test_real_files_of_programs(shared: Path, file: str, count: int, key: str) -
 def test_real_files_of_mathematics(shared: Path, file: str, count: int, first: str) -> None:
     tasks = read_tasks(shared / "data" / "math" / file)
     assert (len(tasks), tasks[0].answers) == (count, (first,))
-    # the instruction of another framework is no part of a question
+    # the instruction of another framework is not part of a question
     assert not any("structured functions" in task.question for task in tasks)
 
 

@@ -1,4 +1,4 @@
-"""Questions inside of prompts: the instruction around them goes, and nothing of theirs."""
+"""Questions inside prompts: the surrounding instruction is removed, and no part of a question."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fieldcraft.data.prompts import strip_instructions_by_kind, strip_shared_instruction
 
 WORDS = st.text(st.sampled_from("ab ,.$\\"), min_size=1, max_size=12).map(lambda t: f"x{t}y")
-# Questions that neither begin nor end alike, as those of a large file.
+# Questions with different beginnings and ends, as in a large file.
 QUESTIONS = st.lists(WORDS, min_size=3, max_size=6).map(
     lambda found: [f"{number}{text}{number}?" for number, text in enumerate(found)]
 )

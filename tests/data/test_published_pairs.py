@@ -1,4 +1,4 @@
-"""Pairs as trainers of preferences take them, and why others are left out."""
+"""Pairs in the format of preference trainers, and reasons for leaving out others."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ USER = {"role": "user", "content": "Q?"}
 RESULT = {"role": "tool", "content": "found"}
 
 
-def says(text: str) -> dict[str, Any]:
+def reply(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
@@ -31,21 +31,25 @@ def search(query: str) -> ToolCall:
 
 def test_what_both_sides_share_comes_before_them() -> None:
     shared = [USER, calls("a"), RESULT]
-    record = {"prompt": shared, "chosen": [says("A")], "rejected": [calls("b"), RESULT, says("B")]}
+    record = {
+        "prompt": shared,
+        "chosen": [reply("A")],
+        "rejected": [calls("b"), RESULT, reply("B")],
+    }
     pair = parse_pair(record)
     assert pair.before == (search("a"), Observation("found"))
     assert (pair.chosen, pair.rejected) == ((Answer("A"),), (search("b"),))
     whole = {
-        "chosen": [*shared, says("A")],
-        "rejected": [*shared, calls("b"), RESULT, says("B")],
+        "chosen": [*shared, reply("A")],
+        "rejected": [*shared, calls("b"), RESULT, reply("B")],
     }
     assert parse_pair(whole) == pair
 
 
 def test_a_side_is_its_first_turn_with_all_of_its_calls() -> None:
-    chosen = [calls("a", "b"), RESULT, RESULT, says("A")]
+    chosen = [calls("a", "b"), RESULT, RESULT, reply("A")]
     pair = parse_pair(
-        {"prompt": [USER], "chosen": chosen, "rejected": [calls("a"), RESULT, says("B")]}
+        {"prompt": [USER], "chosen": chosen, "rejected": [calls("a"), RESULT, reply("B")]}
     )
     assert pair.before == ()
     assert pair.chosen == (search("a"), search("b"))
@@ -69,16 +73,16 @@ def test_answers_and_tools_of_a_record_are_kept() -> None:
         ({"chosen": "A", "rejected": "B"}, "0 messages of the user"),
         ({"prompt": "Q?", "chosen": 3, "rejected": "B"}, "a side that is neither"),
         (
-            {"chosen": [USER, says("A")], "rejected": [{**USER, "content": "R?"}, says("B")]},
+            {"chosen": [USER, reply("A")], "rejected": [{**USER, "content": "R?"}, reply("B")]},
             "sides that answer two questions",
         ),
         (
-            {"prompt": "R?", "chosen": [USER, says("A")], "rejected": [USER, says("B")]},
+            {"prompt": "R?", "chosen": [USER, reply("A")], "rejected": [USER, reply("B")]},
             "a side that answers another question",
         ),
         (
-            {"prompt": "Q?", "chosen": [calls("a")], "rejected": [calls("a"), RESULT, says("B")]},
-            "a side that only begins the other",
+            {"prompt": "Q?", "chosen": [calls("a")], "rejected": [calls("a"), RESULT, reply("B")]},
+            "a side that is a prefix of the other",
         ),
         ({"preferred_output": [], "non_preferred_output": []}, "no two sides of a pair"),
         ({"prompt": "Q?", "chosen": "A", "rejected": "B", "label": False}, "not to be trained"),

@@ -39,7 +39,8 @@ def test_a_trajectory_becomes_steps(tmp_path):
 
 
 def test_documents_of_the_web_have_three_spaces_after_their_title(tmp_path):
-    """As in R1-Searcher's results on Bamboogle; a title may hold what looks like text."""
+    """This is the format of R1-Searcher's results on Bamboogle. A title may contain text-like
+    parts."""
     search = (
         "<|begin_of_query|>mil<|end_of_query|><|begin_of_documents|>\n(1).mil   .mil The domain\n"
         "(2)Kalo  Remi   with 3   spaces\n<|end_of_documents|>"
@@ -86,12 +87,12 @@ def test_a_record_of_another_form_leaves_itself_out(tmp_path):
     good = r1_searcher("<answer>b</answer>")
     path = lines(tmp_path / "a.jsonl", good, {"question": "Q?", "answer": "A"}, good)
     found, reasons = read_trajectories(path)
-    assert (len(found), reasons) == (2, {"another form than the first record has": 1})
+    assert (len(found), reasons) == (2, {"another format than the first record": 1})
     chat = {"messages": [{"role": "user", "content": "Q?"}]}
     message = {"role": "assistant", "content": "Hm.</think>\n\n\\boxed{A}"}
     whole = {"messages": [*chat["messages"], message]}
     found, reasons = read_trajectories(lines(tmp_path / "b.jsonl", whole, chat, whole))
-    assert (len(found), reasons) == (2, {"another form than the first record has": 1})
+    assert (len(found), reasons) == (2, {"another format than the first record": 1})
 
 
 def test_what_is_no_trajectory_is_named(tmp_path):

@@ -1,4 +1,4 @@
-"""Filters that look at questions: the tests of programs, and proofs."""
+"""Filters that inspect questions: tests of programs, and proofs."""
 
 import asyncio
 from pathlib import Path
@@ -64,9 +64,9 @@ def test_a_proof_asks_for_nothing_else(question: str, is_proof: bool) -> None:
 
 
 def test_what_else_says_whether_it_is_a_proof() -> None:
-    asked = "Show that the program ends, and print yes."
-    assert asks_for_proof(Task("t", asked, ()))
-    assert not asks_for_proof(Task("t", asked, (), stdin(1)))  # a program, which is tested
+    question = "Show that the program ends, and print yes."
+    assert asks_for_proof(Task("t", question, ()))
+    assert not asks_for_proof(Task("t", question, (), stdin(1)))  # a program, which is tested
     assert asks_for_proof(Task("t", "A triangle has two equal sides.", (), {"type": "Proof"}))
 
 

@@ -1,4 +1,4 @@
-"""Rows of a table that do not fit its header are left out, with their line, and others are read."""
+"""Table rows that do not fit the header are left out and reported by line; the others are read."""
 
 import csv
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Questions about a passage: what is shown of it."""
+"""Questions about a passage, and the part of it that is shown."""
 
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,6 @@ def test_a_text_in_which_the_answer_is_searched_is_not_shown(
 
 
 def test_a_passage_in_the_question_is_shown_once(tmp_path: Path) -> None:
-    asked = f"{PASSAGE} So is it a river?"
-    record = {"question": asked, "passage": PASSAGE, "answer": True}
-    assert read_tasks(lines(tmp_path / "q.jsonl", record))[0].question == asked
+    question = f"{PASSAGE} So is it a river?"
+    record = {"question": question, "passage": PASSAGE, "answer": True}
+    assert read_tasks(lines(tmp_path / "q.jsonl", record))[0].question == question

@@ -1,4 +1,4 @@
-"""Keys of data sets, and keys in capitals, are read as the usual ones."""
+"""Keys of published data sets, and keys in capitals, are read as the usual ones."""
 
 import asyncio
 import json
@@ -40,9 +40,7 @@ def test_two_keys_in_capitals_that_differ_are_left_out(tmp_path: Path) -> None:
     path.write_text(good * 2 + '{"Question": "Who?", "Answer": "Ada", "ANSWER": "Bo"}\n')
     read = read_task_file(path, max_left_out=0.4)
     assert [task.answers for task in read.tasks] == [("Ada",)] * 2
-    assert read.rejected_counts == Counter(
-        {"keys that differ in capitals alone, such as 'ANSWER'": 1}
-    )
+    assert read.rejected_counts == Counter({"keys that differ only in case, such as 'ANSWER'": 1})
 
 
 @pytest.mark.parametrize("label", [0, 1, True, False])

@@ -1,4 +1,4 @@
-"""A record of JSON in which a key comes twice says two things: it is left out, with the reason."""
+"""A JSON record with a repeated key is ambiguous: it is left out, with the reason."""
 
 import json
 from collections import Counter
@@ -54,7 +54,7 @@ RECORDS = st.dictionaries(st.text(max_size=2), VALUES, min_size=1)
 
 
 def with_a_key_twice(value: Any, place: int) -> tuple[str, int]:
-    """The JSON of a value in which the object number `place` has its first key twice."""
+    """Return the JSON of a value in which object number `place` has its first key twice."""
     if isinstance(value, list):
         parts = []
         for inner in value:

@@ -1,4 +1,4 @@
-"""Which questions reinforcement learning draws from."""
+"""Selection of the questions for reinforcement learning."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ TASKS = [Task(str(n), f"Question {n}?", ("yes",)) for n in range(4)]
 
 
 def test_r_q_is_at_most_the_share() -> None:
-    """3/10 is kept and 4/10 is not; the share is written down."""
+    """A share of 3/10 is accepted and 4/10 is not; the share is recorded."""
     tallies = {str(n): SampleTally(right, 10) for n, right in enumerate((0, 3, 4, 10))}
     found = drop_known(tallies, TASKS, SelectConfig())
     assert [(t.id, t.meta["closed_book"]) for t in found.selected] == [("0", 0.0), ("1", 0.3)]
@@ -44,19 +44,19 @@ def test_questions_of_supervised_training() -> None:
     found = drop_trained(trained, TASKS, SelectConfig())
     assert [task.id for task in found.selected] == ["0", "2"]
     assert found.stages[0].dropped == {OVERLAP_REASON: 2}
-    kept = drop_trained(trained, TASKS, SelectConfig(overlap="keep"))
-    assert (kept.selected, kept.dropped) == (TASKS, [])
+    selection = drop_trained(trained, TASKS, SelectConfig(overlap="keep"))
+    assert (selection.selected, selection.dropped) == (TASKS, [])
 
 
 def test_samples_are_counted_and_never_taken_twice(tmp_path: Path) -> None:
-    asked: list[str] = []
+    keys: list[str] = []
     down = {"2"}
 
     async def is_right(task: Task, key: str) -> bool:
         await asyncio.sleep(0)
         if task.id in down:
             raise UserError("the model is down")
-        asked.append(key)
+        keys.append(key)
         return int(key.rpartition("/")[2]) < int(task.id)
 
     def run() -> dict[str, SampleTally]:
@@ -68,18 +68,18 @@ def test_samples_are_counted_and_never_taken_twice(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the model is down"):
         run()
     with (tmp_path / "samples.jsonl").open("a") as file:
-        file.write('{"who": "toolless", "id"')  # as a kill leaves it
-    first = list(asked)
+        file.write('{"who": "toolless", "id"')  # the state after a kill
+    first = list(keys)
     down.clear()
     assert len(first) == 8
     assert run() == {str(n): SampleTally(n, 4) for n in range(4)}
-    assert not set(first) & set(asked[8:])
-    assert sorted(asked) == sorted(f"toolless/{n}/{k}" for n in range(4) for k in range(4))
+    assert not set(first) & set(keys[8:])
+    assert sorted(keys) == sorted(f"toolless/{n}/{k}" for n in range(4) for k in range(4))
 
 
 def test_a_damaged_journal_is_told(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").write_text(
         '{"who": "toolless", "id": "a", "right": "x", "of": 2}\n'
     )
-    with pytest.raises(UserError, match=r"line 1 .*take the line out, to sample the question anew"):
+    with pytest.raises(UserError, match=r"line 1 .*remove the line, to sample the question again"):
         TallyJournal(tmp_path / "samples.jsonl")

@@ -1,4 +1,4 @@
-"""Demonstrations and pairs as text: what is written is read back, and mistakes are named."""
+"""Demonstrations and pairs as text: written files are read back, and errors are located."""
 
 import json
 from dataclasses import replace
@@ -59,7 +59,7 @@ def test_files_come_back(tmp_path: Path) -> None:
     write_demonstrations(file, [(TASK, STEPS), (TASK, [])])
     assert read_demonstrations(file) == [(TASK, STEPS), (TASK, [])]
     assert is_demonstration_file(file)
-    assert read_tasks(file)[0] == TASK  # such a file is one of questions too
+    assert read_tasks(file)[0] == TASK  # such a file is also a file of questions
     pair = ContrastivePair(TASK, (STEPS[0],), (STEPS[1],), (STEPS[3],))
     write_pairs(tmp_path / "pairs.jsonl", [pair])
     assert read_pairs(tmp_path / "pairs.jsonl") == [pair]
@@ -125,19 +125,23 @@ def test_other_files_hold_no_steps(tmp_path: Path) -> None:
 
 def test_steps_can_be_looked_at() -> None:
     noted = replace(TASK, meta={"right": True})
-    shown = make_untokenised_trajectory(
+    record = make_untokenised_trajectory(
         noted, [Thought("Hm."), ToolCall("search", {"query": "a"}), *STEPS[2:]]
     )
-    assert [(entry.kind, entry.text) for entry in build_transcript(shown)] == [
+    assert [(entry.kind, entry.text) for entry in build_transcript(record)] == [
         (EntryKind.THOUGHT, "Hm."),
         (EntryKind.ACTION, "a"),
         (EntryKind.OBSERVATION, "result 1: \u2028 «x»"),
         (EntryKind.ANSWER, "Oslo"),
     ]
-    assert (shown.status, shown.answer, shown.rewards) == (Status.ANSWERED, "Oslo", {"right": 1.0})
-    assert shown.is_correct is True
-    assert make_untokenised_trajectory(TASK, STEPS).is_correct is None  # nobody has graded it
-    assert shown.num_executed_calls == 1
+    assert (record.status, record.answer, record.rewards) == (
+        Status.ANSWERED,
+        "Oslo",
+        {"right": 1.0},
+    )
+    assert record.is_correct is True
+    assert make_untokenised_trajectory(TASK, STEPS).is_correct is None  # no grade is recorded
+    assert record.num_executed_calls == 1
     wrong = make_untokenised_trajectory(
         Task("t", "who?", ("Oslo",), {"rejected": "cut off"}), STEPS[:1]
     )

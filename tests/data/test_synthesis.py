@@ -1,4 +1,4 @@
-"""Questions that are synthesised: which drafts pass, and that no draft is made twice."""
+"""Synthesised questions: accepted drafts, and no draft is made twice."""
 
 import asyncio
 import json
@@ -14,7 +14,8 @@ from fieldcraft.worlds.base import make_world
 
 
 class Scripted:
-    """Makes the numbers of a script into questions: x nothing, c known, w wrong, else good."""
+    """Maker that turns the numbers of a script into questions: x nothing, c known, w wrong, else
+    good."""
 
     kinds = ("depth",)
 
@@ -35,8 +36,8 @@ class Scripted:
 
 
 def make(maker: Scripted, folder: Path, count: int) -> DraftJournal:
-    drafts, kept = DraftJournal(folder / "drafts.jsonl"), list[int]()
-    asyncio.run(synthesise(maker, {"depth": count}, 7, drafts, 2, kept.append))
+    drafts, counts = DraftJournal(folder / "drafts.jsonl"), list[int]()
+    asyncio.run(synthesise(maker, {"depth": count}, 7, drafts, 2, counts.append))
     return drafts
 
 
@@ -71,7 +72,7 @@ def test_it_ends_where_no_draft_passes(tmp_path: Path) -> None:
 
 def test_a_damaged_journal_is_told(tmp_path: Path) -> None:
     (tmp_path / "drafts.jsonl").write_text(json.dumps({"kind": "depth"}) + "\n")
-    with pytest.raises(UserError, match=r"line 1 .*take the line out, to make the question anew"):
+    with pytest.raises(UserError, match=r"line 1 .*remove the line, to make the question again"):
         DraftJournal(tmp_path / "drafts.jsonl")
 
 
@@ -85,4 +86,4 @@ def test_a_world_refuses_what_was_taught_and_what_is_wrong() -> None:
     assert verdicts == {(True, "the model was taught all of it"), (False, "")}
     assert {asyncio.run(maker.check_answer(t, "")) for t in good} == {""}
     false = Task(good[0].id, good[0].question, ("Nowhere",), good[0].meta)
-    assert asyncio.run(maker.check_answer(false, "")) == "the passages tell another answer"
+    assert asyncio.run(maker.check_answer(false, "")) == "the passages give another answer"

@@ -327,7 +327,7 @@ def test_one_bad_passage_leaves_itself_out(tmp_path, bad, place):
     corpus = CorpusFile(path)
     found = list(read_corpus(corpus.ensure_passages(tmp_path / "out.jsonl")))
     assert [passage.text for passage in found] == [record["text"] for record in good]
-    ids = [str(n) for n in range(12) if n != place]  # those that the lines of the file count
+    ids = [str(n) for n in range(12) if n != place]  # numbered by the lines of the file
     assert [passage.id for passage in found] == ids
     assert corpus.warnings() == [f"1 of {path} left out: no passage"]
     with pytest.raises(UserError, match=rf"1 of the 12 .* line {place + 1}: the passage .*=0.09\."):

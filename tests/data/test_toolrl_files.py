@@ -1,4 +1,4 @@
-"""ToolRL's files are questions with wanted calls, and demonstrations."""
+"""ToolRL's files are read as questions with expected calls, and as demonstrations."""
 
 import json
 from collections import Counter
@@ -42,15 +42,17 @@ def verl(number: int) -> dict[str, Any]:
 
 def test_supervised_data(tmp_path):
     path = tmp_path / "a.json"
-    says = "<response> None. </response>"
-    path.write_text(json.dumps([sft(), sft(f"<think> No. </think>\n{says}", input=DIALOGUE + "!")]))
+    response = "<response> None. </response>"
+    path.write_text(
+        json.dumps([sft(), sft(f"<think> No. </think>\n{response}", input=DIALOGUE + "!")])
+    )
     one, other = tasks = read_tasks(path)
     assert one == Task(one.id, QUESTION, (ANSWER,), {"calls": CALLS})
-    assert other == Task(other.id, f"{QUESTION}!", (says,), {"calls": []})
+    assert other == Task(other.id, f"{QUESTION}!", (response,), {"calls": []})
     assert read_trajectories(path) == (
         [
             (one, [Thought("I look it up."), Answer(ANSWER)]),
-            (other, [Thought("No."), Answer(says)]),
+            (other, [Thought("No."), Answer(response)]),
         ],
         Counter(),
     )
@@ -89,7 +91,7 @@ def test_other_records_are_not_taken_for_toolrls(tmp_path):
     path = lines(tmp_path / "b.jsonl", sft(), {"question": "Q?", "answer": "A"})
     found, reasons = read_trajectories(path)
     assert len(found) == 1
-    assert reasons == {"another form than ToolRL's, which the first record has": 1}
+    assert reasons == {"another format than ToolRL's, the format of the first record": 1}
 
 
 # In these outputs the thought names tags, which the layout forbids, here and in ToolRL's code.
@@ -102,12 +104,12 @@ def test_gold_outputs_of_real_data_have_the_highest_scores(shared):
     found, reasons = read_trajectories(path)
     tokenizer = tiny_tokenizer()
     dialect = make_dialect("toolrl", tokenizer)
-    shown = [encode_demonstration(task, steps, dialect, []) for task, steps in found]
+    encoded = [encode_demonstration(task, steps, dialect, []) for task, steps in found]
     assert not reasons
-    assert [t.policy_turns for t in shown] == [[f"{output}<|im_end|>"] for output in outputs]
-    assert {i for i, t in enumerate(shown) if not t.well_formed} == NAMES_TAGS
+    assert [t.policy_turns for t in encoded] == [[f"{output}<|im_end|>"] for output in outputs]
+    assert {i for i, t in enumerate(encoded) if not t.well_formed} == NAMES_TAGS
     rewards = (ToolRLReward(), ToolRLFormatReward(), ToolRLExactReward())
-    scores = [tuple(reward([t])[0] for reward in rewards) for t in shown]
+    scores = [tuple(reward([t])[0] for reward in rewards) for t in encoded]
     assert {scores[i] for i in NAMES_TAGS} == {(3.0, 0.0, 0.0)}
     # Of the others 116 call tools, which gives 4, and 28 only respond, which gives 1.
     assert Counter(s for i, s in enumerate(scores) if i not in NAMES_TAGS) == {

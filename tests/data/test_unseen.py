@@ -1,4 +1,4 @@
-"""Questions asked once more, with tools under names that no training shows."""
+"""Repeated questions with tools under names that do not occur in training."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ SMALL = ["world.people=40", "world.variants=2"]
 
 def test_the_first_split_is_asked_again() -> None:
     inputs = make_data_source(load_recipe("unseen-search-mini", SMALL))
-    asked = inputs.evaluation_tasks()
+    tasks = inputs.evaluation_tasks()
     parts = {
-        split: [t for t in asked if t.meta["split"] == split]
+        split: [t for t in tasks if t.meta["split"] == split]
         for split in ("heldout", "known", "unseen")
     }
-    assert sum(map(len, parts.values())) == len(asked) == len({t.id for t in asked})
+    assert sum(map(len, parts.values())) == len(tasks) == len({t.id for t in tasks})
     assert parts["known"]
     assert [t.question for t in parts["unseen"]] == [t.question for t in parts["heldout"]]
     for task, again in zip(parts["heldout"], parts["unseen"], strict=True):
@@ -37,6 +37,6 @@ def test_questions_of_a_file_are_asked_again(tmp_path: Path) -> None:
     given = [f"tasks={file}", f"model={tmp_path}", "evaluation.splits={heldout: 2}"]
     tools = "tools=[{name: python, eval_names: run}]"
     inputs = make_data_source(load_recipe("torl", [*given, tools]))
-    asked = [(t.meta["split"], t.meta.get("called")) for t in inputs.evaluation_tasks()]
-    assert asked == 2 * [("heldout", None)] + 2 * [("unseen", "unseen")]
+    tasks = [(t.meta["split"], t.meta.get("called")) for t in inputs.evaluation_tasks()]
+    assert tasks == 2 * [("heldout", None)] + 2 * [("unseen", "unseen")]
     assert inputs.warnings() == []

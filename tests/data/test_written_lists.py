@@ -1,4 +1,4 @@
-"""Lists, objects and truth values that are written as text in a file of questions."""
+"""Lists, objects and booleans that are written as text in a file of questions."""
 
 import csv
 import json
@@ -184,8 +184,8 @@ ROWS = st.dictionaries(st.text("abc", min_size=1), LISTS, min_size=1, max_size=3
 def test_an_object_with_arrays_of_numpy_comes_back(found, numbers):
     columns = {key: np.array(texts, dtype=object) for key, texts in found.items()}
     columns["at"] = np.array(numbers, dtype=np.int32)
-    shown = repr(columns | {"none": float("nan"), "one": np.float64(0.5)})
-    assert parse_value(shown) == found | {"at": numbers, "none": None, "one": 0.5}
+    text = repr(columns | {"none": float("nan"), "one": np.float64(0.5)})
+    assert parse_value(text) == found | {"at": numbers, "none": None, "one": 0.5}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Spreadsheets of Excel, read as the texts of their cells."""
+"""Excel spreadsheets, read as the texts of their cells."""
 
 import datetime
 from pathlib import Path
@@ -40,8 +40,8 @@ def refused(path: Path) -> str:
 
 
 def test_questions_and_passages_of_a_sheet(tmp_path: Path) -> None:
-    asked = [["question", "answer"], ["Who?", "Ada"], [None, None], ["When?", 1931]]
-    path = book(tmp_path / "tasks.xlsx", asked, [])
+    rows = [["question", "answer"], ["Who?", "Ada"], [None, None], ["When?", 1931]]
+    path = book(tmp_path / "tasks.xlsx", rows, [])
     assert [task.answers for task in read_tasks(path)] == [("Ada",), ("1931",)]
     path = book(tmp_path / "corpus.xlsx", [["title", "text"], ["Ada", "Ada was born."]])
     assert CorpusFile(path).rejected_counts == {}
@@ -53,8 +53,20 @@ def test_cells_are_texts(tmp_path: Path) -> None:
     names = [f"c{n}" for n in range(len(cells))]
     [(where, row)] = read_records(book(tmp_path / "a.xlsx", [names, cells]))
     assert where == f"{tmp_path / 'a.xlsx'}, row 2"
-    wanted = ["007", "7", "2", "0.1", "TRUE", "2024-05-01", "2024-05-01 08:00:00", "", "", "", "é"]
-    assert row == dict(zip(names, wanted, strict=True))
+    expected = [
+        "007",
+        "7",
+        "2",
+        "0.1",
+        "TRUE",
+        "2024-05-01",
+        "2024-05-01 08:00:00",
+        "",
+        "",
+        "",
+        "é",
+    ]
+    assert row == dict(zip(names, expected, strict=True))
 
 
 @given(rows=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=5))

@@ -1,4 +1,4 @@
-"""The dialects of AFM's agents on questions: which block may follow which, and what is read."""
+"""The dialects of AFM's agents on questions: permitted orders of blocks, and parsing."""
 
 import pytest
 from hypothesis import given
@@ -53,7 +53,7 @@ END = SUGGEST + checked(4) + ANSWER
             [PAGE.replace("a.b", "a.b | c")],
             ToolCall("crawl_page", {"url": "http://a.b | c"}),
         ),
-        ("afm-web", [WEB + PAGE], ToolCall("search", {"query": "who"})),  # the first that ends
+        ("afm-web", [WEB + PAGE], ToolCall("search", {"query": "who"})),  # the first ending
         ("afm-web", [WIKI], None),
         ("afm-web", [CODE], None),
         ("afm-web", [WEB, END], Answer("Oslo")),
@@ -84,7 +84,7 @@ def test_parse(name: str, written: list[str], move: object) -> None:
     ("written", "well_formed"),
     [
         ([PLAN + WEB, END], True),
-        ([WEB, END + "\n<|im_end|>"], True),  # no rule says that a plan comes first
+        ([WEB, END + "\n<|im_end|>"], True),  # no rule requires a plan at the start
         ([PLAN + WEB, PAGE, GOOD + WEB, GOOD + END], True),
         ([PLAN + WEB, BAD + PLAN + WEB, GOOD + END], True),
         ([PLAN + WEB, SUGGEST + checked(2) + PLAN + END], True),
@@ -93,18 +93,18 @@ def test_parse(name: str, written: list[str], move: object) -> None:
         ([PLAN + WEB, ANSWER], False),  # not suggested, not checked
         ([PLAN + WEB, SUGGEST + ANSWER], False),
         ([PLAN + WEB, SUGGEST + checked(2) + ANSWER], False),
-        ([PLAN + WEB, SUGGEST + checked(2) + WEB, END], False),  # a low score asks for a plan
+        ([PLAN + WEB, SUGGEST + checked(2) + WEB, END], False),  # a low score requires a plan
         ([PLAN + WEB, SUGGEST + checked(4) + PLAN + END], False),
         ([PLAN + WEB, SUGGEST + checked(5) + ANSWER], False),
         ([PLAN + WEB, SUGGEST + checked("good") + ANSWER], False),
         ([PLAN + WEB, SUGGEST + SUGGEST + checked(4) + ANSWER], False),
         ([PLAN + WEB, checked(4) + ANSWER], False),  # nothing to check
-        ([PLAN + WEB, BAD + WEB, END], False),  # a poor grade asks for a plan
+        ([PLAN + WEB, BAD + WEB, END], False),  # a poor grade requires a plan
         ([PLAN + WEB, BAD + END], False),
         ([PLAN + WEB, FREE + END], False),  # without grades
         ([PLAN + WEB, GOOD.replace("tool_", "tools_") + END], False),
         ([PLAN + WEB, GOOD + GOOD + END], False),
-        ([PLAN + WEB, PLAN + END], False),  # a plan follows a reflection or a check
+        ([PLAN + WEB, PLAN + END], False),  # a plan must follow a reflection or a check
         ([PLAN + PLAN + WEB, END], False),
         ([GOOD + END], False),
         ([PLAN + WEB.removeprefix(T), END], False),  # no thought before the call
@@ -116,7 +116,7 @@ def test_parse(name: str, written: list[str], move: object) -> None:
         ([PLAN + WEB, END + "so"], False),
         ([PLAN + WEB + T, END], False),
         ([PLAN + WEB + PAGE, END], False),  # one call ends a turn
-        ([PLAN, END], False),  # nothing was called
+        ([PLAN, END], False),  # no call
         ([PLAN + WEB.replace("who", " "), END], False),
         ([PLAN + WEB, END.replace("Oslo", "")], False),
         ([PLAN + WIKI, END], False),
@@ -195,8 +195,8 @@ def test_a_role_without_a_tag_is_thinking() -> None:
 
 @given(grades=st.tuples(*[st.sampled_from(GRADES)] * 3), score=st.integers(-9, 99))
 def test_grades_and_scores_come_back(grades: tuple[str, ...], score: int) -> None:
-    written = make_reflection(grades)
-    assert written.role is ThoughtRole.REFLECT
-    assert list(parse_grades(written.text)) == list(CRITERIA)
-    assert [grade.title() for grade in parse_grades(written.text).values()] == list(grades)
+    reflection = make_reflection(grades)
+    assert reflection.role is ThoughtRole.REFLECT
+    assert list(parse_grades(reflection.text)) == list(CRITERIA)
+    assert [grade.title() for grade in parse_grades(reflection.text).values()] == list(grades)
     assert parse_score(make_double_check(score).text) == (score if 1 <= score <= 4 else None)

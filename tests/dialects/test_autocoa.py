@@ -26,7 +26,7 @@ def test_prompt_of_a_distilled_r1(think_prefilled: bool) -> None:
     tokens = tokenizer.convert_ids_to_tokens(prompt)
     assert tokens[:3] == ["<｜begin▁of▁sentence｜>", "<｜User｜>", "a"]
     assert tokens[-3:] == ["<｜Assistant｜>", "<think>", "Ċ"]
-    # what a question holds is text
+    # the contents of a question are text
     assert tokenizer.decode(prompt[3:-3]) == "<think>"
     assert tokens.count("<think>") == 1
 
@@ -57,11 +57,11 @@ def test_own_instruction_names_every_tag_and_precedes_the_question() -> None:
         (["\\boxed{x} </think> nothing"], None),
         (["a </think> nothing"], None),
         (["unfinished <begin_search> x"], None),
-        # No search once thinking is over, be it in this turn or in an earlier one.
+        # No search after thinking has ended, in this turn or in an earlier one.
         (["a </think> <begin_search> x </end_search>"], None),
         (["a </think> \\boxed{y} <begin_search> x </end_search>"], Answer("y")),
         (["a </think> <begin_search> x </end_search>", SEARCH], None),
-        # Two halves of a tag in two turns are no tag.
+        # Two halves of a tag in two turns do not form a tag.
         (["a </thi", "nk> \\boxed{x}"], None),
         ([""], None),
         ([], None),
@@ -95,7 +95,7 @@ def test_parse(written: list[str], move: object) -> None:
         (["no opening </end_search>", ANSWER], False),
         ([SEARCH + " and more", ANSWER], False),
         (["just a turn", ANSWER], False),
-        # Observations are not the policy's to write.
+        # The policy must not write observations.
         (["<begin_search> x </end_search> <search_result> y </search_result>", ANSWER], False),
         (["a <search_result> y </search_result> </think> \\boxed{x}"], False),
         (["<begin_search> x </end_search>\0So.\n</think>\n\n\\boxed{Oslo}"], False),

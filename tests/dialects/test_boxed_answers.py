@@ -13,8 +13,8 @@ from fieldcraft.types import Answer
 @pytest.mark.parametrize("name", ["search-r1", "otc", "afm-web", "afm-mhqa"])
 def test_a_box_around_the_whole_answer_is_taken_off(name: str) -> None:
     dialect = make_dialect(name, tiny_tokenizer())
-    written = f"{dialect.render_thought('So.')}<answer> \\boxed{{Paris}} </answer>"
-    assert dialect.parse([written]) == Answer("Paris")
+    turn = f"{dialect.render_thought('So.')}<answer> \\boxed{{Paris}} </answer>"
+    assert dialect.parse([turn]) == Answer("Paris")
 
 
 @pytest.mark.parametrize(

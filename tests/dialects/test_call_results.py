@@ -1,4 +1,4 @@
-"""Results belong to the calls that they name, in whatever order they came."""
+"""Results belong to the calls that they name, in any order."""
 
 import pytest
 from hypothesis import given
@@ -15,10 +15,10 @@ def labels(*names: str) -> list[CallLabel]:
 
 @given(IDS, st.randoms())
 def test_ids_decide_whatever_the_order(ids: list[str], rng) -> None:
-    came = list(ids)
-    rng.shuffle(came)
-    order = match_results(labels(*ids), labels(*came))
-    assert [came[place] for place in order] == ids
+    received = list(ids)
+    rng.shuffle(received)
+    order = match_results(labels(*ids), labels(*received))
+    assert [received[place] for place in order] == ids
 
 
 @given(IDS, st.lists(st.text(max_size=3), max_size=6))
@@ -37,7 +37,7 @@ def test_without_any_id_there_must_be_as_many_in_the_order_of_their_names(
     assert match_results(calls, calls) == list(range(len(calls)))
     assert match_results(calls, [CallLabel()] * len(calls)) == list(range(len(calls)))
     if count != len(calls):
-        with pytest.raises(UnmatchedResultError, match="as many"):
+        with pytest.raises(UnmatchedResultError, match="a different number"):
             match_results(calls, [CallLabel()] * count)
     if tools != tools[::-1]:
         with pytest.raises(UnmatchedResultError, match="order"):

@@ -1,4 +1,4 @@
-"""The dialects of code agents: what is a program, what is an answer, and what is neither."""
+"""The dialects of code agents: programs, answers, and text that is neither."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ NO_PROGRAM = MalformedCall(
         ("torl", [f"in {FENCE}python\nx\n{FENCE}\n{FENCE}output"], MalformedCall),
         ("torl", [f"{FENCE}python\nprint(1)\n{FENCE}output"], MalformedCall),  # never ended
         ("torl", [f"{FENCE}output"], MalformedCall),
-        ("torl", [f"{FENCE}output {TORL}"], MalformedCall),  # only what stands before the output
+        ("torl", [f"{FENCE}output {TORL}"], MalformedCall),  # only the text before the output
         ("torl", [TORL, "So \\boxed{1}."], Answer("1")),
         ("torl", ["\\boxed{1} I test it.\n" + TORL, "It is so."], Answer("1")),
         ("torl", [TORL.replace("1", "r'\\boxed{2}'"), "It is so."], None),
@@ -144,13 +144,13 @@ def test_parse(name: str, written: list[str], move: object) -> None:
         ("afm-code", [FIRST, END], True),
         ("afm-code", [FIRST, NEXT + "\n", END + "\n"], True),
         ("afm-code", [PLAN + THINK + "<answer>1</answer>"], True),
-        ("afm-code", [THINK + CODE, END], False),  # no plan
+        ("afm-code", [THINK + CODE, END], False),  # without a plan
         ("afm-code", [PLAN + CODE, END], False),  # no thought before the program
         ("afm-code", [THINK + FIRST, END], False),  # the plan is not first
         ("afm-code", [FIRST, PLAN + END], False),  # a second plan
-        ("afm-code", [FIRST, THINK + CODE, END], False),  # no reflection
+        ("afm-code", [FIRST, THINK + CODE, END], False),  # without a reflection
         ("afm-code", [FIRST, END.removeprefix(REFLECTION)], False),
-        ("afm-code", [FIRST, REFLECTION + "<answer>1</answer>"], False),  # no last thought
+        ("afm-code", [FIRST, REFLECTION + "<answer>1</answer>"], False),  # without a last thought
         ("afm-code", [FIRST.replace("```py", "```python"), END], False),
         ("afm-code", [FIRST.replace("print(1)", ""), END], False),
         ("afm-code", [FIRST.replace("</plan>", "</plan> and"), END], False),

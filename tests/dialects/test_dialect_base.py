@@ -1,4 +1,4 @@
-"""What every dialect builds on: plain encoding, boxes, prompts, round trips."""
+"""The shared base of dialects: plain encoding, boxes, prompts, round trips."""
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ TOKENIZER = tiny_tokenizer()
 
 
 def qwen3_tokenizer() -> PreTrainedTokenizerFast:
-    """Tags as added tokens that are not special, as Qwen3 has them."""
+    """Return a tokenizer whose tags are added tokens that are not special, as in Qwen3."""
     tokenizer = tiny_tokenizer()
     tokenizer.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>", "</tool_response>"])
     return tokenizer
@@ -126,8 +126,8 @@ def test_round_trip_problems_are_named() -> None:
     )
     assert check_round_trip(make_dialect("search-r1", tokenizer)) == [
         "The tokenizer turns the tag '<search>' into '<SEARCH>'.",
-        "The tokenizer does not keep the text of a question in the prompt.",
-        "The tokenizer does not keep the text of the observation "
+        "The tokenizer does not preserve the text of a question in the prompt.",
+        "The tokenizer does not preserve the text of the observation "
         r"'\n\n<information>result 1: Ada Lind\nresult 2: Bo Berg</information>\n\n'.",
     ]
 
@@ -153,8 +153,8 @@ def test_no_prompt_holds_an_end_that_the_tokenizer_puts_behind_a_text() -> None:
     )
     for instruction in ("Think.", ""):
         dialect = make_dialect("search-r1", tokenizer, instruction=instruction)
-        begun = f"{instruction}\n\n" if instruction else ""
-        assert tokenizer.decode(dialect.encode_prompt("who?", [])) == f"<|endoftext|>{begun}who?\n"
+        prefix = f"{instruction}\n\n" if instruction else ""
+        assert tokenizer.decode(dialect.encode_prompt("who?", [])) == f"<|endoftext|>{prefix}who?\n"
 
 
 def test_chat_template_that_hides_the_question_is_an_error() -> None:
@@ -171,11 +171,11 @@ def test_search_dialects_refuse_other_tools(name: str) -> None:
         make_dialect(name, TOKENIZER).encode_prompt("who?", [tool])
 
 
-# -- what a recipe sets of the chat template ----------------------------------------------------
+# -- template variables of a recipe -------------------------------------------------------------
 
 
 def thinking_tokenizer() -> PreTrainedTokenizerFast:
-    """A template with a switch, as Qwen3's."""
+    """Return a tokenizer whose template has a thinking switch, as in Qwen3."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template += (
         "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}"
@@ -192,9 +192,9 @@ def test_variables_of_the_template_reach_prompts(name: str) -> None:
     plain = tokenizer.decode(make_dialect(name, tokenizer, "").encode_prompt("who?", []))
     off = make_dialect(name, tokenizer, "", chat_template_kwargs={"enable_thinking": False})
     closed = "" if "<think>" in off.tags else "<think>\n\n</think>\n\n"  # not two thinking parts
-    head, _, begun = plain.partition("<|im_start|>assistant\n")
+    head, _, generation = plain.partition("<|im_start|>assistant\n")
     assert tokenizer.decode(off.encode_prompt("who?", [])) == (
-        f"{head}<|im_start|>assistant\n{closed}{begun}"
+        f"{head}<|im_start|>assistant\n{closed}{generation}"
     )
     on = make_dialect(name, tokenizer, "", chat_template_kwargs={"enable_thinking": True})
     assert tokenizer.decode(on.encode_prompt("who?", [])) == plain
@@ -246,9 +246,9 @@ def test_a_system_prompt_stands_before_the_question(name: str) -> None:
 @pytest.mark.parametrize(
     ("template", "sentence"),
     [
-        (None, "no chat template, so a system prompt has no place"),
+        (None, "no chat template, so it cannot show a system prompt"),
         ("{{ messages[-1].content }}", "does not show a system prompt"),
-        ("{{ raise_exception('No system!') }}", r"refuses a system prompt \(No system!\)"),
+        ("{{ raise_exception('No system!') }}", r"rejects a system prompt \(No system!\)"),
     ],
 )
 def test_a_system_prompt_that_would_be_lost_is_refused(template: str | None, sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Properties that hold for any text."""
+"""Properties that hold for arbitrary texts."""
 
 import pytest
 from hypothesis import given, settings
@@ -30,11 +30,11 @@ plain = st.text(st.characters(exclude_characters="<>{}\\`", exclude_categories=[
 
 @NAMES
 @settings(deadline=None)
-@given(written=st.lists(tagged))
-def test_parse_and_grammar_never_raise_and_agree(name: str, written: list[str]) -> None:
+@given(turns=st.lists(tagged))
+def test_parse_and_grammar_never_raise_and_agree(name: str, turns: list[str]) -> None:
     dialect = DIALECT_OF[name]
-    parsed = dialect.parse(written)
-    assert not dialect.is_well_formed(written) or isinstance(parsed, Answer)
+    parsed = dialect.parse(turns)
+    assert not dialect.is_well_formed(turns) or isinstance(parsed, Answer)
 
 
 @EVERY_ACTING
@@ -55,22 +55,22 @@ def test_answer_comes_back_and_is_well_formed(
     name: str, answer: str, thought: str, query: str
 ) -> None:
     dialect = DIALECT_OF[name]
-    begun, planned, reflected = (
+    answered, planned, reflected = (
         dialect.render_thoughts(thoughts_of(name, thought, role))
         for role in (ThoughtRole.THINK, ThoughtRole.PLAN, ThoughtRole.REFLECT)
     )
     if not name.startswith("afm"):  # the others have no rules for roles
-        assert begun == planned == reflected
+        assert answered == planned == reflected
     call, final = dialect.render_call(action_of(name, query)), dialect.render_answer(answer)
     checks = dialect.render_thoughts(checks_of(name, thought))
     last = reflected + checks + final
-    for written in (
+    for turns in (
         [planned + checks + final],
         [planned + call, last],
         [planned + call, reflected + call, last + "<|im_end|>"],
     ):
-        assert dialect.parse(written) == Answer(answer)
-        assert dialect.is_well_formed(written) == ("\0" not in "".join(written))
+        assert dialect.parse(turns) == Answer(answer)
+        assert dialect.is_well_formed(turns) == ("\0" not in "".join(turns))
 
 
 values = st.recursive(
@@ -97,8 +97,8 @@ def test_several_calls_come_back_and_are_well_formed(
     actions = [ToolCall("search", {"query": query}) for query in queries]
     turn = dialect.render_thought(thought) + dialect.render_calls(actions) + "<|im_end|>"
     assert dialect.parse([turn]) == tuple(actions)
-    written = [turn, dialect.render_answer(answer or "x")]
-    assert dialect.is_well_formed(written) == ("\0" not in "".join(written))
+    turns = [turn, dialect.render_answer(answer or "x")]
+    assert dialect.is_well_formed(turns) == ("\0" not in "".join(turns))
 
 
 @settings(deadline=None)
@@ -107,8 +107,8 @@ def test_several_observations_are_frames_and_plain_text(texts: list[str]) -> Non
     dialect = DIALECT_OF["hermes"]
 
     places = [ObservationPosition(i, len(texts)) for i in range(len(texts))]
-    written = zip(texts, places, strict=True)
-    ids = [i for text, place in written for i in dialect.encode_observation(text, place)]
+    observations = zip(texts, places, strict=True)
+    ids = [i for text, place in observations for i in dialect.encode_observation(text, place)]
     whole = "".join(map(dialect.render_observation, texts, places))
     assert dialect.tokenizer.decode(ids) == whole
     harmless = [i for place in places for i in dialect.encode_observation("x", place)]

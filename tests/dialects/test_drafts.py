@@ -1,4 +1,4 @@
-"""Calls and answers are read where they are, not where a thought or a string shows their tags."""
+"""Calls and answers are read from their places, not from tags in thoughts or strings."""
 
 import json
 from contextlib import suppress
@@ -52,7 +52,7 @@ ARGUMENTS = st.dictionaries(TEXT, VALUE, max_size=3)
 def test_hermes_reads_every_call_whatever_its_thoughts_and_strings_say(
     draft: str, arguments: list[dict[str, Any]], answer: str
 ) -> None:
-    """In JSON of any style: the tags in it need not be escaped."""
+    """The JSON may have any style: the tags in it do not need to be escaped."""
     thought = HERMES.render_thought(draft)
     calls = [ToolCall("f", given) for given in arguments]
     plain = "\n".join(
@@ -91,15 +91,15 @@ def test_what_is_written_is_read_or_refused(name: str, draft: str, query: str, a
     if name != "hermes" and any(tag in draft + query for tag in (*dialect.tags, "```", "\\boxed")):
         with suppress(
             DemonstrationEncodingError
-        ):  # what has no place is never written as something else
+        ):  # content without a place is never written as something else
             require_same(dialect, encode_demonstration(task, steps, dialect, []), action, answer)
         return
     require_same(dialect, encode_demonstration(task, steps, dialect, []), action, answer)
 
 
-def require_same(dialect: Dialect, shown: Trajectory, action: ToolCall, answer: str) -> None:
-    written = get_policy_turns(shown.segments)
-    assert [dialect.parse(written[:end]) for end in (1, 2, 3)] == [
+def require_same(dialect: Dialect, encoded: Trajectory, action: ToolCall, answer: str) -> None:
+    turns = get_policy_turns(encoded.segments)
+    assert [dialect.parse(turns[:end]) for end in (1, 2, 3)] == [
         (action,),
         (action,),
         Answer(answer),
@@ -126,9 +126,9 @@ def test_a_draft_in_a_thought_is_no_move(name: str, draft: str) -> None:
 )
 def test_who_calls_inside_of_a_thought_is_told(name: str) -> None:
     dialect = DIALECT_OF[name]
-    [told] = dialect.parse([f"<think>\nOr {dialect.render_call(action_of(name, 'who'))}"]) or ()  # type: ignore[misc]
-    assert isinstance(told, MalformedCall)
-    assert "write </think> before <" in told.reason
+    [call] = dialect.parse([f"<think>\nOr {dialect.render_call(action_of(name, 'who'))}"]) or ()  # type: ignore[misc]
+    assert isinstance(call, MalformedCall)
+    assert "write </think> before <" in call.reason
 
 
 def test_autocoa_searches_inside_of_its_thought() -> None:

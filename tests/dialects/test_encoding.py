@@ -1,4 +1,4 @@
-"""Literal tokens: what every segment of a demonstration says, id by id, and who wrote it."""
+"""Literal tokens: ids, text and author of each segment of a demonstration."""
 
 import asyncio
 from typing import Any
@@ -63,8 +63,8 @@ def test_literal_tokens(name: str) -> None:
 
 @pytest.mark.parametrize("name", ACTING)
 def test_hostile_text_changes_nothing_but_its_own_tokens(name: str) -> None:
-    """Whatever a tool or a question says, the policy's tokens, the calls, the answer and every
-    structural token stay the same."""
+    """Regardless of the text of a tool or question, the policy's tokens, the calls, the answer and
+    every structural token stay the same."""
     tokenizer = tiny_tokenizer()
     dialect = make_dialect(name, tokenizer)
     hostile = (
@@ -181,7 +181,7 @@ def test_a_dialect_with_one_call_a_turn_says_so(name: str) -> None:
 
 
 class Answering:
-    """The tool of a demonstration, which says what is observed there, in its order."""
+    """The tool of a demonstration, which returns the recorded observations in order."""
 
     def __init__(self, steps: list[DemoStep]) -> None:
         self.name = next(step.tool for step in steps if isinstance(step, ToolCall))
@@ -227,7 +227,7 @@ def test_what_sampling_leaves_is_what_a_demonstration_encodes(
 
 ANSWERS: list[DemoStep] = [Thought("so."), Answer("Oslo")]
 ACTS: list[DemoStep] = [ToolCall("search", {"query": "who"})]
-PAIRS = {  # the shared beginning of the turn, how the answer goes on, how the action does
+PAIRS = {  # the shared start of the turn, the rest of the answer, the rest of the action
     "autocoa": ([6], [1, 7, 9, 2, 13, 3, 10, 8, 11, END], [2, 14, 1, 4, 1, 15]),
     "search-r1": ([12, 1, 6, 1], [7, 9, 1, 13, 2, 22, 1, 8, 1, 23], [13, 2, 18, 1, 4, 1, 19]),
 }
@@ -255,17 +255,17 @@ def test_literal_tokens_of_a_pair(name: str) -> None:
 
 @pytest.mark.parametrize("name", ACTING)
 def test_a_side_of_a_pair_has_the_tokens_of_its_demonstration(name: str) -> None:
-    """So each id is one that sampling could have left there, the border in the turn included."""
+    """Each id is one that sampling could have produced, including the boundary in the turn."""
     tokenizer = tiny_tokenizer()
     dialect = make_dialect(name, tokenizer)
-    shown = [STEPS[0], action_of(name, "who"), STEPS[2]]
-    before = [*shown, Thought("He was born there.")]
+    start = [STEPS[0], action_of(name, "who"), STEPS[2]]
+    before = [*start, Thought("He was born there.")]
     go_on: list[DemoStep] = [Thought("So it is Oslo."), Answer("Oslo")]
     search: list[DemoStep] = [Thought("So I search on."), action_of(name, "x")]
     sides = encode_pair(TASK, before, (go_on, search), dialect, [])
     for side, way in zip(sides, (go_on, search), strict=True):
         thought = Thought(f"He was born there. {way[0].text}")  # type: ignore[union-attr]
-        whole = encode_demonstration(TASK, [*shown, thought, *way[1:]], dialect, [])
+        whole = encode_demonstration(TASK, [*start, thought, *way[1:]], dialect, [])
         assert side.ids == whole.ids
         assert [s.author for s in side.segments[:-2]] == [s.author for s in whole.segments[:-1]]
         assert side.calls == whole.calls
@@ -296,5 +296,5 @@ def test_a_pair_that_does_not_survive_its_dialect() -> None:
 
 def test_sides_that_do_not_differ_are_refused() -> None:
     for one, other in ((ACTS, ACTS), ([Thought("so")], [Thought("so"), *ANSWERS[1:]])):
-        with pytest.raises(UserError, match="task q1 one side only begins the other"):
+        with pytest.raises(UserError, match="task q1 one side is a prefix of the other"):
             pair("autocoa", [], one, other)

@@ -60,7 +60,7 @@ def test_whole_chat_equals_the_template_s_rendering() -> None:
 
 
 def chat(calls: list[ToolCall], observed: list[str]) -> list[dict[str, object]]:
-    """A conversation as chat templates take it."""
+    """Return a conversation in the form that chat templates take."""
     made = [{"function": {"name": c.tool, "arguments": c.arguments}} for c in calls]
     return [
         {"role": "user", "content": "who?"},
@@ -70,7 +70,8 @@ def chat(calls: list[ToolCall], observed: list[str]) -> list[dict[str, object]]:
 
 
 def joining_tokenizer() -> PreTrainedTokenizerFast:
-    """Consecutive tool messages share one turn of the user's, as in Qwen's own template."""
+    """Return a tokenizer that joins consecutive tool messages in one user turn, as Qwen's template
+    does."""
     tokenizer = tiny_tokenizer()
     alone, joined = "{%- if message.role == 'tool' -%}", JOINING
     assert alone in tokenizer.chat_template
@@ -183,7 +184,7 @@ def test_special_token_in_a_tool_s_description_is_refused() -> None:
         (["<think>\nSo.\n</think>\n\n<|im_end|>"], None),
         (["<think> cut off"], None),
         (["<tool_call> cut off"], MalformedCall),
-        (["<think> cut off <tool_call>"], None),  # in a thought it is a draft
+        (["<think> cut off <tool_call>"], None),  # a call in a thought is a draft
         (["<think> cut off " + CALL], None),
         (['<think> <tool_call>{"name": "f", "arguments": {"a": "</think>"}}</tool_call>'], None),
         ([f"<think>Or {CALL}?</think>\\boxed{{Oslo}}"], Answer("Oslo")),
@@ -197,7 +198,7 @@ def test_special_token_in_a_tool_s_description_is_refused() -> None:
         (["I mean <tool_call>, so <think>a</think> Oslo"], Answer("Oslo")),
         ([f"{CALL}\n{CALL}<|im_end|>"], TWO),
         ([f"{SEARCH}{CALL} and more"], TWO),
-        ([f"{CALL} \\boxed{{Oslo}}"], ToolCall("search", {"query": "x"})),  # a call comes first
+        ([f"{CALL} \\boxed{{Oslo}}"], ToolCall("search", {"query": "x"})),  # the call is first
         (["<|im_end|>"], None),
         ([""], None),
         ([], None),

@@ -1,4 +1,4 @@
-"""What OTC's tags have that Search-R1's do not; the rest is the same code."""
+"""OTC's tags that differ from Search-R1's; the rest is the same code."""
 
 import pytest
 

@@ -41,11 +41,11 @@ def test_the_answer_stands_behind_the_thought(name, form, draft, gap, times):
     dialect = DIALECT_OF[name]
     opening, closing = form
     thought = f"{opening}{gap}So {draft}{gap}{closing}{gap}" * times
-    written = dialect.render_answer("Oslo")
+    answer = dialect.render_answer("Oslo")
     prefilled = thought.removeprefix(opening)
-    assert dialect.parse([thought + written]) == Answer("Oslo")
+    assert dialect.parse([thought + answer]) == Answer("Oslo")
     if times == 1:
-        assert dialect.parse([prefilled + written]) == Answer("Oslo")
+        assert dialect.parse([prefilled + answer]) == Answer("Oslo")
 
 
 @settings(deadline=None)
@@ -98,7 +98,7 @@ def test_a_mark_in_a_call_ends_no_thought(name, form):
     "sign", [" ", "\n", "<thinking>", "<thinking></thinking>", "\\boxed{", "*"]
 )
 def test_long_texts_are_read_in_their_length(sign):
-    """A quadratic pattern takes minutes here."""
+    """The time is linear in the length; a quadratic pattern takes minutes here."""
     text = sign * 100_000
     assert len(strip_draft_thoughts(text)) <= len(text)
     strip_foreign_thoughts(text[:20_000])

@@ -1,4 +1,4 @@
-"""The dialect hermes with models whose chat templates know no tools, and without a template."""
+"""The dialect hermes with chat templates that do not support tools, and without a template."""
 
 import json
 from collections.abc import Sequence
@@ -110,24 +110,24 @@ def test_a_template_without_system_messages_has_the_tools_in_the_first_message(n
     if name == "lets the model say it":
         template = FAMILIES["mistral"].template.replace("eos_token", "'<|im_end|>'")
     text = prompt(with_template(NO_PLACE[name] + template))
-    head, _, asked = text.partition(describe_tools([TOOL]))
+    head, _, question = text.partition(describe_tools([TOOL]))
     assert head in ("<|im_start|>user\n", "[INST]")
-    assert asked.startswith("\n\nAnswer the question below.")
+    assert question.startswith("\n\nAnswer the question below.")
 
 
 @EVERY
 def test_a_turn_with_its_results_is_what_the_template_writes(family: Family) -> None:
-    """The end of the turn once, then the template's own words, with the result as a message."""
+    """The turn ends once, then the template's own text follows, with the result as a message."""
     dialect = speak(family)
     if dialect.tokenizer.chat_template is None:
-        written = dialect.render_observation("850")
-        assert written == "\n<tool_response>\n850\n</tool_response>\n"
+        block = dialect.render_observation("850")
+        assert block == "\n<tool_response>\n850\n</tool_response>\n"
         return
     turn = dialect.render_calls([CALL])
-    asked = {"role": "user", "content": "Who?"}
+    question = {"role": "user", "content": "Who?"}
     called = {"role": "assistant", "content": turn}
     result = {"role": "user", "content": "<tool_response>\n850\n</tool_response>"}
-    text = dialect.render_conversation([asked, called, result])
+    text = dialect.render_conversation([question, called, result])
     _, _, behind = text.rpartition(turn)
     assert dialect.turn_end.text + dialect.render_observation("850") == dialect.strip_think_prefill(
         behind.lstrip()
@@ -160,7 +160,7 @@ def test_a_template_that_has_the_role_of_tools_gets_results_in_it() -> None:
 
 
 def test_a_role_of_tools_that_changes_results_is_not_used() -> None:
-    """Llama 3 writes them as JSON."""
+    """Llama 3 writes results as JSON."""
     template = chatml().replace(
         "m.content", "(m.content | tojson if m.role == 'tool' else m.content)"
     )
@@ -171,7 +171,7 @@ def test_a_role_of_tools_that_changes_results_is_not_used() -> None:
 
 @EVERY
 def test_what_is_trained_is_what_is_sampled(family: Family) -> None:
-    """Segments of a demonstration end where turns end, and read back as they were written."""
+    """Segments of a demonstration end at the ends of turns, and are read back unchanged."""
     dialect = speak(family)
     trajectory = encode_demonstration(TASK, SHOWN, dialect, [TOOL])
     authors = [segment.author for segment in trajectory.segments]
@@ -236,7 +236,7 @@ def test_a_template_for_tools_is_used_as_before() -> None:
     assert describe_tools([TOOL]) not in prompt(dialect)
     assert dialect.call_delimiters != make_fallback_delimiters(
         dialect
-    )  # the template's joins no results
+    )  # the template's own role does not join results
 
 
 def test_a_template_of_several_names_is_asked_for_the_one_with_tools() -> None:

@@ -87,7 +87,7 @@ def test_real_trajectories_of_search_r1(shared: Path) -> None:
         )
         for case in cases
     ]
-    assert [[DIALECT.parse([turn]) for turn in written] for written in turns] == [
+    assert [[DIALECT.parse([turn]) for turn in rollout] for rollout in turns] == [
         [
             (ToolCall("search", {"query": "Paul Walker's cars in Fast and Furious"}),),
             (ToolCall("search", {"query": "list of cars paul walker drove in Fast and Furious"}),),
@@ -98,6 +98,6 @@ def test_real_trajectories_of_search_r1(shared: Path) -> None:
             Answer("sinoatrial (SA) node"),
         ],
     ]
-    assert [DIALECT.is_well_formed(written) for written in turns] == [False, False]
+    assert [DIALECT.is_well_formed(rollout) for rollout in turns] == [False, False]
     fixed = [turns[1][0], turns[1][1].replace("From", "<think> From", 1)]
     assert DIALECT.is_well_formed(fixed)

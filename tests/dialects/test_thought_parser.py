@@ -1,4 +1,4 @@
-"""The thoughts in a turn, while it is written."""
+"""The thoughts in a turn that is being written."""
 
 import pytest
 from hypothesis import given
@@ -61,14 +61,14 @@ PIECES = st.sampled_from(
 
 @given(pieces=st.lists(PIECES, max_size=12), inside=st.booleans())
 def test_what_was_told_stays_true(pieces, inside):
-    """Whatever is written next, thoughts that were told of settled text only grow."""
+    """Thoughts reported from settled text only grow, regardless of the following text."""
     read = reader("search-r1")
     text = "".join(pieces)
-    told = ""
+    reported = ""
     for end in range(len(text) + 1):
         now = join_thoughts(read.parse(read.get_stable_prefix(text[:end]), inside))
-        assert now.startswith(told)
+        assert now.startswith(reported)
         assert "<think" not in now
         assert "<search" not in now
-        told = now
-    assert join_thoughts(read.parse(text, inside)).startswith(told)
+        reported = now
+    assert join_thoughts(read.parse(text, inside)).startswith(reported)

@@ -1,4 +1,4 @@
-"""Tools whose names differ from question to question."""
+"""Tools whose names differ between questions."""
 
 import asyncio
 import json
@@ -101,10 +101,10 @@ def test_what_is_no_signature(text: str) -> None:
     ],
 )
 def test_names_must_fit_the_tool(text: str, sentence: str) -> None:
-    for seen, unseen in (([text], []), ([], [text])):
+    for trained, unseen in (([text], []), ([], [text])):
         with pytest.raises(UserError, match=sentence):
-            add_name_variants(search.schema, seen, unseen)
-    with pytest.raises(ValueError, match="two arguments of one name"):
+            add_name_variants(search.schema, trained, unseen)
+    with pytest.raises(ValueError, match="two arguments of the same name"):
         parse_signature("find(a, a)")
 
 
@@ -112,7 +112,7 @@ def test_names_must_fit_the_tool(text: str, sentence: str) -> None:
 
 
 def describe_schemas(task: Task) -> list[tuple[str, list[str], list[str]]]:
-    """Of each tool its name, its arguments and the required ones, as the prompt shows them."""
+    """Return each tool's name, arguments and required arguments, as the prompt shows them."""
     functions = [schema["function"] for schema in ToolNameMap(task, TOOLS).schemas]
     return [
         (f["name"], [*f["parameters"]["properties"]], f["parameters"].get("required", []))
@@ -133,7 +133,7 @@ def test_a_prompt_shows_nothing_of_other_names() -> None:
     text = json.dumps(ToolNameMap(TASK, TOOLS).schemas)
     assert "called" not in text
     assert not any(name in text for name in ("look_up", "about", "ask", "query", "search"))
-    assert "Search." in text  # the description stays
+    assert "Search." in text  # the description is unchanged
 
 
 def test_names_are_only_for_what_has_some() -> None:
@@ -169,7 +169,7 @@ def test_other_names_are_not_understood(call: ToolCall, reason: str) -> None:
     assert ToolNameMap(TASK, TOOLS).to_canonical(call) == MalformedCall(reason, call.tool, fault)
 
 
-# -- questions with some of the tools alone ----------------------------------------------------
+# -- questions with only some of the tools -----------------------------------------------------
 
 
 def test_a_question_shows_and_understands_the_tools_that_it_is_asked_with() -> None:
@@ -200,7 +200,7 @@ def test_a_broken_call_is_told_apart_by_what_it_names() -> None:
     ("written", "fault"),
     [
         ('{"name": "now", "arguments": {}}', None),
-        ('{"name": "find", "arguments": {}}', "tool"),  # not asked with
+        ('{"name": "find", "arguments": {}}', "tool"),  # not among the offered tools
         ('{"name": "now", "arguments": {"hour": 3}}', "arguments"),
         ('{"name": "now", "arguments": "now"}', "arguments"),
         ('{"name": "now", "arguments": {"a', "arguments"),
@@ -235,8 +235,8 @@ def test_a_demonstration_has_the_tokens_of_a_rollout(task: Task) -> None:
     found = sampled(task, *turns)
     assert [s.ids for s in found.segments] == [s.ids for s in demonstration.segments]
     for trajectory in (found, demonstration):
-        told = [(call.tool, call.arguments, call.outcome) for call in trajectory.calls]
-        assert told == [
+        calls = [(call.tool, call.arguments, call.outcome) for call in trajectory.calls]
+        assert calls == [
             ("search", {"query": "Kalo", "topk": 2}, CallOutcome.OK),
             ("now", {}, CallOutcome.OK),
         ]

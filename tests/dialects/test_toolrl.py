@@ -46,7 +46,7 @@ SPECIAL = set(TOKENIZER.all_special_ids)
     [
         (THINK + ONE, ONE),
         (THINK + ONE + "\n" + RESPONSE + "<|im_end|>", ONE + "\n" + RESPONSE),
-        (ONE, ONE),  # without a thought it is read all the same
+        (ONE, ONE),  # without a thought it is read anyway
         ("Oslo", "Oslo"),
         ("<think> a </think> b </think> c", "c"),
         ("<think> I never stop." + ONE, None),
@@ -66,7 +66,7 @@ def test_the_answer_is_what_follows_the_thought(turn: str, answer: str | None) -
         (THINK + TWO + "<|im_end|>", True),
         (THINK + RESPONSE + "\n", True),
         (THINK + ONE + "\n" + RESPONSE, True),
-        (THINK + "<tool_call>\nno JSON\n</tool_call>", True),  # it is in place; its score is -3
+        (THINK + "<tool_call>\nno JSON\n</tool_call>", True),  # the layout is valid; it scores -3
         (THINK + ONE.replace(": 1", ': "<response> </tool_call>"'), True),
         (THINK + RESPONSE.replace("Done", "Write <tool_call>"), True),
         (THINK + TWO.replace("}}\n{", "}}\n\n{"), True),
@@ -164,7 +164,7 @@ def test_calls_of_any_text_come_back(made: list[ToolCall]) -> None:
 def test_tags_in_strings_and_in_responses_are_text(
     made: list[ToolCall], indent: int | None, between: str, message: str
 ) -> None:
-    """In JSON of any layout, with tags that are not escaped."""
+    """The JSON may have any layout, with tags that are not escaped."""
     payloads = (
         json.dumps({"name": a.tool, "parameters": a.arguments}, ensure_ascii=False, indent=indent)
         for a in made

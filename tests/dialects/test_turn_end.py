@@ -1,4 +1,4 @@
-"""What ends a turn, in the conversations of families of models."""
+"""Ends of turns, in the conversations of families of models."""
 
 import asyncio
 from dataclasses import replace
@@ -45,9 +45,9 @@ def test_the_prompt_is_that_of_the_chat_template(family: Family) -> None:
         "</think>",
     ):  # a dialect opens its own thoughts
         rendered = rendered.removesuffix(opened)
-    written = dialect.tokenizer.decode(dialect.encode_prompt(QUESTION, []))
-    assert written.removesuffix("<think>\n") == rendered
-    ids = dialect.tokenizer.encode(written, add_special_tokens=False)
+    prompt = dialect.tokenizer.decode(dialect.encode_prompt(QUESTION, []))
+    assert prompt.removesuffix("<think>\n") == rendered
+    ids = dialect.tokenizer.encode(prompt, add_special_tokens=False)
     assert dialect.encode_prompt(QUESTION, []) == ids
 
 
@@ -62,7 +62,7 @@ def test_the_end_is_the_template_s_own_and_any_stop_ends_a_turn(family: Family) 
 
 
 class OneTextEngine:
-    """An engine that writes one text and ends it with a token."""
+    """An engine that writes one text and ends it with a given token."""
 
     def __init__(self, dialect: BaseDialect, text: str, end: int) -> None:
         self.tokenizer = dialect.tokenizer
@@ -118,11 +118,11 @@ def test_the_engine_stops_after_every_end(family: Family) -> None:
         calls = (engine.generate([1], replace(sampling, seed=i), f"{i}") for i in range(64))
         return await asyncio.gather(*calls)
 
-    seen, ends = set(), speak(family).turn_end.ids
+    reached, ends = set(), speak(family).turn_end.ids
     for done in asyncio.run(turns()):
         assert not set(done.ids[:-1]) & ends
-        seen |= {done.ids[-1]} if done.stop_reason is StopReason.EOS else set()
-    assert seen == ends
+        reached |= {done.ids[-1]} if done.stop_reason is StopReason.EOS else set()
+    assert reached == ends
 
 
 @EVERY
@@ -155,9 +155,9 @@ def test_a_tokenizer_where_nothing_ends_is_refused() -> None:
 def test_the_date_of_a_template_is_the_recipe_s_and_not_the_clock_s() -> None:
     tokenizer = FAMILIES["llama 3"].tokenizer()
     tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}: " + tokenizer.chat_template
-    for day, written in ((DEFAULT_DATE, "26 Jul 2024: "), (date(2031, 2, 3), "03 Feb 2031: ")):
+    for day, rendered in ((DEFAULT_DATE, "26 Jul 2024: "), (date(2031, 2, 3), "03 Feb 2031: ")):
         dialect = make_dialect("search-r1", tokenizer, "", prompt_date=day)
-        assert tokenizer.decode(dialect.encode_prompt(QUESTION, [])).startswith(written)
+        assert tokenizer.decode(dialect.encode_prompt(QUESTION, [])).startswith(rendered)
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_a_template_that_reaches_the_clock_otherwise_is_refused(asked: str) -> N
 
 def test_a_template_may_ask_whether_there_is_a_clock() -> None:
     tokenizer = FAMILIES["llama 3"].tokenizer()
-    asked = '{% if strftime_now is defined %}{{ strftime_now("It\'s %Y") }}{% endif %}'
-    tokenizer.chat_template = asked + tokenizer.chat_template
+    condition = '{% if strftime_now is defined %}{{ strftime_now("It\'s %Y") }}{% endif %}'
+    tokenizer.chat_template = condition + tokenizer.chat_template
     dialect = make_dialect("search-r1", tokenizer, "")
     assert tokenizer.decode(dialect.encode_prompt(QUESTION, [])).startswith("It's 2024")
 

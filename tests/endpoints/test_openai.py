@@ -1,4 +1,4 @@
-"""The client of remote models, against real servers on the loopback."""
+"""The client of remote models against real servers on the loopback interface."""
 
 import asyncio
 import gc
@@ -26,18 +26,18 @@ from virtual_time import ROUNDS, Clock
 
 HELLO = [{"role": "user", "content": "hello"}]
 KEY = "sk-very-secret-0123456789"
-AT_ONCE = {"retry-after-ms": "1"}  # how long the client shall wait before its next attempt
+AT_ONCE = {"retry-after-ms": "1"}  # time before the client's next attempt
 BUSY = PlainTextResponse("overloaded", 500, headers=AT_ONCE)
 
 
 def ask(endpoint, *, times=1, run=asyncio.run, **settings):
-    """What some equal requests gave, made at once, in an event loop of their own."""
+    """Return the replies to `times` equal, concurrent requests in a separate event loop."""
 
-    async def asked():
+    async def send_all():
         chats = (endpoint.chat(HELLO, **{"max_tokens": 5} | settings) for _ in range(times))
         return await asyncio.gather(*chats)
 
-    return run(asked())
+    return run(send_all())
 
 
 @pytest.fixture(autouse=True)
@@ -47,12 +47,12 @@ def no_key(monkeypatch):
 
 def test_a_request_and_its_reply(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    app, got = answering(completion("hi", reasoning_content="so"), completion(reasoning="hm"))
+    app, requests = answering(completion("hi", reasoning_content="so"), completion(reasoning="hm"))
     with serve_in_thread(app) as url:
         endpoint = ChatClient(f"{url}/v1/", "m", prices=(1.0, 4.0))
         [first] = ask(endpoint, stop=["</a>"], seed=7, temperature=0.5)
         [second] = ask(endpoint)
-    assert got == [
+    assert requests == [
         {
             "key": f"Bearer {KEY}",
             "model": "m",
@@ -97,19 +97,19 @@ def test_a_reply_may_lack_everything_but_a_message():
 
 
 def test_openai_itself_is_given_its_new_name_of_the_limit(monkeypatch):
-    app, got = answering(completion())
+    app, requests = answering(completion())
     real = openai.AsyncOpenAI
     with serve_in_thread(app) as url:
         monkeypatch.setattr(
             openai, "AsyncOpenAI", lambda **s: real(**s | {"base_url": f"{url}/v1"})
         )
         ask(ChatClient("https://api.openai.com/v1", "m"))
-    assert got[0]["max_completion_tokens"] == 5
-    assert "max_tokens" not in got[0]
+    assert requests[0]["max_completion_tokens"] == 5
+    assert "max_tokens" not in requests[0]
 
 
 def test_limits_are_sent_where_they_are_understood():
-    app, got = answering(completion())
+    app, requests = answering(completion())
     cut = Truncation(top_k=20, top_p=0.9, min_p=0.1)
     with serve_in_thread(app) as url:
         endpoint = ChatClient(f"{url}/v1", "m")
@@ -117,7 +117,7 @@ def test_limits_are_sent_where_they_are_understood():
         asyncio.run(endpoint.chat([], max_tokens=5, temperature=1.0))
         asyncio.run(endpoint.require_available(cut))
     keys = ("top_k", "top_p", "min_p")
-    assert [{k: r[k] for k in keys if k in r} for r in got] == [asdict(cut), {}, asdict(cut)]
+    assert [{k: r[k] for k in keys if k in r} for r in requests] == [asdict(cut), {}, asdict(cut)]
     openai_itself = ChatClient("https://api.openai.com/v1", "m")
     with pytest.raises(UserError, match="do not support top_k"):
         asyncio.run(openai_itself.chat([], max_tokens=5, truncation=cut))
@@ -125,32 +125,32 @@ def test_limits_are_sent_where_they_are_understood():
 
 @pytest.mark.parametrize("header", [{"retry-after": "0.01"}, AT_ONCE])
 def test_a_busy_server_is_asked_again_when_it_says_so(header):
-    app, got = answering(PlainTextResponse("slower", 429, headers=header), BUSY, completion())
+    app, requests = answering(PlainTextResponse("slower", 429, headers=header), BUSY, completion())
     with serve_in_thread(app) as url:
         endpoint = ChatClient(f"{url}/v1", "m", retries=2)
         assert ask(endpoint)[0].text == "hi"
-    assert len(got) == 3
+    assert len(requests) == 3
     assert endpoint.usage == TokenUsage(10, 2, None)
 
 
 def test_a_server_that_stays_busy_is_given_up():
-    app, got = answering(BUSY)
+    app, requests = answering(BUSY)
     with (
         serve_in_thread(app) as url,
         pytest.raises(ChatRequestError, match=r"^status 500 \(overloaded\)$"),
     ):
         ask(ChatClient(f"{url}/v1", "m", retries=2))
-    assert len(got) == 3
+    assert len(requests) == 3
 
 
 def test_a_refusal_is_not_repeated():
-    app, got = answering(JSONResponse({"error": {"message": "too long"}}, 400))
+    app, requests = answering(JSONResponse({"error": {"message": "too long"}}, 400))
     with (
         serve_in_thread(app) as url,
         pytest.raises(ChatRequestError, match=r"status 400 .*too long"),
     ):
         ask(ChatClient(f"{url}/v1", "m"))
-    assert len(got) == 1
+    assert len(requests) == 1
 
 
 def test_a_server_that_hangs_is_given_up():
@@ -179,11 +179,11 @@ def test_garbage_is_told_apart_from_an_answer(garbage, tmp_path):
             ChatRequestError, match=r"^the response is not a chat completion \(.+\)$"
         ):
             ask(endpoint)
-        assert ask(endpoint)[0].text == "hi"  # what failed is not kept
+        assert ask(endpoint)[0].text == "hi"  # failures are not cached
 
 
 def format_error(error):
-    """Everything that a log could show of an error."""
+    """Return all texts that a log could contain about an error."""
     return repr(error) + "".join(traceback.format_exception(error))
 
 
@@ -200,8 +200,8 @@ def test_the_key_is_never_repeated(status, monkeypatch, tmp_path, caplog):
             ask(endpoint)
         with pytest.raises(UserError, match=r"what is \*\*\*\?") as refused:
             asyncio.run(endpoint.require_available())
-    shown = format_error(failed.value) + format_error(refused.value) + caplog.text + repr(endpoint)
-    assert KEY not in shown
+    texts = format_error(failed.value) + format_error(refused.value) + caplog.text + repr(endpoint)
+    assert KEY not in texts
     assert all(KEY.encode() not in path.read_bytes() for path in tmp_path.iterdir())
 
 
@@ -223,18 +223,18 @@ def test_a_check_names_an_unknown_model_and_a_server_that_is_not_there():
     with serve_in_thread(answering(unknown)[0]) as url:
         with pytest.raises(UserError, match=r"model or the url is unknown there .*no model x"):
             asyncio.run(ChatClient(f"{url}/v1", "x").require_available())
-        app, got = answering(completion())
+        app, requests = answering(completion())
         with serve_in_thread(app) as other:
             endpoint = ChatClient(f"{other}/v1", "m")
             asyncio.run(endpoint.require_available())
-            assert (got[0]["max_tokens"], endpoint.usage.completion_tokens) == (16, 2)
+            assert (requests[0]["max_tokens"], endpoint.usage.completion_tokens) == (16, 2)
     with pytest.raises(UserError, match=r"the server cannot be reached\.$"):
         asyncio.run(ChatClient(f"{other}/v1", "m", retries=0).require_available())
 
 
 def test_no_more_requests_than_allowed_are_on_their_way():
-    """The server lets nobody go before three have come, so a client that sends fewer at once would
-    wait for ever; more than three are seen, as the client has time to send them."""
+    """The server holds requests until three have arrived, so a client that sends fewer would
+    wait endlessly. More than three would be counted, as the client has time to send them."""
     running, peak = 0, 0
     gate, clock = asyncio.Barrier(3), Clock()
 
@@ -260,11 +260,11 @@ def test_an_endpoint_outlives_the_event_loop_it_was_first_used_in():
         endpoint = ChatClient(f"{url}/v1", "m", concurrency=1)
         assert len(ask(endpoint, times=2)) == len(ask(endpoint, times=2)) == 2
         del endpoint
-        gc.collect()  # a connection left open would warn here
+        gc.collect()  # an open connection would emit a warning here
 
 
 def test_connections_are_closed_though_the_endpoint_is_dropped_as_its_loop_ends():
-    async def asked(url):
+    async def send_three(url):
         endpoint = ChatClient(f"{url}/v1", "m")
         await asyncio.gather(*(endpoint.chat(HELLO, max_tokens=5) for _ in range(3)))
         del endpoint
@@ -273,50 +273,50 @@ def test_connections_are_closed_though_the_endpoint_is_dropped_as_its_loop_ends(
 
     with (
         serve_in_thread(answering(completion())[0]) as url,
-        warnings.catch_warnings(record=True) as told,
+        warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
-        asyncio.run(asked(url))
+        asyncio.run(send_three(url))
         gc.collect()
-    assert not told
+    assert not caught
 
 
 # -- the cache ---------------------------------------------------------------------------------
 
 
 def test_nothing_is_paid_twice(tmp_path):
-    app, got = answering(completion("first"), completion("second"))
+    app, requests = answering(completion("first"), completion("second"))
     file = tmp_path / "new" / "replies"
     with serve_in_thread(app) as url:
         endpoint = ChatClient(f"{url}/v1", "m", cache=file)
         assert {reply.text for reply in ask(endpoint, times=5)} == {"first"}
-        assert (len(got), endpoint.cached_replies) == (1, 4)
+        assert (len(requests), endpoint.cached_replies) == (1, 4)
         later = ChatClient(f"{url}/v1/chat/completions", "m", cache=file, prices=(1.0, 1.0))
         [reply] = ask(later)
         assert (reply.text, reply.finish_reason) == ("first", "stop")
         assert reply.usage == TokenUsage(
             10, 2, pytest.approx(12e-6)
-        )  # what it cost when it was bought
+        )  # its cost when it was requested
         assert (later.usage, later.cached_replies) == (TokenUsage(0, 0, 0.0), 1)
-        assert len(got) == 1
+        assert len(requests) == 1
 
 
 @pytest.mark.parametrize(
     "other", [{"max_tokens": 6}, {"temperature": 1}, {"seed": 1}, {"stop": "a"}]
 )
 def test_the_whole_request_is_the_key(other, tmp_path):
-    app, got = answering(completion("first"), completion("second"))
+    app, requests = answering(completion("first"), completion("second"))
     with serve_in_thread(app) as url:
         endpoint = ChatClient(f"{url}/v1", "m", cache=tmp_path / "replies")
         assert ask(endpoint)[0].text == "first"
         assert ask(endpoint, **other)[0].text == "second"
         assert ask(endpoint)[0].text == "first"
         ask(ChatClient(f"{url}/v1", "n", cache=tmp_path / "replies"))
-    assert len(got) == 3
+    assert len(requests) == 3
 
 
 def test_a_run_that_is_stopped_keeps_what_it_paid_for(tmp_path):
-    """The first reply is there, the second is on its way when the run is stopped."""
+    """The run is stopped after the first reply, while the second request is in flight."""
     stopped = []
 
     async def chat(request):
@@ -371,7 +371,7 @@ def test_a_bad_url_is_named(url):
 
 @pytest.mark.parametrize("url", ["http://me:hunter2@host/v1", "http://host/v1?key=hunter2"])
 def test_a_url_with_a_secret_is_refused(url):
-    with pytest.raises(UserError, match=r"^The url of host must hold no user") as refused:
+    with pytest.raises(UserError, match=r"^The url of host must not contain a user") as refused:
         ChatClient(url, "m")
     assert "hunter2" not in format_error(refused.value)
 

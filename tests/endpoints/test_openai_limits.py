@@ -24,15 +24,15 @@ from virtual_time import Clock
 
 HI = bytes(completion("hi").body)
 BUSY = answers(b"starting", "text/plain", 503)
-PATIENCE = 300  # seconds that no test needs; without a limit some of the servers never end
+PATIENCE = 300  # seconds, more than any test needs; without a limit some of the servers never end
 
 
 def ask(endpoint: ChatClient) -> ChatReply:
-    async def asked() -> ChatReply:
+    async def send() -> ChatReply:
         async with asyncio.timeout(PATIENCE):
             return await endpoint.chat([{"role": "user", "content": "hello"}], max_tokens=5)
 
-    return asyncio.run(asked())
+    return asyncio.run(send())
 
 
 def endpoint_at(url: str, retries: int = 0, seconds: float = PATIENCE) -> ChatClient:
@@ -41,13 +41,13 @@ def endpoint_at(url: str, retries: int = 0, seconds: float = PATIENCE) -> ChatCl
 
 @pytest.mark.parametrize("beginning", [OF_AN_ANSWER, OF_HEADERS])
 def test_a_server_that_drips_is_given_up_however_often_it_sends(beginning: bytes) -> None:
-    """A byte comes every 25 s, so no wait between two of them is ever as long as the limit."""
+    """A byte comes every 25 s, so each wait between two bytes is shorter than the limit."""
     clock = Clock()
-    with raw_server(drips(beginning, lambda: clock.jump(25))) as (url, asked):
+    with raw_server(drips(beginning, lambda: clock.jump(25))) as (url, requests):
         endpoint = endpoint_at(url, retries=1, seconds=100)
         with pytest.raises(ChatRequestError, match=r"^no answer within 100 s$"):
             clock.run(endpoint.chat([{"role": "user", "content": "hello"}], max_tokens=5))
-        assert len(asked) == 2
+        assert len(requests) == 2
 
 
 def test_an_endless_answer_is_not_read_to_its_end() -> None:
@@ -57,9 +57,9 @@ def test_an_endless_answer_is_not_read_to_its_end() -> None:
 
 @pytest.mark.parametrize("first", [BUSY, resets])
 def test_one_failure_neither_ends_a_request_nor_refuses_a_run(first: Behaviour) -> None:
-    with raw_server(first, answers(HI)) as (url, asked):
+    with raw_server(first, answers(HI)) as (url, requests):
         assert ask(endpoint_at(url, retries=1)).text == "hi"
-        assert len(asked) == 2
+        assert len(requests) == 2
     with raw_server(first, answers(HI)) as (url, _):
         asyncio.run(endpoint_at(url, retries=1).require_available())
 

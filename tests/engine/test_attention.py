@@ -1,4 +1,4 @@
-"""Only models whose attention is plain are trained in packed batches."""
+"""Attention in packed batches: only models with standard attention are supported."""
 
 from typing import Any
 
@@ -57,15 +57,17 @@ def model_of(name: str, keys: dict[str, Any]) -> Any:
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **SHAPE, **keys))
     with torch.no_grad():
-        for parameter in model.parameters():  # so that every token of the history matters
+        for parameter in model.parameters():  # every token of the history affects the output
             if parameter.dim() > 1:
                 parameter.mul_(5)
     return model.eval()
 
 
 def leak(model: Any) -> float:
-    """How far log-probabilities of a sequence move when it shares a row with another, which a mask
-    keeps apart."""
+    """Return the change of a sequence's log-probabilities when another one shares its row.
+
+    A mask separates the two sequences.
+    """
     samples: list[Sample] = random_samples(2, longest=20)
     batch = pack(samples)
     same_NN = torch.block_diag(
@@ -88,7 +90,7 @@ def leak(model: Any) -> float:
 def test_a_model_that_would_leak_is_refused(name: str) -> None:
     keys, words = SPECIAL[name]
     model = model_of(name, keys)
-    if name != "mamba":  # which takes no positions and no mask of this kind
+    if name != "mamba":  # it takes no positions and no mask of this kind
         assert leak(model) > 0.01
     with pytest.raises(UserError, match=f"is not supported for training or sampling.*{words}"):
         Trainer(model, Optim(lr=1e-3), steps=1)
@@ -96,7 +98,7 @@ def test_a_model_that_would_leak_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_model_that_is_trained_does_not_leak(name: str) -> None:
-    """Neither behind a mask nor as it is trained, by runs."""
+    """Sequences do not leak with a mask, nor with runs as in training."""
     model = model_of(name, PLAIN[name])
     assert describe_special_attention(model) is None
     assert leak(model) < 1e-3
@@ -119,7 +121,7 @@ def test_a_model_that_is_trained_does_not_leak(name: str) -> None:
     ],
 )
 def test_a_text_that_changes_those_beside_it_is_refused(name: str, keys: dict[str, Any]) -> None:
-    """Rotary embeddings of the types dynamic and longrope: short texts alone are as they were."""
+    """With rotary embeddings of the types dynamic and longrope short texts alone are unchanged."""
     [short], long = random_samples(1, longest=12), max(random_samples(9), key=len)
     model = model_of(name, keys | {"bos_token_id": 1, "eos_token_id": 2})
     trainer, alone = Trainer(model, Optim(lr=1e-3), steps=1), plain_logprobs_of(model, short.ids)
@@ -140,7 +142,7 @@ def test_a_model_that_asks_for_more_is_refused() -> None:
 
 
 def test_memory_is_linear_in_the_length() -> None:
-    """No operation of a step makes a tensor of length x length."""
+    """No operation of a step creates a tensor of length x length."""
     model = model_of("qwen2", {"max_position_embeddings": 4096})
     trainer = Trainer(model, Optim(lr=1e-3, micro_batch_tokens=4096), steps=1)
     length = 1500

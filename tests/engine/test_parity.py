@@ -1,5 +1,6 @@
-"""A model is refused when it is to be trained or sampled from, if it then says other things than by
-a plain forward pass."""
+"""Parity checks: models that differ from a plain forward pass are refused for training and
+sampling.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ def engine_of(model: Any) -> LocalEngine:
     ("name", "why"),
     [
         ("nemotron", "its layers do not pass the sequence boundaries to the attention function"),
-        ("doge", "it adds a mask of its own"),
+        ("doge", "it adds its own attention mask"),
     ],
 )
 def test_architectures_that_attend_otherwise_are_refused(name: str, why: str) -> None:
@@ -60,7 +61,7 @@ def test_architectures_that_attend_otherwise_are_refused(name: str, why: str) ->
 def see(
     monkeypatch: pytest.MonkeyPatch, way: Callable[[int, Sequence[TokenRun]], list[int]]
 ) -> None:
-    """Let runs attend to others than those that they continue."""
+    """Let runs attend to other runs than their ancestors."""
     monkeypatch.setattr(
         blockwise_attention, "split_blocks", blockwise_attention.split_blocks.__wrapped__
     )
@@ -118,7 +119,7 @@ def test_probes_share_what_the_trainer_and_the_engine_share() -> None:
 
 
 def test_a_model_without_weights_is_not_compared() -> None:
-    """So settings of an engine can be checked before the weights are there."""
+    """The settings of an engine can therefore be checked before the weights exist."""
     with torch.device("meta"):
         engine_of(model_of("qwen2"))
 

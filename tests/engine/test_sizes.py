@@ -1,4 +1,4 @@
-"""Sizes of models by any name, and how long a text may be before it changes with its neighbours."""
+"""Model sizes under any name, and the length from which a text changes its neighbours."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -27,7 +27,7 @@ def test_the_fastest_number_of_threads(
     torch.set_num_threads(6)
 
     def timed(_: object, ids: torch.Tensor) -> float:
-        """Sampling takes longer with every thread."""
+        """Return seconds, which for sampling grow with the number of threads."""
         threads = torch.get_num_threads()
         return threads if ids.shape == threads_module.SAMPLING_SHAPE else times[threads]
 

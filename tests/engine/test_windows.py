@@ -1,4 +1,4 @@
-"""Layers that look back a window of tokens only, in training and while sampling."""
+"""Layers with a sliding window of attention, in training and in sampling."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def windowed(name: str, window: int) -> Any:
     return made(name, small_keys(name) | MODELS[name] | {"sliding_window": window})
 
 
-# Texts have 44 tokens and more: windows within a block of the cache, over two, and beyond all.
+# Texts have 44 tokens or more: windows within one cache block, over two, and beyond the text.
 @pytest.mark.parametrize("window", [1, 5, 40, 4096])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_window_is_that_of_a_plain_forward_pass(name: str, window: int) -> None:

@@ -1,4 +1,4 @@
-"""Tensors by broadcast over gloo on loopback; most ends are threads of this process."""
+"""Broadcast of tensors over gloo on loopback; most endpoints are threads of this process."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 class Ends:
-    """A sender and two receivers."""
+    """One sender and two receivers."""
 
     def __init__(self, threads: ThreadPoolExecutor, silence: float = 300.0) -> None:
         self.threads = threads
@@ -67,7 +67,7 @@ def test_all_receivers_get_what_is_sent_as_often_as_it_is(threads: ThreadPoolExe
 
 
 def leave_in_the_middle(port: int, forms: list[TensorMeta]) -> None:
-    """A receiver in a process of its own, which dies after two tensors."""
+    """Receive two tensors, then kill this process."""
     BroadcastChannel(HOST, port, 1, 2, CPU).receive(forms[:2])
     os.kill(os.getpid(), signal.SIGKILL)
 

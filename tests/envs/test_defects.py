@@ -1,4 +1,4 @@
-"""What is told of an exception, and to whom."""
+"""Descriptions of exceptions, and the readers of each."""
 
 from pathlib import Path
 

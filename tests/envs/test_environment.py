@@ -1,4 +1,4 @@
-"""What comes back from a call, whatever the policy wrote and whatever the tool does."""
+"""Results of calls, for any text of the policy and any behaviour of the tool."""
 
 import asyncio
 import re
@@ -37,7 +37,7 @@ TASK = Task("t", "who?", ())
 def execute_all(
     *moves: ToolCall | MalformedCall, before: int = 0, env: ToolEnvironment = ENV
 ) -> list[CallRecord]:
-    """The calls of one turn."""
+    """Execute the calls of one turn."""
 
     async def act() -> list[CallRecord]:
         async with env.open_session(TASK) as episode:

@@ -1,4 +1,4 @@
-"""Time limits, the gate, long observations, and what a hostile tool does."""
+"""Time limits, the gate, long observations, and hostile tools."""
 
 import asyncio
 import subprocess
@@ -38,7 +38,7 @@ SCHEMA: dict[str, Any] = {"type": "function", "function": {"name": "act", "param
 
 
 class Acting:
-    """The tool `act(what)`, which does what a test says."""
+    """The tool `act(what)`, which does what a test requests."""
 
     name = "act"
     schema = SCHEMA
@@ -99,8 +99,8 @@ def test_calls_of_a_turn_run_side_by_side_and_keep_their_order() -> None:
     ]
     [tool] = env.tools
     assert isinstance(tool, Acting)
-    assert tool.finished[-1] == 0.02  # the first one ended last
-    assert tool.most == 2  # the others do not wait
+    assert tool.finished[-1] == 0.02  # the first call ended last
+    assert tool.most == 2  # the other calls do not wait
 
 
 def test_a_defect_in_one_call_stops_the_others_and_a_users_mistake_comes_first() -> None:
@@ -109,7 +109,7 @@ def test_a_defect_in_one_call_stops_the_others_and_a_users_mistake_comes_first()
         act(env, asyncio.Event(), ZeroDivisionError("a defect"))
     [tool] = env.tools
     assert isinstance(tool, Acting)
-    assert len(tool.finished) == 2  # though nothing ends the first one but that
+    assert len(tool.finished) == 2  # only this cancellation ends the first call
     with pytest.raises(UserError, match="no index"):
         act(env, ZeroDivisionError("a defect"), UserError("no index"))
 
@@ -208,7 +208,7 @@ def test_a_tool_that_never_returns_does_not_keep_the_process() -> None:
         env={"PYTHONPATH": ":".join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=300,  # or it waits for the tool
+        timeout=300,  # otherwise it waits for the tool
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "answered Oslo The tool did not answer within 0.1 s.\n"
@@ -237,24 +237,24 @@ def test_a_text_that_just_fits_is_left_alone() -> None:
     fits = "a b" * 30 + "c" * 4  # 64 tokens
     assert tokens(fits) == 64
     assert truncate_middle(fits, 64, TOKENIZER) == (fits, 0)
-    shown, cut = truncate_middle(fits + "x", 64, TOKENIZER)
+    excerpt, cut = truncate_middle(fits + "x", 64, TOKENIZER)
     assert cut > 0
-    assert tokens(shown) <= 64
+    assert tokens(excerpt) <= 64
 
 
 @settings(deadline=None)
 @given(st.text(st.characters(), max_size=300), st.sampled_from([64, 100]))
 def test_never_too_many_tokens_and_always_text(text: str, most: int) -> None:
-    shown, cut = truncate_middle(text, most, TOKENIZER)
-    assert tokens(shown) <= most
-    shown.encode()
+    excerpt, cut = truncate_middle(text, most, TOKENIZER)
+    assert tokens(excerpt) <= most
+    excerpt.encode()
     if not cut:
-        assert len(shown) <= len(text)
+        assert len(excerpt) <= len(text)
 
 
 @pytest.mark.parametrize("piece", ["x", "word ", "\U0001f600", "\ud800", "\n"])
 def test_of_fifty_megabytes_little_is_read(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is encoded, and made whole, is in proportion to what may be shown."""
+    """The amount that is encoded and sanitised is proportional to the amount that may be shown."""
     read = Counter[str]()
     for name in ("encode_untrusted", "replace_lone_surrogates"):
         work = getattr(guards, name)
@@ -279,7 +279,7 @@ def test_what_the_model_is_told_of_a_failure_is_short_too() -> None:
     assert call.cut > 9000
 
 
-# -- what a hostile tool does --------------------------------------------------------------------
+# -- hostile tools -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_what_is_no_text_is_a_defect(result: Any, type_name: str) -> None:
 
 
 class Odd(BaseException):
-    """Not an Exception."""
+    """A BaseException that is not an Exception."""
 
 
 @pytest.mark.parametrize(

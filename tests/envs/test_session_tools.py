@@ -1,4 +1,4 @@
-"""Stateful tools are opened with a rollout and closed with it, whatever happens."""
+"""Stateful tools are opened with a rollout and always closed with it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -29,7 +29,7 @@ CALL = '<tool_call>\n{"name": "count", "arguments": {}}\n</tool_call>'
 
 
 class Counter:
-    """Counts the calls of one rollout."""
+    """A counter of the calls of one rollout."""
 
     name = "count"
     schema = SCHEMA
@@ -43,7 +43,7 @@ class Counter:
 
 
 async def nothing() -> None:
-    """Neither waits nor fails."""
+    """Do nothing."""
 
 
 async def defect() -> None:
@@ -52,7 +52,7 @@ async def defect() -> None:
 
 @dataclass
 class Counting:
-    """Makes a counter for every rollout, and keeps what became of it."""
+    """A tool that makes a counter for every rollout, and records which were opened and closed."""
 
     on_open: Callable[[], Awaitable[None]] = nothing
     on_close: Callable[[], Awaitable[None]] = nothing
@@ -106,7 +106,7 @@ def test_it_is_closed_however_the_rollout_ends(turns: list[str]) -> None:
     tool = Counting()
     run_scripted(
         environment(tool), *turns
-    )  # an answer, the script ends, no answer, an engine's defect
+    )  # an answer, the end of the script, no answer, an engine's defect
     assert (tool.opened, tool.closed) == (["t"], ["t"])
 
 
@@ -139,7 +139,7 @@ def test_a_failure_to_open_or_close_ends_that_trajectory(tool: Counting, error: 
     assert found.status is Status.ERROR
     assert found.error.startswith(f"{error} (tests/envs/test_session_tools.py:")
     assert found.segments[0].author is Author.PROMPT
-    assert (other.opened, other.closed) == (["t"], ["t"])  # the other one is closed
+    assert (other.opened, other.closed) == (["t"], ["t"])  # the other tool is closed
 
 
 def test_what_the_rollout_raised_is_the_cause() -> None:
@@ -154,7 +154,7 @@ def test_what_the_rollout_raised_is_the_cause() -> None:
 
 
 class Swallowing(AbstractAsyncContextManager[Tool]):
-    """Hides whatever happens while it is open."""
+    """A context manager that suppresses every exception."""
 
     async def __aenter__(self) -> Tool:
         return Counter()
@@ -182,7 +182,7 @@ def test_a_tool_hides_neither_a_defect_nor_a_cancellation() -> None:
 
 
 async def cancelled(env: ToolEnvironment) -> bool:
-    """Whether a rollout that waits for its engine ends as cancelled when it is cancelled."""
+    """Return whether a rollout that waits for its engine ends as cancelled when it is cancelled."""
     waits = asyncio.Event()
 
     class Waiting(ScriptedEngine):

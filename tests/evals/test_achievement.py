@@ -1,4 +1,4 @@
-"""The sentence at the top of a report, from figures that are written by hand."""
+"""The sentence at the top of a report, from hand-written figures."""
 
 from typing import Any
 
@@ -34,9 +34,9 @@ RAISED = "rl raised exact match from 0.800 after sft to 0.870 (p < 0.001); the a
     [
         (known(0.97), "answers 97 % of what it knows without a call."),
         (known(0.05), "calls tools even for what it knows."),
-        (known(0.3), "makes 1.50 calls a question."),
-        (known(0.97, n=9), "makes 1.50 calls a question."),
-        ({"calls_optimal_mean": 0.72}, "makes 1.50 calls a question where 0.72 suffice."),
+        (known(0.3), "makes 1.50 calls per question."),
+        (known(0.97, n=9), "makes 1.50 calls per question."),
+        ({"calls_optimal_mean": 0.72}, "makes 1.50 calls per question where 0.72 suffice."),
         ({"calls_mean": 0.0}, "calls no tool."),
         (known(0.0) | {"calls_mean": 0.0}, "calls no tool."),
     ],
@@ -60,7 +60,7 @@ def test_what_the_last_stage_changed(p_value: float, em: float, begins: str) -> 
 def test_without_a_comparison_the_rate_is_told_and_without_a_grade_nothing() -> None:
     alone = report() | {"pairwise": []}
     assert str(describe_achievement(alone)).startswith(
-        "rl answers 87 % of the questions right; the agent"
+        "rl answers 87 % of the questions correctly; the agent"
     )
     untested = report(None)  # type: ignore[arg-type]
     assert describe_achievement(untested) == describe_achievement(alone)
@@ -71,7 +71,8 @@ def test_without_a_comparison_the_rate_is_told_and_without_a_grade_nothing() -> 
 def test_what_a_run_that_goes_on_has_achieved_so_far() -> None:
     message = describe_partial_run(["sft", "rl"], {"workflow": entry(0.1), "sft": entry(0.8)})
     assert (
-        message == "sft answers 80 % of the questions right; the agent makes 1.50 calls a question."
+        message
+        == "sft answers 80 % of the questions correctly; the agent makes 1.50 calls per question."
     )
     assert describe_partial_run(["sft", "rl"], {"sft": {}}) is None
 
@@ -87,11 +88,11 @@ def test_over_seeds_the_last_comparison_counts() -> None:
         "comparisons": [{"baseline": "SFT", "model": "RL", "p_value": 0.02}],
     }
     assert describe_achievement(table) == (
-        "RL raised exact match from 0.800 after SFT to 0.900 (p = 0.020) in the mean of 3 seeds;"
+        "RL raised exact match from 0.800 after SFT to 0.900 (p = 0.020) on average over 3 seeds;"
         " the agent answers 95 % of what it knows without a call."
     )
     bare = table | {"comparisons": [], "seeds": [4]}
     assert describe_achievement(bare) == (
-        "Other answers 50 % of the questions right with one seed; the agent makes 1.00 calls a"
-        " question."
+        "Other answers 50 % of the questions correctly with one seed; the agent makes 1.00"
+        " calls per question."
     )

@@ -1,4 +1,4 @@
-"""Which trajectories the page holds, and what it says of each."""
+"""Trajectories that the page contains, and its text about each."""
 
 import base64
 import json
@@ -30,9 +30,9 @@ def test_a_question_comes_with_the_trajectories_of_every_stage():
     }
     packed = pack_trajectories(samples, PageContext())
     assert packed.included == packed.total == {"sft": 2, "rl": 2}
-    shown = [(line.get("stage"), line.get("number")) for line in lines(packed)]
-    # b first: of the last stage, wrong and right take turns and a wrong one begins
-    assert shown == [(None, None), ("sft", 1), ("rl", 1), (None, None), ("sft", 0), ("rl", 0)]
+    order = [(line.get("stage"), line.get("number")) for line in lines(packed)]
+    # b first: wrong and right alternate in the last stage, starting with a wrong one
+    assert order == [(None, None), ("sft", 1), ("rl", 1), (None, None), ("sft", 0), ("rl", 0)]
 
 
 def test_what_does_not_fit_is_counted_and_wrong_and_right_stay_equal():
@@ -51,9 +51,9 @@ def test_the_page_stays_below_two_megabytes(tmp_path):
     files = {"rl1": "evaluations/rl1.jsonl"}
     _, page = run(tmp_path / "r.html", {"rl1": part}, source=PageContext(trajectories=files))
     assert 1_000_000 < len(page.encode()) < 2_000_000
-    kept = sum("stage" in line for line in unpacked(page))
-    assert 10 < kept < 500
-    assert f"{kept} of 500 trajectories are in this page" in page
+    included = sum("stage" in line for line in unpacked(page))
+    assert 10 < included < 500
+    assert f"{included} of 500 trajectories are in this page" in page
     assert '<a href="evaluations/rl1.jsonl">' in page
     assert "fieldcraft show . --stage rl1" in page
 
@@ -114,21 +114,21 @@ def test_training_rollouts_have_their_step_and_advantages():
 
 
 def test_of_training_the_first_and_the_last_step_come_first_and_leave_room_for_evaluations():
-    kept = [
+    rows = [
         TrainingRollout(
             step, None, trajectory(f"t{step}", correct=True, observation=noise(step, 1_500))
         )
         for step in range(0, 60, 10)
     ]
-    every = pack_trajectories({}, PageContext(), {"rl1": kept, "rl2": kept[:2]}, max_bytes=400_000)
+    every = pack_trajectories({}, PageContext(), {"rl1": rows, "rl2": rows[:2]}, max_bytes=400_000)
     steps = [(line["stage"], line["step"]) for line in lines(every) if "step" in line]
     assert steps[:5] == [("rl1", 0), ("rl2", 0), ("rl1", 50), ("rl2", 10), ("rl1", 20)]
     assert sorted(steps) == [*(("rl1", n) for n in range(0, 60, 10)), ("rl2", 0), ("rl2", 10)]
     part = [trajectory(str(i), correct=True, observation=noise(i)) for i in range(20)]
-    for entry in kept:
-        entry.trajectory.segments[1].ids = [entry.step]  # a token that no other has
+    for entry in rows:
+        entry.trajectory.segments[1].ids = [entry.step]  # a token that is in no other one
     part[0].segments[1].ids = [0, 10, 20, 30, 40, 50]
-    few = lines(pack_trajectories({"rl1": part}, PageContext(str), {"rl1": kept}, max_bytes=40_000))
+    few = lines(pack_trajectories({"rl1": part}, PageContext(str), {"rl1": rows}, max_bytes=40_000))
     assert 0 < sum("step" in line for line in few) < 6
     assert sum("number" in line for line in few) > 4
     known = {token for line in few for token in line.get("pieces", {})}
@@ -138,19 +138,19 @@ def test_of_training_the_first_and_the_last_step_come_first_and_leave_room_for_e
 def test_long_texts_are_cut_and_say_so():
     long = trajectory("a", correct=True, observation="x" * 5_000)
     long.segments[2].ids = [4] * 1_200
-    _, _, shown = lines(pack_trajectories({"rl": [long]}, PageContext(str)))
-    observation = next(block for block in shown["blocks"] if block[0] == "observation")
+    _, _, entry = lines(pack_trajectories({"rl": [long]}, PageContext(str)))
+    observation = next(block for block in entry["blocks"] if block[0] == "observation")
     assert (len(observation[2]), observation[3]) == (4_000, 1_000)
-    assert (len(shown["segments"][2]["ids"]), shown["segments"][2]["more"]) == (1_000, 200)
+    assert (len(entry["segments"][2]["ids"]), entry["segments"][2]["more"]) == (1_000, 200)
 
 
 def test_numbers_json_cannot_hold_and_text_that_is_none_are_no_obstacle():
     odd = Trajectory(Task("a", "\ud800?", ("x",), {}), rewards={"em": None, "own": float("nan")})
     odd.status = Status.ERROR
-    question, shown = lines(pack_trajectories({"rl": [odd]}, PageContext()))
+    question, entry = lines(pack_trajectories({"rl": [odd]}, PageContext()))
     assert question["question"]["text"] == "??"
-    assert shown["rewards"] == {"em": None, "own": None}
-    assert (shown["grade"], shown["status"]) == ("ungraded", "error")
+    assert entry["rewards"] == {"em": None, "own": None}
+    assert (entry["grade"], entry["status"]) == ("ungraded", "error")
 
 
 def test_the_tables_are_there_as_csv(tmp_path):

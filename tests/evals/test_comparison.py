@@ -1,4 +1,4 @@
-"""Two models on the same questions, by hand."""
+"""Comparison of two models on the same questions, computed by hand."""
 
 import random
 from fractions import Fraction
@@ -69,7 +69,7 @@ def test_behaviours_by_hand():
         "more_accurate": 3 / 8,
         "less_accurate": 1 / 8,
         "more_accurate_and_efficient": 1 / 8,
-        "calls_saved_mean": (11 - 8) / 8,  # refused calls were not made
+        "calls_saved_mean": (11 - 8) / 8,  # refused calls were not executed
         "acting_cost_saved_mean": (11 - 8) / 8,  # each call costs 1
         "tokens_saved_mean": 6.0,
         "seconds_saved_mean": 1.0,
@@ -98,12 +98,12 @@ def test_one_split_leads():
 
 def test_other_questions_cannot_be_compared():
     with pytest.raises(
-        UserError, match="'baseline' and 'model' are of other questions, or in anoth"
+        UserError, match="'baseline' and 'model' have different questions or a diff"
     ):
         compare_models([made("a", 1.0), made("b", 1.0)], [made("b", 1.0), made("a", 1.0)])
-    with pytest.raises(UserError, match="'sft' and 'rl' are of other questions"):
+    with pytest.raises(UserError, match="'sft' and 'rl' have different questions"):
         compare_with_first({"sft": [made("a", 1.0)], "rl": []})
-    with pytest.raises(UserError, match="'x' and 'y' are of other questions"):
+    with pytest.raises(UserError, match="'x' and 'y' have different questions"):
         compare_over_seeds([([made("a", 1.0)], [made("A", 1.0)])], names=("x", "y"))
 
 
@@ -154,7 +154,7 @@ def test_of_single_questions_it_is_the_binomial_test(wins, losses):
 
 
 def test_clusters_by_hand():
-    # 5 gained in one cluster: the one way or the other, both are as far from 0
+    # 5 gained in one cluster: in either direction, both are equally far from 0
     assert sign_flip_test([5]) == 1.0
     # sums of +-3 +-2 +-1: 6, 4, 2, 0, 0, -2, -4, -6; 3 + 2 - 1 = 4
     assert sign_flip_test([3, 2, -1]) == 4 / 8
@@ -180,7 +180,7 @@ def test_many_questions():
 
 
 def test_questions_of_one_cluster_change_sides_together():
-    """Eight gained of eight: certain if each came by itself, nothing if they came in two lumps."""
+    """Eight of eight gained: certain if independent, no evidence if they are two clusters."""
     before = [made(str(i), 0.0, cluster=i // 4) for i in range(8)]
     after = [made(str(i), 1.0, cluster=i // 4) for i in range(8)]
     together = compare_models(before, after)
@@ -191,13 +191,13 @@ def test_questions_of_one_cluster_change_sides_together():
     assert apart["p_value"] == 2 / 256
     # 8.5 - 0.5 of 10 is 0.8; half = 1.959964 / 10 * sqrt(9 - 10 * 0.64) = 0.316035
     assert apart["em_difference_ci95"] == pytest.approx([0.483965, 1.0], abs=1e-6)
-    # Worth 8 / 4 * (2.365 / 12.706)^2 = 0.069291 questions, so hardly anything is known:
+    # Equivalent to 8 / 4 * (2.365 / 12.706)^2 = 0.069291 questions, so hardly anything is known:
     # 0.569291 - 0.5 of 2.069291 is 0.033486; half = 1.959964 / 2.069291 * sqrt(1.066971) = 0.978372
     assert together["em_difference_ci95"] == pytest.approx([-0.944886, 1.0], abs=1e-5)
 
 
 def test_where_two_are_equally_good_the_test_says_so_as_often_as_it_should():
-    """40 clusters of five, each better on either side with the same chance."""
+    """40 clusters of five, each better on either side with equal probability."""
     rng = random.Random(3)
     clustered = alone = 0
     for _ in range(500):
@@ -220,7 +220,7 @@ def test_a_row_against_another_over_seeds_by_hand():
     found = compare_over_seeds(
         [
             (seed(0, 0, 1, 0), seed(1, 1, 1, 0)),  # 2 gained, in one cluster
-            (seed(0, 1, 1, 0), seed(1, 1, 0, 1)),  # 2 gained, 1 lost, each its own
+            (seed(0, 1, 1, 0), seed(1, 1, 0, 1)),  # 2 gained, 1 lost, each in a separate cluster
         ]
     )
     assert (found["n"], found["gained"], found["lost"]) == (8, 4, 1)
@@ -228,7 +228,7 @@ def test_a_row_against_another_over_seeds_by_hand():
     assert found["em_difference"] == 0.375
     # clusters gained 2, 1, 1 and -1, in sum 3: of 16 ways +-5 has 1 each and +-3 3 each
     assert found["p_value"] == 8 / 16
-    # half = 12.706 * (0.25 / sqrt(2)) / sqrt(2) = 1.588, beyond everything
+    # half = 12.706 * (0.25 / sqrt(2)) / sqrt(2) = 1.588, outside the possible range
     assert found["em_difference_ci95"] == [-1.0, 1.0]
 
 
@@ -253,7 +253,7 @@ def test_a_seed_without_anything_gradable():
 
 
 def test_fisher_by_hand():
-    """The lady who tasted tea had 3 of 4 cups right: (16 + 1 + 16 + 1) of 70 ways are as rare."""
+    """The lady tasting tea had 3 of 4 cups right: (16 + 1 + 16 + 1) of 70 ways are as rare."""
     assert fisher_test((3, 4), (1, 4)) == pytest.approx(34 / 70)
     assert fisher_test((4, 4), (0, 4)) == pytest.approx(2 / 70)
     assert fisher_test((2, 4), (2, 4)) == 1

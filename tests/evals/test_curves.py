@@ -1,4 +1,4 @@
-"""The charts of training and the course of the run: their numbers, by hand."""
+"""The charts of training and the progress of a run: their numbers, by hand."""
 
 import re
 from itertools import pairwise
@@ -25,7 +25,7 @@ def entry(em, calls, *, optimum=1.5):
 
 
 def rl_rows(first, last, calls):
-    """Eleven steps from one exact match to another; held-out questions at steps 0 and 10."""
+    """Return eleven steps from one exact match to another; held-out questions at steps 0 and 10."""
     rows = [
         {
             "step": step,
@@ -54,7 +54,7 @@ SLOTS = {name: slot for slot, name in enumerate(ORDER)}
 
 
 def values(chart, name, y):
-    """(what is across, what is up) of a line, as the page tells them."""
+    """Return (x value, y value) of a line's points, as the page reports them."""
     [part] = [p for p in chart.points if p["name"] == name and p["y"] == y]
     return [tuple(point[2:]) for point in part["points"]]
 
@@ -93,8 +93,8 @@ def test_the_first_picture_has_rollouts_heldout_points_and_evaluations():
         ]
         assert ">rl1</text>" in chart.svg
         assert ">100 %</text>" in chart.svg
-        assert ">60 %</text>" in chart.svg  # beside the point of sft
-        assert ">20</text>" in chart.svg  # a tick along the steps
+        assert ">60 %</text>" in chart.svg  # next to the point of sft
+        assert ">20</text>" in chart.svg  # a tick on the axis of steps
 
 
 def test_the_places_of_values_are_those_of_the_drawing():
@@ -104,11 +104,11 @@ def test_the_places_of_values_are_those_of_the_drawing():
     line = places(chart, "rl1, training rollouts", "exact match")
     steps = [right[0] - left[0] for left, right in pairwise(line)]
     assert steps == pytest.approx([steps[0]] * 10, abs=0.11)
-    assert line[0][1] > line[10][1]  # up is less in an SVG
-    # rl2 begins where eleven steps of rl1 end
+    assert line[0][1] > line[10][1]  # larger values have smaller y coordinates in an SVG
+    # rl2 starts where eleven steps of rl1 end
     first = places(chart, "rl2, training rollouts", "exact match")[0][0]
     assert first == pytest.approx(line[0][0] + 11 * steps[0], abs=1)
-    # the drawn path of rl1 begins at the place that is told
+    # the drawn path of rl1 starts at the reported point
     drawn = [tuple(map(float, found)) for found in re.findall(r"M ([\d.]+) ([\d.]+) ", chart.svg)]
     assert min(abs(x - line[0][0]) + abs(y - line[0][1]) for x, y in drawn) < 0.3
 
@@ -144,7 +144,7 @@ def test_a_stage_that_was_stopped_before_its_evaluation_is_drawn():
     assert len(values(chart, "rl1, training rollouts", "calls per question")) == 11
 
 
-# -- one chart a metric --------------------------------------------------------------------------
+# -- one chart per metric ------------------------------------------------------------------------
 
 
 def test_learning_curves_tell_their_values_and_have_ticks():
@@ -167,8 +167,8 @@ def test_ticks_of_losses_are_plain_numbers(low, high):
     [chart] = draw_learning_curves({"sft": rows}, {"sft": 0})
     assert "mathdefault" not in chart.svg
     assert "$" not in chart.svg
-    shown = re.findall(r">([^<>]+)</text>", chart.svg)
-    ticks = [float(text) for text in shown[shown.index("step") + 1 : -1]]
+    labels = re.findall(r">([^<>]+)</text>", chart.svg)
+    ticks = [float(text) for text in labels[labels.index("step") + 1 : -1]]
     assert 1 <= len(ticks) <= 12
     assert all(low / 10 <= tick <= 10 * high for tick in ticks)
 
@@ -199,7 +199,7 @@ def test_points_of_equal_value_are_put_side_by_side():
 def test_equal_stages_can_be_told_apart_in_the_chart():
     evals = {"sft": entry(0.9, 1.5), "rl1": entry(0.9, 1.5), "rl2": entry(0.9, 1.5)}
     chart = draw_accuracy_against_calls(evals, ORDER, SLOTS)
-    told = [part["points"][0] for part in chart.points]
-    assert [point[2:] for point in told] == [[1.5, 0.9]] * 3  # the values stay what they are
-    across = [point[0] for point in told]
-    assert min(across[1] - across[0], across[2] - across[1]) > 5  # SVG units; a mark has 6
+    points = [part["points"][0] for part in chart.points]
+    assert [point[2:] for point in points] == [[1.5, 0.9]] * 3  # the values are unchanged
+    across = [point[0] for point in points]
+    assert min(across[1] - across[0], across[2] - across[1]) > 5  # SVG units; a mark is 6 wide

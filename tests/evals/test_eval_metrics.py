@@ -24,7 +24,8 @@ def make(
     well_formed=True,
     **meta,
 ):
-    """`outcomes` has one letter a call: o(k), f(ailed), m(alformed), r(efused)."""
+    """Return a trajectory; `outcomes` has a letter per call: o(k), f(ailed), m(alformed),
+    r(efused)."""
     letters = {outcome.value[0]: outcome for outcome in CallOutcome}
     return Trajectory(
         Task(name, "?", ("a",), meta),
@@ -74,7 +75,7 @@ def test_the_summary_of_a_small_set_by_hand():
         "broken_cause": "",
         "forced_answer_rate": 0.0,
         "attempt_rate": 0.8,
-        "call_named_rate": None,  # nothing says what is wrong with the malformed call
+        "call_named_rate": None,  # no reason is given for the malformed call
         "call_fitting_rate": None,
         "calls": {
             "written": 7,
@@ -84,7 +85,7 @@ def test_the_summary_of_a_small_set_by_hand():
             "refused": 1,
             "duplicate": 0,
         },
-        "calls_mean": 1.0,  # 2 + 1 + 0 + 2 + 0; the refused and the malformed one were not executed
+        "calls_mean": 1.0,  # 2 + 1 + 0 + 2 + 0; refused and malformed calls were not run
         "calls_written_mean": 1.4,
         "calls_optimal_mean": 0.8,
         "needless_calls_mean": 0.4,  # one each of b and d
@@ -194,7 +195,7 @@ def test_splits_are_apart_and_one_leads():
     assert summarise_evaluation(known, "heldout")["splits"]["heldout"]["offloading_rate"] is None
     other = summarise_evaluation(questions, "train")
     assert (other["n"], other["em"], other["split"]) == (1, 1.0, "train")
-    for split in (None, "mixed"):  # none leads, or one that has no questions
+    for split in (None, "mixed"):  # none leads, or a split without questions
         both = summarise_evaluation(questions, split)
         assert (both["n"], both["em"], both["split"]) == (2, 0.5, "all")
     assert "splits" not in summarise_evaluation([make("a", 1.0, split="heldout")], "heldout")
@@ -210,11 +211,11 @@ def test_samples_of_one_question_do_not_narrow_the_interval():
 
 
 def test_questions_of_one_cluster_widen_the_interval():
-    """40 pairs of questions, each right or wrong as a whole."""
+    """40 pairs of questions; both questions of a pair are right, or both are wrong."""
     apart = summarise_evaluation([make(str(i), float(i % 4 < 2)) for i in range(80)])
     pairs = [make(str(i), float(i % 4 < 2), cluster=i // 2) for i in range(80)]
     assert (apart["em"], apart["n_effective"]) == (0.5, 80)
-    # sums of distances are 1 or -1: 40 * 40/39 * 79/80 = 40.513; alone 80/4 = 20; alike 2
+    # sums of distances are 1 or -1: 40 * 40/39 * 79/80 = 40.513; independent 80/4 = 20; identical 2
     assert summarise_evaluation(pairs)["n_effective"] == pytest.approx(
         80 / (42.5128 / 21), abs=1e-4
     )

@@ -1,4 +1,4 @@
-"""Verdicts on simulated observations: by hand, by a world's truth and by a real search."""
+"""Verdicts on simulated observations: by hand, by a world's facts and by a real search."""
 
 import asyncio
 import io
@@ -68,7 +68,7 @@ REAL_ACME = ACME.format("NorPor", "WesLan", "Cy Dal")
 
 
 def simulation(*calls: tuple[object, str], path: tuple[str, ...] | None = PATH) -> Trajectory:
-    """A rollout whose searches (query, observation) were simulated."""
+    """Return a rollout whose searches (query, observation) were simulated."""
     meta = {} if path is None else {"path": list(path)}
     made = [
         CallRecord("search", {"query": q}, text, CallOutcome.OK, 0.0, True) for q, text in calls
@@ -77,7 +77,7 @@ def simulation(*calls: tuple[object, str], path: tuple[str, ...] | None = PATH) 
 
 
 def verdicts(*calls: tuple[object, str], path: tuple[str, ...] | None = PATH) -> list[object]:
-    """(holds, contradicts, well-formed) of each, None where there is no verdict."""
+    """Return (holds, contradicts, well-formed) of each call; None if it has no verdict."""
     found = judge_atlas_simulations(WORLD, simulation(*calls, path=path))
     return [v and (v.supports_answer, v.contradicts, v.well_formed) for v in found]
 
@@ -89,21 +89,21 @@ def verdicts(*calls: tuple[object, str], path: tuple[str, ...] | None = PATH) ->
     ("text", "verdict"),
     [
         (REAL_ADA, (True, False, True)),
-        # the step needs the employer alone
+        # the step needs only the employer
         (ADA.format("AcMe", "NorPor", "Bo Ber"), (True, True, True)),
         (ADA.format("SkaTen", "EasPor", "Bo Ber"), (False, True, True)),
-        # a value that only begins like the true one
+        # a value that only starts like the true one
         (ADA.format("AcMe Bo", "EasPor", "Bo Ber"), (False, True, True)),
-        # true, but of another
+        # true, but about another person
         (REAL_ACME, (False, False, True)),
         ("No result.", (False, False, True)),
-        # about somebody whom the world does not know, nothing can be contradicted
+        # a person whom the world does not contain cannot be contradicted
         (REAL_ADA.replace("Ada Lin", "Ada Lan"), (False, False, True)),
-        # broken off after the fact, and before
-        (REAL_ADA[:-2], (True, True, False)),  # "Bo Be" is somebody else
+        # truncated after the fact, and before it
+        (REAL_ADA[:-2], (True, True, False)),  # "Bo Be" is a different person
         (REAL_ADA[: REAL_ADA.index(", the mentor")], (True, False, False)),
         (REAL_ADA[: REAL_ADA.index(" AcMe")], (False, False, False)),
-        # another form: of the title, the relations, the kind, the rank, the whole
+        # a different form: of the title, the relations, the kind, the rank, the whole
         (REAL_ADA.replace('"Ada Lin"', '"Bo Ber"'), (True, False, False)),
         (REAL_ADA.replace(", the mentor Bo Ber", ""), (True, False, False)),
         (REAL_ADA.replace("person", "city"), (True, False, False)),
@@ -117,17 +117,17 @@ def test_one_article_by_hand(text: str, verdict: tuple[bool, bool, bool]) -> Non
 
 
 def test_an_article_may_hold_two_facts_that_the_step_needs() -> None:
-    """Trap: a company's article also tells the country of its city."""
+    """Trap: a company's article also states the country of its city."""
     assert verdicts(("AcMe", REAL_ACME)) == [(True, False, True)]
     assert verdicts(("AcMe", ACME.format("NorPor", "OdLan", "Cy Dal"))) == [(False, True, True)]
     without = REAL_ACME.replace(", in WesLan", "")
     assert verdicts(("AcMe", without)) == [(False, False, False)]
-    # a question about the headquarters alone does not need the country
+    # a question only about the headquarters does not need the country
     assert verdicts(("AcMe", without), path=PATH[:3]) == [(True, False, False)]
 
 
 def test_what_was_told_before_is_not_needed_again() -> None:
-    """Then the path needs nothing of the city's article but all of it is what the tool returns."""
+    """Then the path needs nothing from the city's article except what the tool returns."""
     city = 'result 1: "NorPor"\nNorPor is a city with the country {}, the mayor {}.'
     right, half = city.format("WesLan", "Cy Dal"), city.format("WesLan", "Bo Ber")
     assert verdicts(("NorPor", half)) == [(True, True, True)]
@@ -136,7 +136,7 @@ def test_what_was_told_before_is_not_needed_again() -> None:
         (False, True, True),
     ]
     assert verdicts(("AcMe", REAL_ACME), ("NorPor", right))[1] == (True, False, True)
-    wrong = ACME.format("NorPor", "OdLan", "Cy Dal")  # told, but not truthfully
+    wrong = ACME.format("NorPor", "OdLan", "Cy Dal")  # stated, but not truthfully
     assert verdicts(("AcMe", wrong), ("NorPor", half))[1] == (True, True, True)
 
 
@@ -296,7 +296,7 @@ def test_a_row_of_metrics_has_no_rate_of_nothing() -> None:
         "fidelity/untaught/contradicts": 0.0,
         "fidelity/untaught/well_formed": 1.0,
     }
-    assert compute_fidelity_metrics(lambda _: None, [simulation()]) == {}  # nobody knows the truth
+    assert compute_fidelity_metrics(lambda _: None, [simulation()]) == {}  # the truth is not known
     assert compute_fidelity_metrics(TRUTH, [simulation()]) == {
         "fidelity/n": 0,
         "fidelity/unknown": 0,
@@ -309,10 +309,10 @@ def test_the_table_shows_taught_and_untaught_apart() -> None:
     console = Console(file=io.StringIO(), width=80)
     entry = {"fidelity": summary, "em_simulated": 0.25, "em_real": None}
     console.print(build_fidelity_table({"run/sft3": entry}))
-    shown = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    assert ["run/sft3", "2", "0.500", "0.000", "1.000", "1", "0.250"] in shown
-    assert ["taught", "1", "0.000", "0.000", "1.000"] in shown
-    assert ["untaught", "1", "1.000", "0.000", "1.000"] in shown
+    cells = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert ["run/sft3", "2", "0.500", "0.000", "1.000", "1", "0.250"] in cells
+    assert ["taught", "1", "0.000", "0.000", "1.000"] in cells
+    assert ["untaught", "1", "1.000", "0.000", "1.000"] in cells
 
 
 def test_the_report_shows_the_curve() -> None:

@@ -1,4 +1,4 @@
-"""Intervals by hand, and whether they hold what they say."""
+"""Intervals by hand, and their coverage."""
 
 import math
 import random
@@ -75,16 +75,16 @@ def test_the_interval_of_a_difference_by_hand() -> None:
 
 def test_the_effective_size_by_hand() -> None:
     # Three clusters of two; mean 1/2. Sums of distances are 1, -1 and 0: 2 * 3/2 * 5/6 = 2.5.
-    # Alike they would have the effect 12/6 = 2; alone 6/4 = 1.5; so (2.5 + 2) / (1.5 + 1) = 1.8.
+    # Identical: the effect is 12/6 = 2; independent: 6/4 = 1.5; so (2.5 + 2) / (1.5 + 1) = 1.8.
     # t with 5 degrees of freedom over t with 2: (2.571 / 4.303)^2 = 0.356994.
     found = effective_sample_size([1, 1, 0, 0, 1, 0], list("aabbcc"))
     assert found == pytest.approx(6 / 1.8 * 0.356994, abs=1e-5)
-    # All right: nothing to see of clusters, which therefore count as alike.
+    # All right: the data show no clusters, so each cluster counts as identical answers.
     assert effective_sample_size([1] * 6, list("aabbcc")) == pytest.approx(
         6 / 2 * 0.356994, abs=1e-5
     )
-    # One of 6 in each of 40 clusters: less alike than by chance, so the effect is 1; t has 30
-    # degrees of freedom and more.
+    # One of 6 in each of 40 clusters: less similar than by chance, so the effect is 1; t has 30
+    # degrees of freedom or more.
     values = [1, 0, 0, 0, 0, 0] * 40
     assert effective_sample_size(values, [i // 6 for i in range(240)]) == 240
 
@@ -93,7 +93,7 @@ def test_without_clusters_the_size_is_the_number() -> None:
     assert effective_sample_size([1, 0, 1], "abc") == 3
     assert effective_sample_size([1], "a") == 1
     assert effective_sample_size([], "") == 0
-    assert effective_sample_size([1, 0, 1], "aaa") == 0.0  # nothing is known of other clusters
+    assert effective_sample_size([1, 0, 1], "aaa") == 0.0  # nothing is known about other clusters
 
 
 def test_whole_clusters_count_as_one() -> None:
@@ -115,7 +115,7 @@ def coverage(truth: float, interval: Callable[[random.Random], Interval], trials
 
 @pytest.mark.parametrize(("rate", "strength"), [(0.6, 2.0), (0.9, 4.0)])
 def test_coverage_where_questions_come_in_clusters(rate: float, strength: float) -> None:
-    """Every cluster has a rate of its own, from a beta distribution; sizes differ."""
+    """Every cluster has its own rate, from a beta distribution; sizes differ."""
     sizes = [3, 5, 7, 9] * 15
     clusters = [number for number, size in enumerate(sizes) for _ in range(size)]
 
@@ -157,7 +157,7 @@ def test_the_interval_over_seeds() -> None:
     # s = 0.05 / sqrt(2), half = 12.706 * 0.025 = 0.31765
     assert interval_over_seeds([0.9, 0.95], (0.9, 0.94)) == pytest.approx([0.60735, 1.0])
     assert interval_over_seeds([0.5], narrow) is None
-    assert interval_over_seeds([0.4, 0.6] * 20, narrow) is not None  # more than are tabulated
+    assert interval_over_seeds([0.4, 0.6] * 20, narrow) is not None  # more than the table contains
     assert interval_over_seeds([-0.9, -0.8], (-0.9, -0.8), (-1.0, 1.0)) == pytest.approx(
         [-1, -0.21470]
     )

@@ -56,8 +56,8 @@ def test_untrusted_text_is_escaped_everywhere(tmp_path):
     assert "<img" not in page
     assert "&lt;script&gt;alert(&#39;owned&#39;)" in page
     assert "\\u003cscript\\u003e" in page  # as the name of a line in a chart
-    [question, shown] = unpacked(page)
-    assert question["question"]["text"] == shown["answer"] == ATTACK
+    [question, entry] = unpacked(page)
+    assert question["question"]["text"] == entry["answer"] == ATTACK
 
 
 def test_the_page_asks_for_nothing_from_the_network(tmp_path):
@@ -79,7 +79,7 @@ def test_the_headline_is_the_last_evaluated_stage(tmp_path):
 
 
 def table_rows(page, title):
-    """The cells of the table under a heading, as text."""
+    """Return the cells of the table under a heading, as text."""
     table = page[page.index(f"<h2>{title}</h2>") :].split("</table>")[0]
     rows = re.findall(r"<tr.*?</tr>", table, re.DOTALL)
     cells = [re.findall(r"<t[hd].*?</t[hd]>", row, re.DOTALL) for row in rows]
@@ -125,24 +125,24 @@ def test_the_use_of_tools_is_shown(tmp_path):
 
 
 def test_what_acting_costs_is_shown_where_something_has_a_price(tmp_path, capsys):
-    """Two calls at 4, one of them in a wrong answer; three tokens each, at 100 a thousand."""
+    """Two calls at 4, one of them in a wrong answer; three tokens each, at 100 per thousand."""
     part = [
         trajectory("a", correct=True, ways=[{"search": 1}]),
         trajectory("b", correct=False, ways=[{"search": 0}]),
     ]
     _, page = run(tmp_path / "r.html", {"rl1": part})
-    assert "What acting costs" not in page
+    assert "Acting costs" not in page
     for each in part:
         CostModel({"search": 4.0}, cost_per_1k_tokens=100.0).price(each)
     report, page = run(tmp_path / "r.html", {"rl1": part})
-    head, row = table_rows(page, "What acting costs")
+    head, row = table_rows(page, "Acting costs")
     assert dict(zip(head, row, strict=True)) == {
         "Stage": "rl1",
         "Calls / optimal": "1.00 / 1.00",
         "Cost of calls / least": "4.00 / 2.00",
         "Cost: distance": "2.00",
         "Cost of tokens": "0.30",
-        "Cost a success": "8.60",
+        "Cost per success": "8.60",
     }
     Console(width=100).print(*build_detail_tables(report["evals"]))
     assert re.search(r"rl1 +1\.00 +4\.00 +2\.00 +2\.00 +0\.30 +8\.60", capsys.readouterr().out)
@@ -162,7 +162,7 @@ def test_a_stage_is_compared_with_the_one_before(tmp_path):
         ("sft1", "rl1"),
         ("rl1", "rl2"),
     ]
-    _, row, nothing = table_rows(page, "Stage against stage")
+    _, row, nothing = table_rows(page, "Comparison of stages")
     assert row[0] == "sft1 rl1 n = 12"
     assert row[1] == "MA 91.7 % (AE 25.0 %) · ME 0.0 % · LE 0.0 % · LA 0.0 %"
     # 11 / 14 is 0.7857; half = 1.959964 / 14 * sqrt(12 - 14 * 0.7857^2) = 0.2564; p = 2 / 2 ** 11
@@ -189,14 +189,14 @@ def test_curves_have_a_panel_for_each_stage_that_logged_them(tmp_path):
     assert ">rl1</text>" in figures["Reward"]
     assert ">sft1</text>" not in figures["Reward"]
     assert ">sft1</text>" in figures["Supervised loss"]
-    assert ">rl1</text>" not in figures["Supervised loss"]  # a policy gradient's loss is no curve
+    assert ">rl1</text>" not in figures["Supervised loss"]  # a policy loss is not plotted
     assert ">2,000</text>" in figures["Supervised loss"]
 
 
 def test_a_page_without_evaluations_or_curves_still_shows_its_stages(tmp_path):
     _, page = run(tmp_path / "r.html", {})
     assert "not evaluated" in page
-    assert not [title for title in ("Outcome", "Tool use", "Stage against stage") if title in page]
+    assert not [title for title in ("Outcome", "Tool use", "Comparison of stages") if title in page]
 
 
 def test_ungradable_evaluations_are_shown_as_such(tmp_path):
@@ -219,7 +219,7 @@ def test_a_score_of_nothing_is_not_in_the_colour_of_success(tmp_path):
 def test_every_column_has_its_meaning_beside_it_and_in_the_list(tmp_path):
     _, page = run(tmp_path / "r.html", SAMPLES)
     linked = re.findall(r'<a class="term" href="#([^"]*)" title="([^"]+)"', page)
-    assert len(linked) >= 18  # those for which there are values
+    assert len(linked) >= 18  # the columns that have values
     for place, meaning in linked:
         entry = page[page.index(f'<div id="{place}">') :].split("</div>")[0]
         assert "<dfn>" in entry
@@ -227,7 +227,7 @@ def test_every_column_has_its_meaning_beside_it_and_in_the_list(tmp_path):
 
 
 def rows_of(page: str, title: str) -> list[list[str]]:
-    """The cells of a table's rows, the head of each first; their markup is left out."""
+    """Return the cells of a table's rows, the head of each first, without their markup."""
     table = page[page.index(f"<h2>{title}</h2>") :].split("</table>")[0]
     rows = re.findall(r"<tr[^>]*>(.*?)</tr>", table, re.DOTALL)
     return [re.findall(r"<t[hd][ >].*?</t[hd]>", row, re.DOTALL) for row in rows]
@@ -247,7 +247,7 @@ def test_columns_that_no_evaluation_has_are_left_out(tmp_path):
 
 
 def test_stages_stand_in_one_order(tmp_path):
-    """The first model, workflows around it, then the stages, also one that was not evaluated."""
+    """The order: the first model, its workflows, then the stages, including one not evaluated."""
     evals = {
         name: summarise_evaluation(SAMPLES["rl1"]) | {"seconds": 1}
         for name in ("base", "flow", "rl1")
@@ -287,5 +287,5 @@ def test_what_failed_in_an_evaluation_is_said(tmp_path):
     call = CallRecord("search", {}, cause, CallOutcome.BROKEN, 0.0)
     broken = Trajectory(fine.task, calls=[call], status=Status.ERROR, error=cause)
     _, page = run(tmp_path / "r.html", {"rl1": [fine, broken]})
-    message = "50.0% of the answers of 'rl1' met a tool or an engine that failed, the last with"
+    message = "50.0% of the rollouts of 'rl1' had a tool or engine failure, the last one:"
     assert f"{message} '{cause}'." in unescape(page)

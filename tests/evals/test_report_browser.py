@@ -25,7 +25,7 @@ CURVES = {
         for step in range(20)
     ]
 }
-# What a test may use to look at the page and to act as a reader does.
+# Functions with which a test inspects the page and acts as a user does.
 TOOLS = """
 const report = {};
 const form = document.querySelector("form");
@@ -46,11 +46,12 @@ addEventListener("message", ({ data }) => { document.body.dataset.told = JSON.st
 
 @pytest.fixture
 def browser(tmp_path):
-    """Open a page and run a program in it; returns what that put into `report`, and what the
-    console said. A program needs a copy of the page without its policy, which allows none."""
+    """Return a function that opens a page and runs a program in it.
+    It returns the value that the program put into `report`, and the output of the console. A
+    program needs a copy of the page without its policy, which allows none."""
 
     def act(page, program="", fragment="", *, width=1300, dark=False):
-        """On a phone the page is in a frame of that width: a window cannot be so narrow."""
+        """Run the program; a phone's page is in a frame, since a window has a minimum width."""
         steps = f"(async () => {{ await until(() => !form?.hidden);\n{program}\n}})()"
         end = '.catch((e) => console.error(e)).then(() => parent.postMessage(report, "*"))'
         text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
@@ -68,7 +69,8 @@ def browser(tmp_path):
 
 
 def browse(page, fragment, profile, *, dark=False):
-    """The page's DOM after its program ran, and what the browser's console and network said."""
+    """Return the page's DOM after its program ran, and the log of the browser's console and
+    network."""
     done = subprocess.run(
         [
             CHROMIUM,
@@ -89,7 +91,7 @@ def browse(page, fragment, profile, *, dark=False):
 
 
 def cards(dom, stage):
-    """The verdicts of a stage's trajectories that the list shows."""
+    """Return the verdicts of a stage's trajectories in the list."""
     return re.findall(rf'<details class="card [^"]*" data-stage="{stage}" data-grade="(\w+)"', dom)
 
 
@@ -100,7 +102,7 @@ def test_the_fragment_is_the_state_and_there_is_nothing_to_complain_about(tmp_pa
     run(page, samples, curves=CURVES)
 
     dom, console = browse(page, "#stage=rl1&filter=wrong", tmp_path / "profile")
-    # A blocked request or an inline script that the policy stopped would speak here.
+    # A blocked request or an inline script that the policy stopped would be logged here.
     assert console == []
     assert [len(cards(dom, name)) for name in samples] == [0, 2, 0]
     assert "2 of 8</output>" in dom or ">2 of 8<" in dom
@@ -110,7 +112,7 @@ def test_the_fragment_is_the_state_and_there_is_nothing_to_complain_about(tmp_pa
     assert [cards(dom, name) for name in samples] == [[], ["right"], []]
 
     dom, console = browse(page, "", tmp_path / "profile")  # without a fragment: the final stage
-    assert console == []  # the attack, which is open now, did nothing
+    assert console == []  # the attack, which is open now, had no effect
     assert [len(cards(dom, name)) for name in samples] == [0, 0, 1]
     assert dom.count("&lt;img") == 1
     assert "<img" not in dom
@@ -118,7 +120,7 @@ def test_the_fragment_is_the_state_and_there_is_nothing_to_complain_about(tmp_pa
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """Three stages; of the last one every kind of trajectory there is to filter."""
+    """Write a page of three stages; the last one has every kind of trajectory for the filters."""
     after = [
         trajectory("a", correct=True, question="Where is Kelm?", split="heldout"),
         trajectory("b", correct=False, question="Who met Sur Tor?", split="train", known=True),
@@ -199,8 +201,8 @@ def test_one_question_across_stages_and_its_tokens(page, browser):
     program = """
 const button = (place, text) =>
   [...document.querySelectorAll(place + " button")].find((b) => b.textContent.startsWith(text));
-await until(() => button("#list", "Every"));
-button("#list", "Every").click();
+await until(() => button("#list", "All stages"));
+button("#list", "All stages").click();
 await until(() => document.querySelector("#compared article"));
 const compared = document.querySelector("#compared");
 report.question = compared.querySelector(".asked").textContent;
@@ -229,7 +231,7 @@ report.next = compared.querySelector(".asked").textContent;
     assert result["stages"] == ["sft1", "rl1"]
     assert result["commands"][1] == "fieldcraft show . --stage rl1 --index 0"
     assert result["list"] is True
-    assert result["before"] == 0  # made only when asked for
+    assert result["before"] == 0  # created only on request
     assert result["mask"] == [
         "prompt, not trainedQ:",
         "policy, trained[I look]",
@@ -316,7 +318,7 @@ report.csv = (await saved.text()).split("\\r\\n");
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
-    """The page over two seeds, of rows with attacks as titles."""
+    """Write the page over two seeds, of rows with attacks as titles."""
     one = {"type": "rl", "start_from": "sft", "steps": 3, "optim": {"lr": 0.1}}
     settings = recipe(
         stages=STAGES | {"one": one, "two": one},
@@ -337,7 +339,7 @@ def sweep(tmp_path_factory):
 
 def test_the_charts_of_several_seeds_tell_their_values_too(sweep, browser, tmp_path):
     dom, console = browse(sweep, "", tmp_path / "untouched")
-    assert console == []  # the policy of the page allows its script, and the titles did nothing
+    assert console == []  # the policy of the page allows its script, and the titles had no effect
     assert dom.count('class="csv"') == 4
     program = """
 const tip = document.querySelector(".tip");
@@ -350,12 +352,12 @@ report.ends = [...document.querySelectorAll(".plot")].map((plot) => {
     result, console = browser(sweep, program)
     assert console == []
     learning, against, shares, rates = result["ends"]
-    # a rollout makes 1.5 calls and is right with 0.25 and 0.5 in the two seeds
+    # a rollout makes 1.5 calls and is right with rates of 0.25 and 0.5 in the two seeds
     assert against[0] == ["ReAct", "calls per question 1.5", "exact match 0.375"]
     assert against[1] == [ATTACK, "calls per question 1.5", "exact match 0.375"]
     assert learning[0] == ["A", "step 0", "exact match 0.5"]
     assert learning[1] == [ATTACK, "step 8", "calls per rollout 1.889"]  # 1 + 8 / 9
-    assert shares[0] == ["ReAct", "calls 1", "share of right answers 0.6667"]  # 2 + 4 of 9
+    assert shares[0] == ["ReAct", "calls 1", "share of correct answers 0.6667"]  # 2 + 4 of 9
     assert rates[0] == ["ReAct", "calls 1", "success rate 0.4286"]  # 6 of 14
     assert rates[1] == [ATTACK, "calls 1", "success rate 0.4286"]
 

@@ -1,4 +1,4 @@
-"""Questions that are asked with some of the tools alone."""
+"""Questions that are asked with only some of the tools."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,23 +9,23 @@ from fieldcraft.types import CallFault, CallOutcome, Trajectory
 from report_parts import run, trajectory
 
 
-def asked(split: str, tool: str, faults: list[CallFault | None]) -> list[Trajectory]:
-    """A question for each fault of its one call, and one more without a call. Those without a fault
-    are right."""
+def make_trajectories(split: str, tool: str, faults: list[CallFault | None]) -> list[Trajectory]:
+    """Return a question for each fault of its only call, and one without a call. Questions without
+    a fault are right."""
     found = []
     for number, fault in enumerate([*faults, "form"]):
-        one = trajectory(f"{split}{number}", correct=fault is None, split=split)
+        made = trajectory(f"{split}{number}", correct=fault is None, split=split)
         outcome = CallOutcome.OK if fault is None else CallOutcome.MALFORMED
-        one.calls = [replace(one.calls[0], outcome=outcome, fault=fault)]
-        one.task = replace(one.task, meta=one.task.meta | {"offered": [tool]})
-        found.append(one)
+        made.calls = [replace(made.calls[0], outcome=outcome, fault=fault)]
+        made.task = replace(made.task, meta=made.task.meta | {"offered": [tool]})
+        found.append(made)
     found[-1].calls = []
     return found
 
 
 def both() -> list[Trajectory]:
-    code = asked("code", "python", [None, "arguments", "tool", "tool"])
-    return code + asked("search", "search", [None, None, None])
+    code = make_trajectories("code", "python", [None, "arguments", "tool", "tool"])
+    return code + make_trajectories("search", "search", [None, None, None])
 
 
 def test_the_table_tells_choice_and_form_apart() -> None:

@@ -39,14 +39,14 @@ def test_rates_of_two_questions() -> None:
 
 
 def test_more_samples_of_the_same_questions_do_not_narrow_the_interval_of_pass_at_1() -> None:
-    """The number of questions limits what is known, however often each is sampled."""
+    """The number of questions limits the precision, regardless of the number of samples."""
     few = compute_pass_rates([[i % 2 == 0] * 2 for i in range(20)], list(map(str, range(20))))
     many = compute_pass_rates([[i % 2 == 0] * 64 for i in range(20)], list(map(str, range(20))))
     assert many["pass_at"]["1"]["ci95"] == pytest.approx(few["pass_at"]["1"]["ci95"])
 
 
 def test_the_interval_of_avg_at_n_covers() -> None:
-    """Each of 30 questions has a chance of its own; the true mean of chances is 0.5."""
+    """Each of 30 questions has its own probability; the true mean of the probabilities is 0.5."""
     rng = random.Random(0)
     covered = 0
     for _ in range(300):
@@ -80,7 +80,7 @@ def test_the_table_shows_every_k() -> None:
     }
     table = build_pass_rates_table(make_pass_rate_rows(found))
     assert table.headers == ["measure", "mean\n[95 %]", "pass@2\n[95 %]"]
-    [(name, cells)] = table.rows  # the greedy one has nothing to show
+    [(name, cells)] = table.rows  # the greedy one has no samples to report
     assert (name, cells[0]) == ("agent", "avg@2")
     assert [cell.split("\n")[0] for cell in cells[1:]] == ["0.250", "0.500"]
 

@@ -1,4 +1,4 @@
-"""The table over seeds: its numbers by hand, and the recipe it was made for."""
+"""The table over seeds: its numbers by hand, and the recipe for which it was made."""
 
 import re
 from pathlib import Path
@@ -83,9 +83,9 @@ def test_what_training_took_is_summed_over_the_stages_behind_a_row(
         "tokens": 260.0,
     }
     assert found["sft"]["training"] is None
-    shown = build_training_table(table["rows"])
-    assert shown is not None
-    Console(width=80).print(shown)
+    training_table = build_training_table(table["rows"])
+    assert training_table is not None
+    Console(width=80).print(training_table)
     assert re.search(r"rl2 +19 +26 +28 +260", capsys.readouterr().out)
     write_seeds_page(table, {}, {}, {}, tmp_path / "report.html")
     assert '<td data-label="Rollouts">26</td>' in (tmp_path / "report.html").read_text("utf-8")
@@ -124,7 +124,7 @@ def test_trajectories_are_pooled_by_calls_in_the_order_of_numbers() -> None:
     assert compute_correct_shares(found) == [
         (0, 0.0, True),
         (2, 2 / 3, True),
-    ]  # 10 is not shown, but counts
+    ]  # 10 is not displayed, but counts
     assert compute_success_rates(found) == [(0, 0.0, True), (2, 1 / 3, True)]
     many = [
         {"calls": 1, "n": MIN_TRAJECTORIES, "right": 0},
@@ -154,8 +154,8 @@ def test_a_workflow_in_which_no_model_writes_is_a_program(tmp_path: Path) -> Non
     row = rows(table)["No model"]
     assert (row["kind"], row["stages"], row["seconds"]) == ("program", [], 0)
     write_seeds_page(table, {}, {}, {}, tmp_path / "report.html")
-    shown = (tmp_path / "report.html").read_text("utf-8")
-    assert "No model<small>no model</small>" in shown
+    html = (tmp_path / "report.html").read_text("utf-8")
+    assert "No model<small>no model</small>" in html
 
 
 def test_teachers_have_rows_of_their_own(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_every_recipe_has_a_table_over_seeds(name: str) -> None:
             load_recipe(name, [*needs, "seeds=[0,1]"])
         return
     parts = report(0.5)
-    parts["evals"] = {shown: entry(0.5, {}) for shown in get_seed_table_rows(found).values()}
+    parts["evals"] = {row: entry(0.5, {}) for row in get_seed_table_rows(found).values()}
     parts["stages"] = [{"name": stage, "seconds": 1.0} for stage in found.stages]
     assert len(aggregate_seeds(found, {0: parts})["rows"]) == len(get_seed_table_rows(found))
 
@@ -226,7 +226,7 @@ def test_rivals_differ_in_their_last_stage_alone() -> None:
     made = report(0.5)
     made["evals"] |= dict.fromkeys(("one", "two", "simulated"), made["evals"]["sft"])
     found = aggregate_seeds(settings, {0: made})["rows"]
-    # rl1 starts at sft too, and like `simulated` it never meets the real search
+    # rl1 also starts at sft, and like `simulated` never uses the real search
     assert [r["name"] for r in select_rival_rows(found)] == ["rl1", "simulated"]
     without = [row for row in found if row["name"] != "rl1"]
     assert [row["name"] for row in select_rival_rows(without)] == ["one", "two"]
@@ -237,7 +237,7 @@ def test_rivals_differ_in_their_last_stage_alone() -> None:
 
 
 def answers(seed: int, name: str) -> list[Trajectory]:
-    """Of ten questions the model answers none, and RL-2 as many as the seed says more."""
+    """Return ten graded questions: the base model answers none, RL-2 answers 8 plus the seed."""
     right = {"base": 0, "rl2": 8 + seed}[name]
     questions = [(f"{seed}/{i}", {"split": "train" if i == 9 else "heldout"}) for i in range(10)]
     return [

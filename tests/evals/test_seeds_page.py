@@ -1,4 +1,4 @@
-"""The table over seeds as it is shown: its page and its lines in the terminal."""
+"""The table over seeds as displayed: its page and its lines in the terminal."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_the_page_shows_the_rows_and_leads_to_the_seeds(tmp_path: Path) -> None:
     figures = re.findall(r'<svg [^>]*aria-label="([^"]*)"', html)
     assert figures == [
         "Accuracy against calls",
-        "Where right answers come from",
+        "Correct answers by number of calls",
         "Success rate by number of calls",
     ]
 
@@ -60,7 +60,7 @@ def test_comparisons_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
     write_seeds_page(table, {}, {}, {}, tmp_path / "report.html")
     html = (tmp_path / "report.html").read_text("utf-8")
     assert ATTACK not in html
-    text = " ".join(re.sub("<[^>]*>", " ", html[html.index("Row against row") :]).split())
+    text = " ".join(re.sub("<[^>]*>", " ", html[html.index("Comparison of rows") :]).split())
     assert "n = 40 Model All +22.5 -3.1 to +40.0 +12 −3 = 0.035" in text
     assert "n = 40 Model All +22.5 +12 −3 = 0.035" in text
     assert "n = 40 Model All nothing gradable on both sides in every seed" in text
@@ -72,13 +72,13 @@ def test_comparisons_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
     )
     assert any("Model → All" in line for line in lines)
     plain = page(tmp_path, {"Model": "base"}, 0.5)
-    assert "Row against row" not in plain
+    assert "Comparison of rows" not in plain
 
 
 def test_titles_are_text(tmp_path: Path) -> None:
     html = page(tmp_path, {ATTACK: "rl2", f"R{ATTACK}": "workflow"}, 0.5, 0.5)
     assert ATTACK not in html
-    assert html.count("<script") == 1  # the page's own
+    assert html.count("<script") == 1  # the page's own script
 
 
 def test_the_page_shows_splits_and_learning_curves(tmp_path: Path) -> None:
@@ -101,12 +101,12 @@ def test_the_page_shows_splits_and_learning_curves(tmp_path: Path) -> None:
     html = (tmp_path / "report.html").read_text("utf-8")
     assert ATTACK not in html
     assert "As in training" in html
-    assert "20 questions in all" in html
-    assert html.count("3.21") == 2  # one row each
+    assert "20 questions in total" in html
+    assert html.count("3.21") == 2  # a row each
     assert html.count('1.00<span class="quiet"> = 0.75 + 0.25') == 4
     assert html.count("Learning curves</b>") == 1
     legend = html[html.index('<p class="legend">') :]
-    assert re.findall(r"var\(--stage(\d)\)", legend)[:2] == ["3", "5"]  # each has its own colour
+    assert re.findall(r"var\(--stage(\d)\)", legend)[:2] == ["3", "5"]  # each has a separate colour
     chart = html[html.index("<svg") : html.index("</svg>")]
     assert "optimum" in chart
     assert {"var(--stage3)", "var(--stage5)"} <= set(re.findall(r"var\(--stage\d\)", chart))
@@ -146,7 +146,7 @@ def test_costs_are_shown_where_something_has_a_price(
     assert "3.25/2.50" in (output := capsys.readouterr().out)
     assert "4.50" in output
     write_seeds_page(table, {}, {}, {}, tmp_path / "r.html")
-    assert "What acting costs" in (tmp_path / "r.html").read_text()
+    assert "Acting costs" in (tmp_path / "r.html").read_text()
     plain = aggregate_seeds(recipe(table_rows=rows), {0: report(0.2), 1: report(0.4)})
     write_seeds_page(plain, {}, {}, {}, tmp_path / "p.html")
-    assert "What acting costs" not in (tmp_path / "p.html").read_text()
+    assert "Acting costs" not in (tmp_path / "p.html").read_text()

@@ -1,4 +1,4 @@
-"""What an answer costs: requests, tokens and prices, by hand."""
+"""The cost of an answer: requests, tokens and prices, by hand."""
 
 from typing import Any
 
@@ -13,7 +13,8 @@ P, W, T = Author.PROMPT, Author.POLICY, Author.TOOL
 
 
 def chain(*lengths: tuple[Author, int], correct: bool = True, **meta: Any) -> Trajectory:
-    """Segments of these lengths; one call for each of a tool, and two seconds."""
+    """Return segments of these lengths; each tool segment has a call, and the rollout takes 2
+    seconds."""
     calls = [
         CallRecord("search", {}, "", CallOutcome.OK, 0.1) for author, _ in lengths if author is T
     ]

@@ -1,4 +1,4 @@
-"""The recipes of tables over seeds say what their rows claim."""
+"""Recipes of tables over seeds: they have the differences that their rows claim."""
 
 import re
 import runpy
@@ -43,8 +43,8 @@ def test_what_keeps_when_to_act_is_compared_from_one_model_at_equal_steps() -> N
         assert frontier.stages[name].model_copy(update=own) == mini.stages[name], name
     trained = [stage for stage in frontier.stages.values() if isinstance(stage, Rl)]
     assert {(stage.start_from, stage.steps) for stage in trained} == {("sft3", 40)}
-    # at a learning rate of its own: the higher one shows what the shares do in fewer steps
-    asked = {
+    # with a different learning rate: the higher one shows the effect of the shares in fewer steps
+    settings = {
         "steps": 40,
         "optim": trained[0].optim,
         "cot_share": 0.0,
@@ -52,17 +52,17 @@ def test_what_keeps_when_to_act_is_compared_from_one_model_at_equal_steps() -> N
         "otc_smoothing": None,
     }
     rewards = {"rewards": {"em": 1.0, "format_penalty": 0.2}}
-    alike = [stage.model_copy(update=asked | rewards) for stage in trained]
+    alike = [stage.model_copy(update=settings | rewards) for stage in trained]
     assert all(stage == alike[0] for stage in alike)
     start = {"start_from": None, "checkpoint_every": mini.stages["rl2"].checkpoint_every}
-    assert alike[0].model_copy(update=start) == mini.stages["rl2"].model_copy(update=asked)
+    assert alike[0].model_copy(update=start) == mini.stages["rl2"].model_copy(update=settings)
 
 
 def test_simulators_are_compared_for_one_policy() -> None:
     compared = load_recipe("simulator-table", [])
     trained = {n: stage for n, stage in compared.stages.items() if isinstance(stage, Rl)}
-    said = {n: (stage.simulator, stage.simulator_stage) for n, stage in trained.items()}
-    assert said == {
+    simulators = {n: (stage.simulator, stage.simulator_stage) for n, stage in trained.items()}
+    assert simulators == {
         "rl1-own": ("policy", None),
         "rl1-mid": ("frozen", "sim-mid"),
         "rl1-long": ("frozen", "sim-long"),
@@ -154,7 +154,7 @@ def test_comparisons_name_two_rows_of_the_table() -> None:
         )
     named = load_recipe(
         "smoke", ["comparisons.worth=[sft2, rl2]"]
-    )  # rows by default are evaluations
+    )  # rows are evaluations by default
     assert named.comparisons == {"worth": ("sft2", "rl2")}
 
 
@@ -162,7 +162,7 @@ def test_comparisons_name_two_rows_of_the_table() -> None:
 def printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[dict[str, Any]], list[str]]:
-    """What scripts/table.py prints of a table."""
+    """Return the output of scripts/table.py for a table."""
 
     def lines(table: dict[str, Any]) -> list[str]:
         write_report(table, tmp_path / "report.json")
@@ -201,9 +201,9 @@ def test_the_script_prints_comparisons(printed: Callable[[dict[str, Any]], list[
     settings = recipe(table_rows={"Model": "base", "All": "rl2"})
     compared = [found, found | {"p_value": 1e-9, "em_difference_ci95": None}, found | none]
     lines = printed(aggregate_seeds(settings, {0: report(0.2)}, compared))
-    head, rule, *shown = lines[lines.index("") + 1 :]
+    head, rule, *body = lines[lines.index("") + 1 :]
     assert head.count("|") == rule.count("|") == 7
-    assert shown == [
+    assert body == [
         "| worth of all | Model | All | +0.225 [-0.031, +0.400] | +12, -3 | 0.035 |",
         "| worth of all | Model | All | +0.225 | +12, -3 | < 0.001 |",
         "| worth of all | Model | All |  | +12, -3 |  |",
@@ -242,7 +242,7 @@ def test_the_rivals_of_otc_table_go_on_from_one_model_and_differ_in_what_they_sa
         "em-ppo": {"em": 1.0},
         "otc-ppo": {"otc-ppo": 1.0},
     }
-    for algorithm in ("grpo", "ppo"):  # nothing but the reward
+    for algorithm in ("grpo", "ppo"):  # only the reward
         em, otc = (rl[f"{reward}-{algorithm}"] for reward in ("em", "otc"))
         assert (em.algorithm, em.model_copy(update={"rewards": otc.rewards})) == (algorithm, otc)
     assert table.stages["sft"].model_dump()["dataset"] == "wasteful"

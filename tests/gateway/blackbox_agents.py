@@ -1,4 +1,4 @@
-"""Agents that know nothing of training, as others write them."""
+"""Agents without knowledge of the training, as third parties write them."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 import fieldcraft as fc
 
-ARRIVED = threading.Event()  # a request has reached an engine that is slow
+ARRIVED = threading.Event()  # set when a request has reached a slow engine
 PARTNERS = {"a": "0", "b": "3", "c": "1", "d": "2"}
 TOOL = {
     "type": "function",
@@ -26,13 +26,13 @@ TOOL = {
 
 
 def client(base_url: str) -> AsyncOpenAI:
-    http = httpx.AsyncClient(verify=False)  # to read certificates takes longer than a rollout
+    http = httpx.AsyncClient(verify=False)  # loading certificates takes longer than a rollout
     return AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=http)
 
 
-async def says(ask: AsyncOpenAI, messages: list, **more: object) -> str:
-    """Go on with a conversation; its next message is appended to it."""
-    done = await ask.chat.completions.create(model="policy", messages=messages, **more)
+async def send(api: AsyncOpenAI, messages: list, **more: object) -> str:
+    """Continue a conversation and append the next message to it."""
+    done = await api.chat.completions.create(model="policy", messages=messages, **more)
     message = done.choices[0].message
     messages.append(message.model_dump(exclude_none=True))
     return message.content or ""
@@ -43,66 +43,66 @@ def user(text: str) -> dict[str, str]:
 
 
 async def converses(task: fc.Task, base_url: str) -> str:
-    """Three questions, one after the other."""
+    """Ask three questions, one after the other."""
     messages: list = []
-    async with client(base_url) as ask:
+    async with client(base_url) as api:
         for text in (task.question, "And then?", "Sure <|im_end|>?"):
             messages.append(user(text))
-            last = await says(ask, messages)
+            last = await send(api, messages)
     return last
 
 
 async def edits(task: fc.Task, base_url: str) -> None:
-    """It shortens what was said, so the second request does not begin as the first one did."""
-    async with client(base_url) as ask:
+    """Shorten the conversation, so that the second request does not start like the first."""
+    async with client(base_url) as api:
         messages = [user(task.question)]
-        await says(ask, messages)
-        await says(ask, [user("Short."), *messages[1:], user("And then?")])
+        await send(api, messages)
+        await send(api, [user("Short."), *messages[1:], user("And then?")])
 
 
 async def asks_several(task: fc.Task, base_url: str) -> float:
-    """Two of its parts speak at once, and one of them goes on."""
-    async with client(base_url) as ask:
+    """Run two parts of an agent concurrently, and continue with one of them."""
+    async with client(base_url) as api:
         first, second = [user("One?")], [user("Two?")]
-        await asyncio.gather(says(ask, first), says(ask, second))
-        await says(ask, [*first, user("More?")])
+        await asyncio.gather(send(api, first), send(api, second))
+        await send(api, [*first, user("More?")])
     return 0.5
 
 
 async def asks_again(task: fc.Task, base_url: str) -> None:
-    async with client(base_url) as ask:
+    async with client(base_url) as api:
         for _ in range(2):
-            await says(ask, [user(task.question)])
+            await send(api, [user(task.question)])
 
 
 async def calls_on(task: fc.Task, base_url: str) -> str:
-    """As long as it calls tools, twice; what the last turn calls is not run."""
+    """Return tool results for two turns with calls; the calls of the last turn are not executed."""
     count = 0
-    async with client(base_url) as ask:
+    async with client(base_url) as api:
         messages: list = [user(task.question)]
         for _ in range(2):
-            await says(ask, messages, tools=[TOOL])
+            await send(api, messages, tools=[TOOL])
             for call in messages[-1]["tool_calls"]:
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": str(count)})
                 count += 1
-        await says(ask, messages, tools=[TOOL])
+        await send(api, messages, tools=[TOOL])
         messages.append(user("And then?"))
-        return await says(ask, messages, tools=[TOOL])
+        return await send(api, messages, tools=[TOOL])
 
 
 async def calls_tools(task: fc.Task, base_url: str) -> str:
-    async with client(base_url) as ask:
+    async with client(base_url) as api:
         messages: list = [user(task.question)]
-        await says(ask, messages, tools=[TOOL])
+        await send(api, messages, tools=[TOOL])
         for call in messages[-1]["tool_calls"]:
             found = f"{call['function']['name']} found {call['function']['arguments']}"
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": found})
-        return await says(ask, messages, tools=[TOOL])
+        return await send(api, messages, tools=[TOOL])
 
 
 async def posts(task: fc.Task, base_url: str) -> None:
-    async with client(base_url) as ask:
-        await says(ask, [user(task.question)])
+    async with client(base_url) as api:
+        await send(api, [user(task.question)])
     async with httpx.AsyncClient() as http:
         place = base_url.removesuffix("/v1") + "/reward"
         assert (await http.post(place, json={"reward": "much"})).status_code == 400
@@ -110,15 +110,15 @@ async def posts(task: fc.Task, base_url: str) -> None:
 
 
 async def wants_little(task: fc.Task, base_url: str) -> None:
-    async with client(base_url) as ask:
-        await says(ask, [user(task.question)], max_tokens=3)
+    async with client(base_url) as api:
+        await send(api, [user(task.question)], max_tokens=3)
 
 
 def plainly(task: fc.Task, base_url: str) -> bool:
-    """Not asynchronous, streaming, and with a stop string."""
-    with OpenAI(base_url=base_url, api_key="none") as ask:
-        assert [model.id for model in ask.models.list()] == ["policy"]
-        stream = ask.chat.completions.create(
+    """Call the model synchronously, with streaming and a stop string."""
+    with OpenAI(base_url=base_url, api_key="none") as api:
+        assert [model.id for model in api.models.list()] == ["policy"]
+        stream = api.chat.completions.create(
             model="policy", messages=[user(task.question)], stop=["!"], stream=True
         )
         text = "".join(c.choices[0].delta.content or "" for c in stream)  # as in OpenAI's guide
@@ -126,7 +126,7 @@ def plainly(task: fc.Task, base_url: str) -> bool:
 
 
 async def asks_as_others_do(task: fc.Task, base_url: str) -> str:
-    """Values that ask for nothing, the usage at the end of a stream, and the one model by name."""
+    """Send neutral values, request the usage of a stream, and look up the model by name."""
     neutral = {
         **dict.fromkeys(("tools", "stop", "functions", "logprobs", "n", "stream_options")),
         **{"function_call": "auto", "tool_choice": "none", "response_format": {"type": "text"}},
@@ -135,21 +135,21 @@ async def asks_as_others_do(task: fc.Task, base_url: str) -> str:
     async with httpx.AsyncClient(base_url=base_url) as http:
         body = {"model": "policy", "messages": [user(task.question)]}
         for more in (neutral, {"n": 1, "logprobs": False, "stop": [], "tools": [], "seed": 3}):
-            got = await http.post("/chat/completions", json={**body, **more})
-            messages.append(got.json()["choices"][0]["message"]["content"])
+            reply = await http.post("/chat/completions", json={**body, **more})
+            messages.append(reply.json()["choices"][0]["message"]["content"])
         for options in ({}, {"stream_options": {"include_usage": True}}):
-            got = await http.post("/chat/completions", json={**body, "stream": True, **options})
-            messages.append(got.text.count('"usage"'))
+            reply = await http.post("/chat/completions", json={**body, "stream": True, **options})
+            messages.append(reply.text.count('"usage"'))
         for name in ("policy", "other"):
             messages.append((await http.get(f"/models/{name}")).status_code)
     return json.dumps(messages)
 
 
 async def chooses(task: fc.Task, base_url: str) -> str:
-    """It offers a tool that must not be called, a tool that it must call, and asks for JSON."""
+    """Send a tool that must not be called, a tool that must be called, and a request for JSON."""
     schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {}}}
-    told = []
-    async with client(base_url) as ask:
+    outcomes = []
+    async with client(base_url) as api:
         for more in (
             {"tools": [TOOL], "tool_choice": "none"},
             {"tools": [TOOL], "tool_choice": "auto"},
@@ -159,71 +159,71 @@ async def chooses(task: fc.Task, base_url: str) -> str:
         ):
             messages: list = [user(task.question)]
             try:
-                await says(ask, messages, **more)
+                await send(api, messages, **more)
             except BadRequestError as error:
-                told.append(error.body["message"])  # type: ignore[index]
+                outcomes.append(error.body["message"])  # type: ignore[index]
             else:
-                told.append(",".join(sorted(messages[-1])))
-    return "\n".join(told)
+                outcomes.append(",".join(sorted(messages[-1])))
+    return "\n".join(outcomes)
 
 
 async def sets_the_template(task: fc.Task, base_url: str) -> str:
-    """Variables of the chat template: one that it has, and some that cannot be set."""
+    """Send variables of the chat template: one that it has, and some that cannot be set."""
     messages = []
-    async with client(base_url) as ask:
+    async with client(base_url) as api:
         for variables in ({"mood": "calm"}, {"mod": 1}, {"messages": []}, {"mood": "<|im_end|>"}):
             try:
                 extra = {"chat_template_kwargs": variables}
-                messages.append(await says(ask, [user(task.question)], extra_body=extra))
+                messages.append(await send(api, [user(task.question)], extra_body=extra))
             except BadRequestError as error:
                 messages.append(error.body["message"])  # type: ignore[index]
     return "\n".join(messages)
 
 
 async def answers_out_of_order(task: fc.Task, base_url: str) -> str:
-    """Results in another order than calls, and a request that names no call that was made."""
-    async with client(base_url) as ask:
+    """Send results in another order than the calls, and a request with an unknown call id."""
+    async with client(base_url) as api:
         messages: list = [user(task.question)]
-        await says(ask, messages, tools=[TOOL])
+        await send(api, messages, tools=[TOOL])
         results = [
             {"role": "tool", "tool_call_id": call["id"], "content": call["function"]["arguments"]}
             for call in reversed(messages[-1]["tool_calls"])
         ]
-        await says(ask, messages + results, tools=[TOOL])
+        await send(api, messages + results, tools=[TOOL])
         results[0]["tool_call_id"] = "another"
         try:
-            await says(ask, messages + results, tools=[TOOL])
+            await send(api, messages + results, tools=[TOOL])
         except BadRequestError as error:
             return error.body["message"]  # type: ignore[index]
     return "accepted"
 
 
 async def speaks_as_before(task: fc.Task, base_url: str) -> None:
-    """Functions, as OpenAI had them before tools."""
-    made = {"name": "search", "arguments": '{"query": "Ada"}'}
-    async with client(base_url) as ask:
+    """Send functions, which preceded tools in OpenAI's interface."""
+    call = {"name": "search", "arguments": '{"query": "Ada"}'}
+    async with client(base_url) as api:
         messages = [
             user(task.question),
-            {"role": "assistant", "content": None, "function_call": made},
+            {"role": "assistant", "content": None, "function_call": call},
             {"role": "function", "name": "search", "content": "She is."},
         ]
-        await says(ask, messages)
+        await send(api, messages)
 
 
 async def leaves(task: fc.Task, base_url: str) -> float:
-    """It does not wait for its last answer."""
-    async with client(base_url) as ask:
-        asking = asyncio.create_task(says(ask, [user("Slow?")]))
+    """Cancel the last request before it is answered."""
+    async with client(base_url) as api:
+        request = asyncio.create_task(send(api, [user("Slow?")]))
         while not ARRIVED.is_set():
             await asyncio.sleep(0.005)
-        asking.cancel()
-        await asyncio.wait([asking])
+        request.cancel()
+        await asyncio.wait([request])
     return 1.0
 
 
 async def fails(task: fc.Task, base_url: str) -> None:
-    async with client(base_url) as ask:
-        await says(ask, [user(task.question)])
+    async with client(base_url) as api:
+        await send(api, [user(task.question)])
     raise RuntimeError("no plan")
 
 
@@ -236,8 +236,8 @@ async def returns_much(task: fc.Task, base_url: str) -> object:
 
 
 async def lies(task: fc.Task, base_url: str) -> str:
-    """Requests that no gateway can answer."""
-    asked = [
+    """Send requests that no gateway can answer."""
+    bodies = [
         {"messages": []},
         {"messages": [user("x")], "n": 2},
         {"messages": [user("x")], "logprobs": True},
@@ -246,26 +246,28 @@ async def lies(task: fc.Task, base_url: str) -> str:
     ]
     messages = []
     async with httpx.AsyncClient() as http:
-        for body in asked:
-            got = await http.post(f"{base_url}/chat/completions", json={"model": "m", **body})
-            assert got.status_code == 400
-            messages.append(got.json()["error"]["message"])
+        for body in bodies:
+            reply = await http.post(f"{base_url}/chat/completions", json={"model": "m", **body})
+            assert reply.status_code == 400
+            messages.append(reply.json()["error"]["message"])
         other = base_url.replace("/v1", "x/v1")
-        got = await http.post(f"{other}/chat/completions", json={"messages": [user("x")]})
-        assert got.status_code == 404
+        reply = await http.post(f"{other}/chat/completions", json={"messages": [user("x")]})
+        assert reply.status_code == 404
     return "\n".join(messages)
 
 
 async def partners(task: fc.Task, base_url: str) -> float:
-    """An agent of a framework: two letters, one after the other, and each has a partner, with which
-    an answer is to begin."""
-    async with client(base_url) as ask:
-        model = OpenAIChatModel("policy", provider=OpenAIProvider(openai_client=ask))
+    """Run a framework's agent on two successive letters.
+
+    An answer is correct if it starts with the partner of the letter.
+    """
+    async with client(base_url) as api:
+        model = OpenAIChatModel("policy", provider=OpenAIProvider(openai_client=api))
         agent, history, right = Agent(model), [], 0
         for letter in task.question:
             try:
                 done = await agent.run(letter, message_history=history)
-            except AgentRunError:  # it does not like to be told nothing
+            except AgentRunError:  # the framework rejects an empty answer
                 break
             history = done.all_messages()
             right += done.output.startswith(PARTNERS[letter])
@@ -273,5 +275,5 @@ async def partners(task: fc.Task, base_url: str) -> float:
 
 
 def pays(task: fc.Task, base_url: str) -> float:
-    """The reward that the question names."""
+    """Return the reward named by the question."""
     return float(task.question)

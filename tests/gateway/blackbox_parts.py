@@ -1,4 +1,4 @@
-"""Rollouts of agents of others over a script, on the loopback server of the gateway."""
+"""Rollouts of external agents over a script, on the loopback server of the gateway."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -24,7 +24,7 @@ TWO_TURNS = [*ONE_TURN, Author.TOOL, Author.POLICY]
 
 
 class InOrder(ScriptedEngine):
-    """Plays its script over all sessions, and knows which are open."""
+    """A scripted engine that plays its script over all sessions and records the open ones."""
 
     def __init__(self, turns: Sequence[str], tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer, turns)
@@ -66,12 +66,12 @@ def run_scripted(
     engine.slow, engine.broken = slow, broken
     limits = BudgetConfig.model_validate({"max_context_tokens": 600, **budget})
 
-    async def one() -> Trajectory:
+    async def run_agent() -> Trajectory:
         async with isolate_failures(environment, make_dialect("hermes", tokenizer), limits) as go:
             return await go(task, Policy(engine=engine), "k")
 
     ARRIVED.clear()
-    done = run(one())
+    done = run(run_agent())
     assert engine.sessions == set()
     validate_folds(done)
     return done, engine

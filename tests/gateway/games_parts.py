@@ -1,4 +1,4 @@
-"""Small games in text, good ones and bad ones."""
+"""Small text games, valid and invalid ones."""
 
 import random
 import time
@@ -11,7 +11,10 @@ WORDS = ("Ada", "Bo")
 
 
 class Guess:
-    """Guess a number from 0 to 9. A wrong guess costs nothing, and says where the number is."""
+    """A game of guessing a number from 0 to 9.
+
+    A wrong guess costs nothing and reveals the direction.
+    """
 
     closed = 0
 
@@ -33,7 +36,7 @@ class Guess:
 
 
 class Waits:
-    """The same as gymnasium has it, and `async`."""
+    """A game with gymnasium's return values and `async` methods."""
 
     async def reset(self, *, seed: int | None = None) -> tuple[str, dict[str, Any]]:
         return f"Seed {seed}.", {}
@@ -103,7 +106,7 @@ class OnlyResets:
 
 
 class SometimesRaises:
-    """One of the games cannot be played."""
+    """A game that fails for one of its seeds."""
 
     def reset(self, seed: int) -> str:
         if seed == 3:
@@ -115,7 +118,7 @@ class SometimesRaises:
 
 
 class Partners:
-    """Two letters are shown one after the other, and each has a partner to be named."""
+    """A game that shows two letters in succession; the partner of each must be named."""
 
     partners = {"a": "0", "b": "3", "c": "1", "d": "2"}  # noqa: RUF012
 
@@ -124,6 +127,6 @@ class Partners:
         return self.asked[0]
 
     def step(self, action: str) -> tuple[str, float, bool]:
-        asked = self.asked.pop(0)
-        right = action == self.partners[asked]
+        letter = self.asked.pop(0)
+        right = action == self.partners[letter]
         return (self.asked[0] if self.asked else ""), 0.5 * right, not self.asked

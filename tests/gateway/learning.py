@@ -1,4 +1,4 @@
-"""A model of 7,000 parameters and a recipe in which it plays games, for a few seconds."""
+"""A model of 7,000 parameters and a recipe that trains it on games for a few seconds."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from fieldcraft.runs.run import run_recipe
 from fieldcraft.train.saving import save_model
 
 STEPS = 40
-TEMPLATE = (  # each message ends with what tells that the policy is to write
+TEMPLATE = (  # each message ends with the marker of the policy's turn
     "{% for m in messages %}{{ m.content or '' }}"
     "{{ '<end>' if m.role == 'assistant' else '>' }}{% endfor %}"
 )
@@ -28,7 +28,7 @@ STAGE: dict[str, Any] = {
 
 
 def write_player(folder: Path, seed: int) -> Path:
-    """A model that knows digits and a few letters."""
+    """Write a model that knows digits and a few letters."""
     tokenizer = letters()
     tokenizer.chat_template = TEMPLATE
     save_model(folder, small_model(seed), tokenizer)
@@ -36,7 +36,7 @@ def write_player(folder: Path, seed: int) -> Path:
 
 
 def learn(folder: Path, environment: Any, seed: int = 0, **stage: Any) -> list[dict[str, Any]]:
-    """The metrics of a run of a recipe with this environment, which `check` finds sound."""
+    """Run a recipe with this environment, which must pass `check`, and return its metrics."""
     recipe = parse_recipe(
         {
             "name": "play",
@@ -56,14 +56,14 @@ def learn(folder: Path, environment: Any, seed: int = 0, **stage: Any) -> list[d
 
 
 def trained_as_sampled(rows: list[dict[str, Any]]) -> None:
-    """The trainer gives every token the log-probability that the engine sampled it with."""
+    """Check that the trainer's log-probability of every token equals the engine's."""
     gaps = [row["sampler_logp_diff"] for row in rows if "loss" in row]
     assert len(gaps) > len(rows) / 2
     assert max(gaps) < 1e-4, gaps
 
 
 def rises(rows: list[dict[str, Any]], by: float = 0.3) -> None:
-    """The mean reward of the first three and of the last three steps, clearly apart."""
+    """Check that the mean reward clearly rises from the first to the last three steps."""
     rewards = [row["reward_mean"] for row in rows]
     begin, end = sum(rewards[:3]) / 3, sum(rewards[-3:]) / 3
     print(f"mean reward from {begin:.2f} to {end:.2f}")

@@ -1,4 +1,4 @@
-"""A taskset of verifiers: two letters are shown one after the other, and each has a partner.
+"""A taskset of verifiers: two letters follow one another, and each has a partner.
 
 It runs in the Python that has verifiers. Its harness is a conversation in the worker itself.
 """
@@ -21,13 +21,13 @@ class PartnersData(vf.TaskData):
 class PartnersTask(vf.Task[PartnersData]):
     @vf.reward(weight=1.0)
     async def named(self, trace: vf.Trace) -> float:
-        said = [node.message.content for node in trace.nodes if node.sampled]
-        wanted = [PARTNERS[letter] for letter in self.data.letters]
-        return sum(a == b for a, b in zip(said, wanted, strict=False)) / len(wanted)
+        answers = [node.message.content for node in trace.nodes if node.sampled]
+        expected = [PARTNERS[letter] for letter in self.data.letters]
+        return sum(a == b for a, b in zip(answers, expected, strict=False)) / len(expected)
 
 
 class PartnersConfig(vf.TasksetConfig):
-    mood: str = "good"  # how the harness behaves
+    mood: str = "good"  # behaviour of the harness
 
 
 class PartnersTaskset(vf.Taskset[PartnersTask, PartnersConfig]):

@@ -1,4 +1,4 @@
-"""Agents of others: how their requests become chains, and what becomes of bad ones."""
+"""External agents: the conversion of their requests to chains, and the handling of invalid ones."""
 
 import asyncio
 import json
@@ -30,13 +30,13 @@ def test_a_conversation_that_goes_on_is_one_chain() -> None:
         f"{name}{END}" for name in ("Ada", "Bo", "Cy")
     ]
     assert (done.status, done.answer, done.well_formed) == (Status.ANSWERED, "Cy", True)
-    asked = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}]
-    asked.append({"role": "user", "content": "And then?"})
-    whole = TOKENIZER.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    messages = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}]
+    messages.append({"role": "user", "content": "And then?"})
+    whole = TOKENIZER.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert "".join(segment.text for segment in done.segments[:3]) == whole
     last = done.segments[4]
     assert f"Sure {END}?" in last.text
-    assert last.ids.count(TOKENIZER.eos_token_id) == 1  # of the template, not of the agent
+    assert last.ids.count(TOKENIZER.eos_token_id) == 1  # from the template, not from the agent
 
 
 def test_an_edited_conversation_is_another_chain() -> None:
@@ -61,7 +61,7 @@ def test_the_same_request_again_is_another_sample() -> None:
 
 
 def test_calls_are_read_and_their_turn_stays_as_it_was_sampled() -> None:
-    query = '{ "name": "search",  "arguments": {"query": "Ada"}}'  # not as a template writes it
+    query = '{ "name": "search",  "arguments": {"query": "Ada"}}'  # not in the template's format
     calls = f"I look.\n<tool_call>\n{query}\n</tool_call>"
     done, _ = run_scripted("calls_tools", [calls, "Ada"])
     assert authors(done) == [TWO_TURNS]
@@ -101,11 +101,11 @@ def test_calls_count_once_and_only_with_a_result() -> None:
 def test_which_calls_of_a_turn_are_meant(turn: str, calls: int) -> None:
     call = '<tool_call>{"name": "search", "arguments": {"query": "</think>"}}</tool_call>'
     text = turn.format(call)
-    says = ConversationRenderer(make_dialect("hermes", TOKENIZER)).parse_turn(
+    parsed = ConversationRenderer(make_dialect("hermes", TOKENIZER)).parse_turn(
         text, (), [{"type": "function"}]
     )
-    assert len(says.calls) == calls
-    assert calls or says.text == text
+    assert len(parsed.calls) == calls
+    assert calls or parsed.text == text
 
 
 def test_results_are_shown_in_the_order_of_their_calls() -> None:
@@ -118,8 +118,8 @@ def test_results_are_shown_in_the_order_of_their_calls() -> None:
     assert 0 < results.index('{"query": "Ada"}') < results.index('{"query": "Bo"}')
     assert [call.observation for call in done.calls] == ['{"query": "Ada"}', '{"query": "Bo"}']
     assert done.answer == (
-        "The messages hold a result of an unknown call; give every result the tool_call_id of its"
-        " call."
+        "The messages contain a result of an unknown call; give every result the tool_call_id of"
+        " its call."
     )
 
 
@@ -132,20 +132,20 @@ USER = {"role": "user", "content": "\n Who? "}
 def prompt_and_template(
     family: str, messages: list[dict[str, Any]], tools: list[Any] | None = None
 ) -> tuple[str, str]:
-    """What the gateway shows the policy, and what transformers writes for the same messages."""
+    """Return the gateway's prompt, and the text that transformers renders for the same messages."""
     tokenizer = TOKENIZER if family == "tiny" else FAMILIES[family].tokenizer()
     request = parse_turn_request(json.dumps({"messages": messages, "tools": tools}).encode())
     ids = ConversationRenderer(make_dialect("search-r1", tokenizer)).encode_prompt(
-        request.messages, tools or [], (), lambda ids, says: None
+        request.messages, tools or [], (), lambda ids, parsed: None
     )
     plain = [m | {"content": m["content"] or ""} for m in messages]
     for message in plain:
         if "tool_calls" in message:
             message["tool_calls"] = [{"function": {"name": "search", "arguments": {}}}]
-    wanted = tokenizer.apply_chat_template(
+    expected = tokenizer.apply_chat_template(
         plain, tools=tools, add_generation_prompt=True, tokenize=False
     )
-    return tokenizer.decode(ids), str(wanted)
+    return tokenizer.decode(ids), str(expected)
 
 
 @pytest.mark.parametrize(
@@ -155,19 +155,19 @@ def prompt_and_template(
 @pytest.mark.parametrize("content", ["Me.", " Me.\n", "", " "])
 def test_messages_stand_as_the_template_writes_them(family: str, content: str) -> None:
     messages = [USER, {"role": "assistant", "content": content}, USER]
-    shown, wanted = prompt_and_template(family, messages)
-    assert shown == wanted
+    prompt, expected = prompt_and_template(family, messages)
+    assert prompt == expected
 
 
 @pytest.mark.parametrize("content", [None, "", "I look.", " I look. "])
 def test_calls_of_others_stand_as_the_template_writes_them(content: str | None) -> None:
     called = {"role": "assistant", "content": content, "tool_calls": [CALL]}
-    shown, wanted = prompt_and_template("tiny", [USER, called, FOUND, USER], [TOOL])
-    assert shown == wanted
+    prompt, expected = prompt_and_template("tiny", [USER, called, FOUND, USER], [TOOL])
+    assert prompt == expected
 
 
 def test_what_a_template_leaves_out_is_refused() -> None:
-    with pytest.raises(RequestRejectedError, match="does not show tools"):
+    with pytest.raises(RequestRejectedError, match="cannot render tools"):
         prompt_and_template("llama 3", [USER], [TOOL])
     called = {"role": "assistant", "content": "I look.", "tool_calls": [CALL]}
     with pytest.raises(RequestRejectedError, match="does not render these messages unchanged"):
@@ -179,10 +179,10 @@ def test_what_a_template_leaves_out_is_refused() -> None:
     "content", ["<think>\nHm.\n</think>\n\nMe.", "Hm.</think>Me.", "<think>Hm."]
 )
 def test_thoughts_of_others_stand_as_the_template_writes_them(family: str, content: str) -> None:
-    shown, wanted = prompt_and_template(
+    prompt, expected = prompt_and_template(
         family, [USER, {"role": "assistant", "content": content}, USER]
     )
-    assert shown == wanted.removesuffix("<think>\n")
+    assert prompt == expected.removesuffix("<think>\n")
 
 
 def test_functions_of_older_clients_are_calls() -> None:
@@ -285,9 +285,9 @@ def test_what_the_engine_raises_is_the_cause_whatever_the_agent_makes_of_it() ->
 def test_requests_that_cannot_be_answered_are_refused_in_a_sentence() -> None:
     done, engine = run_scripted("lies", [])
     assert engine.prompts == []
-    told = (done.answer or "").splitlines()
-    assert len(told) == 5
-    for part, sentence in zip(("messages", "'n'", "'logprobs'", "content", END), told, strict=True):
+    rows = (done.answer or "").splitlines()
+    assert len(rows) == 5
+    for part, sentence in zip(("messages", "'n'", "'logprobs'", "content", END), rows, strict=True):
         assert part in sentence
 
 

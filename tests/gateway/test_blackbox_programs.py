@@ -1,4 +1,4 @@
-"""Agents of others that are programs of any language."""
+"""External agents that are programs of any language."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def test_what_a_program_has_started_ends_with_its_rollout(tmp_path: Path, ends: 
     clock = Clock()
 
     def let_time_pass() -> None:
-        """When the process is there."""
+        """Advance the time once the process exists."""
         with held.open("rb") as pipe:
             assert pipe.read(1) == b"x"
         if ends:

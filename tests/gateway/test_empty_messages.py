@@ -1,4 +1,4 @@
-"""Messages that say nothing are refused, but for those of the model, which may only call."""
+"""Empty messages are rejected, except messages of the model, which may contain only calls."""
 
 import json
 
@@ -21,6 +21,6 @@ def body(role: str) -> bytes:
 
 @pytest.mark.parametrize("role", ["system", "developer", "user", "tool", "function"])
 def test_a_message_without_a_content_is_refused(role: str) -> None:
-    """A result that is missing is not an empty one."""
+    """A missing result differs from an empty one."""
     with pytest.raises(RequestRejectedError, match="needs a content"):
         parse_turn_request(body(role))

@@ -1,4 +1,4 @@
-"""What a recipe with an environment of others may say, and what it leaves out."""
+"""Keys allowed and not allowed in a recipe with an external environment."""
 
 import asyncio
 from pathlib import Path
@@ -43,18 +43,18 @@ def problems(folder: Path, environment: Any) -> list[str]:
 
 
 def test_it_has_no_tools_and_its_own_verdict(tmp_path: Path) -> None:
-    made = recipe(tmp_path)
-    assert (made.tools, made.evaluation.workflows, made.verdict_reward) == ((), (), "environment")
+    game = recipe(tmp_path)
+    assert (game.tools, game.evaluation.workflows, game.verdict_reward) == ((), (), "environment")
     assert recipe(tmp_path, verdict_reward="em").verdict_reward == "em"
-    dumped = made.model_dump(mode="json")
+    dumped = game.model_dump(mode="json")
     assert dumped["environment"] == GAME | {"tool_costs": {}}
-    assert parse_recipe(dumped) == made
+    assert parse_recipe(dumped) == game
 
 
 def test_a_recipe_with_tools_is_as_it_was(tmp_path: Path) -> None:
-    made = recipe(tmp_path, "tools", tasks=str(questions(tmp_path)), search={"url": "http://x"})
-    assert [tool.name for tool in made.tools] == ["search"]
-    assert (made.verdict_reward, made.evaluation.workflows) == ("auto", ("workflow",))
+    game = recipe(tmp_path, "tools", tasks=str(questions(tmp_path)), search={"url": "http://x"})
+    assert [tool.name for tool in game.tools] == ["search"]
+    assert (game.verdict_reward, game.evaluation.workflows) == ("auto", ("workflow",))
 
 
 def questions(folder: Path) -> Path:
@@ -68,8 +68,8 @@ def test_seeds_are_its_tasks_unless_the_recipe_has_questions(tmp_path: Path) -> 
     own = make_data_source(recipe(tmp_path))
     assert isinstance(own, EnvironmentData)
     assert [task.meta["seed"] for task in own.train_tasks()] == [0, 1, 2, 3, 4, 5]
-    asked = own.evaluation_tasks()
-    assert [(task.meta["seed"], task.meta["split"]) for task in asked] == [
+    evaluated = own.evaluation_tasks()
+    assert [(task.meta["seed"], task.meta["split"]) for task in evaluated] == [
         (6, "heldout"),
         (7, "heldout"),
     ]
@@ -129,7 +129,7 @@ def test_an_exported_agent_with_tools_can_play(tmp_path: Path) -> None:
 
 
 def test_an_exported_player_plays_on(tmp_path: Path) -> None:
-    """Whoever asks it, and a recipe that says nothing else, have its environment."""
+    """An agent with this model, and a recipe that sets nothing else, use its environment."""
     acts = recipe(tmp_path)
     write_agent_settings(tmp_path / "player", acts, None, trained_with_tools=True)
     agent = find_agent(tmp_path / "player")

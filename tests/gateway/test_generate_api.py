@@ -1,4 +1,4 @@
-"""The route /inference/v1/generate over an engine, as vLLM's clients ask it."""
+"""The route /inference/v1/generate over an engine, as vLLM's clients call it."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ IDS = TOKENIZER.encode("ab")
 
 
 def ask(engine: Engine, body: Any) -> httpx.Response:
-    """One request to a server on the loopback."""
+    """Send one request to a server on the loopback interface."""
 
     async def once() -> httpx.Response:
         async with (
@@ -35,12 +35,12 @@ def test_ids_and_log_probabilities_are_those_of_the_engine() -> None:
     engine = LocalEngine(small_model(), TOKENIZER, max_num_seqs=4)
     params = {"max_tokens": 6, "temperature": 0.7, "seed": 5, "logprobs": 1}
     answer = ask(engine, {"model": "m", "token_ids": IDS, "sampling_params": params}).json()
-    wanted = asyncio.run(engine.generate(IDS, SamplingParams(6, 0.7, (), 5), "s"))
+    expected = asyncio.run(engine.generate(IDS, SamplingParams(6, 0.7, (), 5), "s"))
     [choice] = answer["choices"]
-    assert choice["token_ids"] == wanted.ids
+    assert choice["token_ids"] == expected.ids
     content = choice["logprobs"]["content"]
-    assert [entry["token"] for entry in content] == [f"token_id:{i}" for i in wanted.ids]
-    assert [entry["logprob"] for entry in content] == pytest.approx(wanted.logprobs, abs=1e-6)
+    assert [entry["token"] for entry in content] == [f"token_id:{i}" for i in expected.ids]
+    assert [entry["logprob"] for entry in content] == pytest.approx(expected.logprobs, abs=1e-6)
 
 
 def test_an_answer_ends_with_its_token_a_string_or_its_length() -> None:

@@ -1,4 +1,4 @@
-"""A tiny model learns games in text from a recipe, sampled in turns and while it is trained."""
+"""A tiny model learns text games from a recipe, synchronously and with concurrent sampling."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""OpenEnv's own client against a server of OpenEnv's on the loopback."""
+"""OpenEnv's client against an OpenEnv server on the loopback interface."""
 
 import asyncio
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class LetterObservation(Observation):
 
 
 class Partners(Environment[Named, LetterObservation, State]):
-    """Two letters are shown one after the other, and each has a partner to be named."""
+    """An environment that shows two letters in succession; the partner of each must be named."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -146,9 +146,9 @@ def test_a_server_that_dies_ends_its_rollouts() -> None:
 
 
 def choice(url: str) -> dict[str, Any]:
-    """As many games as those in text have."""
-    shown = {"observation": "letter", "sessions": SESSIONS, "num_seeds": 8}
-    return {"name": "openenv", "url": url, **shown}
+    """Return a recipe's environment section with as many games as the text environment has."""
+    settings = {"observation": "letter", "sessions": SESSIONS, "num_seeds": 8}
+    return {"name": "openenv", "url": url, **settings}
 
 
 @pytest.mark.slow

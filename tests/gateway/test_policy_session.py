@@ -1,4 +1,4 @@
-"""The line of one rollout, and traces that are read with what was said on it."""
+"""The policy session of one rollout, and traces read with the turns sampled in it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def ask(text: str, **params: Any) -> GenerateRequest:
 
 
 class Noting(ScriptedEngine):
-    """Keeps how it was sampled."""
+    """An engine that records its sampling parameters."""
 
     def __init__(self, turns: Sequence[str]) -> None:
         super().__init__(TOKENIZER, turns)
@@ -58,7 +58,7 @@ def test_the_run_says_how_a_line_is_sampled() -> None:
             await own.generate(ask(text, temperature=1.5, seed=3, max_tokens=3))
 
     asyncio.run(three())
-    assert [s.max_tokens for s in engine.noted] == [3, 2, 3]  # of the program, and of the budget
+    assert [s.max_tokens for s in engine.noted] == [3, 2, 3]  # by the program, and by the budget
     assert {s.temperature for s in engine.noted} == {0.7}
     assert len({s.seed for s in engine.noted}) == 3
     assert [list(make_turn.prompt_ids) for make_turn in own.turns] == [
@@ -97,12 +97,12 @@ def test_who_hangs_up_ends_what_is_being_sampled() -> None:
 
     async def hang_up() -> None:
         own = line(Waiting(TOKENIZER, []))
-        asked = asyncio.create_task(own.generate(ask("a")))
+        request = asyncio.create_task(own.generate(ask("a")))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await own.cancel()
         with pytest.raises(RequestRejectedError, match="the rollout is over"):
-            await asked
+            await request
 
     asyncio.run(hang_up())
 
@@ -116,9 +116,9 @@ def make_turn(read: str, wrote: str, version: int = 0) -> SampledTurn:
     return SampledTurn(ids(read), done)
 
 
-def node(given: str, sampled: str = "") -> dict[str, Any]:
-    mask = [False] * len(given) + [True] * len(sampled)
-    return {"ids": ids(given + sampled), "mask": mask, "text": sampled}
+def node(prompt: str, sampled: str = "") -> dict[str, Any]:
+    mask = [False] * len(prompt) + [True] * len(sampled)
+    return {"ids": ids(prompt + sampled), "mask": mask, "text": sampled}
 
 
 def read(trace: dict[str, Any], *whole: SampledTurn) -> Trajectory:
@@ -149,7 +149,8 @@ def test_the_nodes_of_a_path_are_the_segments_of_a_chain() -> None:
 
 
 def test_what_two_paths_share_is_trained_once() -> None:
-    """One answer, and two ways on; the second path ends with a message that is never answered."""
+    """One answer with two continuations; the second path ends with a message that is never
+    answered."""
     trace = {
         "nodes": [node("a>", "0."), node("b>", "1."), node("c>", "2."), node("d")],
         "branches": [[0, 1], [0, 2, 3]],

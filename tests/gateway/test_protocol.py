@@ -1,4 +1,4 @@
-"""What both front ends read and write of OpenAI's chat completions."""
+"""OpenAI's chat completions, as both front ends parse and write them."""
 
 import json
 import re
@@ -24,9 +24,9 @@ def body(**more: Any) -> bytes:
 @READERS
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": True}])
 def test_a_stream_says_what_was_used_only_where_it_is_asked(read: Any, options: Any) -> None:
-    asked = read(body(stream=True, stream_options=options))
-    assert asked.stream
-    assert asked.include_usage is bool(options and options["include_usage"])
+    request = read(body(stream=True, stream_options=options))
+    assert request.stream
+    assert request.include_usage is bool(options and options["include_usage"])
 
 
 @READERS
@@ -54,8 +54,8 @@ TEXTS = ["text", "input_text", "output_text"]
         ([{"type": "text", "text": "a"}, {"type": "input_audio"}], "part 1 has the type 'input_au"),
         (["a"], "part 0 has the type None, but only text is supported: send its text as a part"),
         ([{"type": "text"}], "part 0 has no text; write it as 'text'"),
-        ({"text": "a"}, "a content is text, or a list of parts with text; write one of them"),
-        (3, "a content is text, or a list of parts with text; write one of them"),
+        ({"text": "a"}, "a content must be text, or a list of parts with text"),
+        (3, "a content must be text, or a list of parts with text"),
     ],
 )
 def test_what_is_no_text_is_refused_with_the_remedy(read: Any, content: Any, message: str) -> None:
@@ -73,42 +73,42 @@ def test_what_is_no_text_is_refused_with_the_remedy(read: Any, content: Any, mes
 def test_items_of_another_form_are_refused_in_words_of_a_user(given: Any) -> None:
     with pytest.raises(RequestRejectedError) as refused:
         parse_responses_request(json.dumps({"model": "m", "input": given}).encode())
-    message = r"input(\.0)?(\.\w+)?: (an input is|it must be|it is missing|item 0 has the type)"
+    message = r"input(\.0)?(\.\w+)?: ((an input|it) must be|it is missing|item 0 has the type)"
     assert re.match(message, str(refused.value))
 
 
 @READERS
-@given(said=st.lists(st.tuples(st.sampled_from(TEXTS), st.text(min_size=1)), min_size=1))
-def test_parts_with_text_are_read(read: Any, said: list[tuple[str, str]]) -> None:
-    parts = [{"type": kind, "text": text} for kind, text in said]
-    text = "\n".join(text for _, text in said)
+@given(pieces=st.lists(st.tuples(st.sampled_from(TEXTS), st.text(min_size=1)), min_size=1))
+def test_parts_with_text_are_read(read: Any, pieces: list[tuple[str, str]]) -> None:
+    parts = [{"type": kind, "text": text} for kind, text in pieces]
+    text = "\n".join(text for _, text in pieces)
     if text.strip():
         assert read(body(messages=[{"role": "user", "content": parts}]))
 
 
 @given(arguments=st.dictionaries(st.text(), st.text() | st.integers() | st.lists(st.booleans())))
 def test_arguments_may_be_an_object_and_are_the_text_of_it(arguments: dict[str, Any]) -> None:
-    """The text is the one that a turn of the policy has, so it is known again."""
-    for written in (arguments, json.dumps(arguments)):
-        call = {"id": "a", "function": {"name": "f", "arguments": written}}
-        made = ChatMessage.model_validate({"role": "assistant", "tool_calls": [call]})
-        assert to_assistant_message(made).calls == (("f", json.dumps(arguments)),)
+    """The text equals the text of the policy's turn, so the turn is recognised."""
+    for value in (arguments, json.dumps(arguments)):
+        call = {"id": "a", "function": {"name": "f", "arguments": value}}
+        message = ChatMessage.model_validate({"role": "assistant", "tool_calls": [call]})
+        assert to_assistant_message(message).calls == (("f", json.dumps(arguments)),)
 
 
 @pytest.mark.parametrize("arguments", [[1], 3, True])
 def test_arguments_that_are_no_object_are_refused(arguments: Any) -> None:
     calls = [{"id": "a", "function": {"name": "f", "arguments": arguments}}]
     with pytest.raises(
-        RequestRejectedError, match="arguments of a call are a JSON object, or its text; write"
+        RequestRejectedError, match="arguments of a call must be a JSON object, or its text"
     ):
         parse_turn_request(body(messages=[USER, {"role": "assistant", "tool_calls": calls}]))
 
 
 def test_a_served_agent_refuses_calls_of_others() -> None:
-    made = {"name": "search", "arguments": "{}"}
+    call = {"name": "search", "arguments": "{}"}
     for message in (
-        {"role": "assistant", "content": "x", "function_call": made},
-        {"role": "assistant", "tool_calls": [{"function": made}]},
+        {"role": "assistant", "content": "x", "function_call": call},
+        {"role": "assistant", "tool_calls": [{"function": call}]},
         {"role": "function", "name": "search", "content": "x"},
     ):
         with pytest.raises(RequestRejectedError, match="runs its own tools"):
@@ -117,9 +117,9 @@ def test_a_served_agent_refuses_calls_of_others() -> None:
 
 def conversation(ids: list[str], results: list[str]) -> list[ChatMessage]:
     calls = [{"id": i, "function": {"name": "f", "arguments": "{}"}} for i in ids]
-    given = [USER, {"role": "assistant", "tool_calls": calls}]
-    given += [{"role": "tool", "tool_call_id": i, "content": f"of {i}"} for i in results]
-    return [ChatMessage.model_validate(message) for message in (*given, USER)]
+    messages = [USER, {"role": "assistant", "tool_calls": calls}]
+    messages += [{"role": "tool", "tool_call_id": i, "content": f"of {i}"} for i in results]
+    return [ChatMessage.model_validate(message) for message in (*messages, USER)]
 
 
 @given(st.permutations(["a", "b", "c"]), st.permutations(["a", "b", "c"]))
@@ -133,7 +133,7 @@ def test_results_are_in_the_order_of_their_calls(calls: list[str], results: list
 def test_results_of_no_call_are_refused(calls: list[str], results: list[str]) -> None:
     if sorted(calls) == sorted(results) and len({*calls}) == len(calls):
         return
-    with pytest.raises(RequestRejectedError, match=r"The messages hold .* tool_call_id") as raised:
+    with pytest.raises(RequestRejectedError, match=r"messages contain .* tool_call_id") as raised:
         order_results(conversation(calls, results))
     assert raised.value.status == 400
 
@@ -158,7 +158,7 @@ def test_a_key_of_a_message_that_the_policy_would_not_read_is_refused(key: str) 
         assert parse_turn_request(body(messages=[USER, {**message, key: nothing}])).messages
     assert parse_chat_request(
         body(messages=[USER, {**message, key: "y"}, USER])
-    )  # as its own answers have
+    )  # like the agent's own answers
 
 
 @pytest.mark.parametrize("tool", [{"type": "web_search"}, {"type": "function", "function": {}}])

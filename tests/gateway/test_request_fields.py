@@ -1,4 +1,4 @@
-"""What every field of a request comes to: it is done, or changes nothing, or is refused."""
+"""The effect of every field of a request: it is applied, has no effect, or is rejected."""
 
 import json
 from collections.abc import Mapping

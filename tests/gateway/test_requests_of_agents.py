@@ -1,4 +1,4 @@
-"""Fields of an agent's requests that change a turn, and templates that leave thoughts out."""
+"""Fields of an agent's requests that change a turn, and templates that omit thoughts."""
 
 import pytest
 from blackbox_parts import ONE_TURN, TASK, TOKENIZER, TWO_TURNS, authors, run_scripted
@@ -37,7 +37,7 @@ def test_variables_of_the_chat_template() -> None:
 
 
 def with_template(assistant: str) -> Tokenizer:
-    """ChatML that writes the messages of the model by an expression of its own."""
+    """Return a ChatML tokenizer that renders the model's messages by the given expression."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -56,7 +56,7 @@ TURNS = [f"<think>Hm, {name}?</think>{name}" for name in ("Ada", "Bo", "Cy")]
 
 
 def assert_trained_as_sampled(done: Trajectory, prompts: list[list[int]]) -> None:
-    """Each turn stands behind the very ids that the policy read."""
+    """Check that each turn follows exactly the ids that the policy read."""
     read = []
     for chain in split_chains(done):
         ids: list[int] = []
@@ -79,11 +79,11 @@ def test_a_template_that_leaves_thoughts_out_begins_a_chain_with_each_turn(
         engine.prompts, (TASK.question, "And then?", "Sure <|im_end|>?"), TURNS, strict=True
     ):
         messages.append({"role": "user", "content": text})
-        shown = tokenizer.decode(prompt)
-        assert shown == tokenizer.apply_chat_template(
+        rendered = tokenizer.decode(prompt)
+        assert rendered == tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True
         )
-        assert "Hm" not in shown
+        assert "Hm" not in rendered
         messages.append({"role": "assistant", "content": turn})
 
 

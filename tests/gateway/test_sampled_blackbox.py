@@ -1,4 +1,4 @@
-"""What is sampled for an agent of others is what is trained, and a policy learns through one."""
+"""Tokens sampled for an external agent are the tokens trained, and a policy learns through one."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from source_files import lines
 from training_parts import assert_agree, chatty_engine, make_trainer
 
 ROLLOUTS = 12
-FEW = {"steps": 24, "group_size": 8, "optim": {"lr": 0.02}}  # a framework takes its time
+FEW = {"steps": 24, "group_size": 8, "optim": {"lr": 0.02}}  # frameworks are slow
 
 
 def sample_conversations(agent: str, engine, seed: int = 0) -> list[Trajectory]:
@@ -44,8 +44,8 @@ def sample_conversations(agent: str, engine, seed: int = 0) -> list[Trajectory]:
 
 
 def test_engine_and_trainer_agree_about_conversations(tmp_path: Path) -> None:
-    """A random model writes tokens that no tokenizer would choose for its text, and bytes that are
-    no text. They stay what they are, so a conversation is one chain all the same."""
+    """A random model writes tokens that no tokenizer would choose for its text, and bytes that
+    are not text. They stay unchanged, so a conversation is still one chain."""
     trainer = make_trainer(tmp_path)
     engine = chatty_engine(trainer)
     done = sample_conversations("converses", engine)
@@ -66,15 +66,15 @@ def test_rollouts_follow_from_their_keys_and_the_seed(tmp_path: Path) -> None:
 
 
 def learn(folder: Path, seed: int = 0, **stage: object) -> list[dict[str, float]]:
-    """The metrics of a recipe whose rollouts an agent of Pydantic AI plays."""
-    asked = [{"question": a + b, "answer": "-"} for a, b in permutations("abcd", 2)]
+    """Return the metrics of a recipe whose rollouts are run by a Pydantic AI agent."""
+    rows_of_tasks = [{"question": a + b, "answer": "-"} for a, b in permutations("abcd", 2)]
     recipe = parse_recipe(
         {
             "name": "blackbox",
             "seed": seed,
             "device": "cpu",
             "model": str(write_player(folder / "player", seed)),
-            "tasks": str(lines(folder / "tasks.jsonl", *asked)),
+            "tasks": str(lines(folder / "tasks.jsonl", *rows_of_tasks)),
             "environment": {"name": "blackbox", "agent": "blackbox_agents:partners"},
             "budget": {"max_turn_tokens": 4, "max_context_tokens": 40, "max_calls": 6},
             "stages": {"rl": STAGE | FEW | stage},

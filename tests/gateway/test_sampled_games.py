@@ -1,4 +1,4 @@
-"""What is sampled in a game is what is trained: token for token, with its probability."""
+"""Tokens sampled in a game are the tokens trained, with equal probabilities."""
 
 import asyncio
 

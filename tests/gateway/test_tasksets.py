@@ -1,7 +1,7 @@
-"""A taskset of verifiers, played by verifiers in a Python of its own.
+"""A taskset of verifiers, run by verifiers in a separate Python.
 
 FIELDCRAFT_VERIFIERS names the interpreter that has verifiers 0.4; without it, and without verifiers
-beside fieldcraft, these tests are skipped.
+in fieldcraft's Python, these tests are skipped.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ END = "<end>"
 
 @pytest.fixture(autouse=True)
 def in_test_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker finds the taskset in the current folder."""
+    """Change to the test folder, because the worker imports the taskset from the current folder."""
     monkeypatch.chdir(Path(__file__).parent)
 
 
@@ -48,7 +48,7 @@ def environment(mood: str = "good", **settings: Any) -> VerifiersEnvironment:
 def run_scripted(
     verifiers: VerifiersEnvironment, turns: list[str], *places: int
 ) -> list[Trajectory]:
-    """The rollouts of a policy that writes these turns, of the tasks at these places."""
+    """Return the rollouts of a policy that writes these turns, for the tasks at these indices."""
     tokenizer = letters()
     tokenizer.chat_template = TEMPLATE
     policy = Policy(engine=ScriptedEngine(tokenizer, turns))
@@ -127,7 +127,7 @@ def test_what_goes_wrong_is_the_status_of_its_rollout(mood: str, cause: str) -> 
     good, bad = run_scripted(verifiers, ["0", "3"], 0, 1)
     assert bad.status is Status.ERROR
     assert cause in bad.error
-    if mood != "dead":  # it took the others with it
+    if mood != "dead":  # the worker's other rollouts fail with it
         assert good.rewards == {"environment": 1.0}
 
 
@@ -163,9 +163,9 @@ def test_a_task_of_others_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_reward_rises(seed: int, tmp_path: Path) -> None:
-    """As in the games in text, a turn that is cut ends the game."""
+    """As in text games, a truncated turn ends the game."""
     taskset = {"taskset": "partners_taskset", "config": {"taskset": {"mood": "strict"}}}
     choice = {"name": "verifiers", **taskset, **({"python": PYTHON} if PYTHON else {})}
     rows = learn(tmp_path, choice, seed)
-    rises(rows, by=0.15)  # one name for all letters pays 0.25, and seed 0 stops there
+    rises(rows, by=0.15)  # the same name for all letters earns 0.25, where seed 0 stops
     trained_as_sampled(rows)

@@ -1,4 +1,4 @@
-"""Chat templates of newer models: what they write of calls and results, and what is refused."""
+"""Chat templates of newer models: how they render calls and results, and which are rejected."""
 
 import asyncio
 import json
@@ -28,7 +28,10 @@ TALK = [
 
 
 def with_calls(call: str, result: str = "{{ m.content }}") -> Tokenizer:
-    """ChatML with tools, which writes the calls `c` of a message `m` and its results so."""
+    """Return a ChatML tokenizer with tools.
+
+    Its template renders calls `c` of a message `m` by `call`, and results by `result`.
+    """
     template = (
         "{% if tools %}{{ tools | tojson }}\n{% endif %}"
         "{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -50,13 +53,13 @@ def render(tokenizer: Tokenizer, messages: list[Any], tools: list[Any]) -> str:
     request = parse_turn_request(body.encode())
     renderer = ConversationRenderer(make_dialect("search-r1", tokenizer))
     ids = renderer.encode_prompt(
-        request.messages, request.offered_tools, (), lambda ids, says: None
+        request.messages, request.offered_tools, (), lambda ids, parsed: None
     )
     return str(tokenizer.decode(ids))
 
 
 def test_a_template_gets_the_ids_of_calls_and_the_names_of_results() -> None:
-    """Kimi's shows ids, Gemma's and gpt-oss's the tools of results."""
+    """Kimi's template renders ids; Gemma's and gpt-oss's render the tools of results."""
     tokenizer = with_calls(
         f"{AS_JSON}#{{{{ c.id }}}}", "{{ m.name }}#{{ m.tool_call_id }}:{{ m.content }}"
     )
@@ -72,7 +75,7 @@ def test_an_id_with_a_special_token_is_refused() -> None:
 
 
 def test_the_ids_of_calls_are_the_same_in_every_run() -> None:
-    """Templates may write them, and Mistral's want nine letters and digits."""
+    """Templates may render them, and Mistral's requires nine letters and digits."""
     tokenizer = with_calls(AS_JSON, "{{ m.tool_call_id }}:{{ m.content }}")
     runs = [
         run_scripted("calls_tools", [CALL, "Ada"], tokenizer=tokenizer)[1].prompts for _ in range(2)
@@ -124,14 +127,14 @@ def test_blocks_of_thoughts_are_refused_as_thoughts_are() -> None:
 
 @pytest.mark.parametrize("path", ["/r/v1/messages", "/r/chat/completions", "/r/v1/completions"])
 def test_another_route_is_refused_with_the_one_that_is_there(path: str) -> None:
-    async def ask() -> httpx.Response:
+    async def post() -> httpx.Response:
         transport = httpx.ASGITransport(create_chat_app({}))
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
             return await http.post(path, json={})
 
-    answer = asyncio.run(ask())
-    told = answer.json()["error"]["message"]
-    assert (answer.status_code, told) == (
+    answer = asyncio.run(post())
+    message = answer.json()["error"]["message"]
+    assert (answer.status_code, message) == (
         404,
         f"The route POST {path} does not exist; use POST base_url/chat/completions, where base_url"
         " ends in /v1, as OpenAI's clients do.",

@@ -1,4 +1,4 @@
-"""Text `reset` and `step`: rollouts of scripted policies, token by token, and games that fail."""
+"""Text `reset` and `step`: rollouts of scripted policies, token by token, and failing games."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -34,18 +34,18 @@ def run_scripted(
     run: Callable[[Coroutine[Any, Any, Trajectory]], Trajectory] = asyncio.run,
     **budget: float,
 ) -> Trajectory:
-    """The rollout of a policy that writes these turns."""
+    """Return the rollout of a policy that writes these turns."""
     environment = TextEnvironment(f"games_parts:{game}", max_turns=max_turns)
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
     limits = BudgetConfig.model_validate(budget)
 
-    async def one() -> Trajectory:
+    async def play() -> Trajectory:
         async with isolate_failures(
             environment, dialect or make_dialect("autocoa", TOKENIZER), limits
         ) as go:
             return await go(task, policy, "k")
 
-    return run(one())
+    return run(play())
 
 
 def text(trajectory: Trajectory, author: Author) -> list[str]:
@@ -93,7 +93,7 @@ def test_the_reward_is_the_sum_over_the_moves() -> None:
 def test_a_game_is_opened_and_closed_once_a_rollout() -> None:
     before = games_parts.Guess.closed
     run_scripted("Guess", ["6"])
-    assert games_parts.Guess.closed == before + 2  # and once where the environment is opened
+    assert games_parts.Guess.closed == before + 2  # and once when the environment is opened
 
 
 def test_the_five_values_of_gymnasium_and_async_methods() -> None:
@@ -120,7 +120,7 @@ def test_what_an_environment_says_holds_no_special_token() -> None:
     special = {i for i, t in TOKENIZER.added_tokens_decoder.items() if t.special}
     honest = run_scripted("Waits", ["go", "stop"])
     count = [sum(i in special for i in s.ids) for s in (observed, honest.segments[2])]
-    assert count[0] == count[1]  # those of the template alone
+    assert count[0] == count[1]  # only the template's special tokens
     assert "<|im_end|><|im_start|>assistant" in observed.text
 
 
@@ -132,7 +132,7 @@ def test_a_model_without_a_template_has_lines() -> None:
     assert text(done, Author.TOOL) == ["\nHigher.\n"]
 
 
-# -- what goes wrong -----------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 def test_a_game_without_end_ends() -> None:
@@ -200,10 +200,10 @@ def test_calls_in_an_environment_of_others_have_the_costs_of_the_recipe() -> Non
     policy = Policy(engine=ScriptedEngine(TOKENIZER, ["4", "6"]))
     dialect, limits = make_dialect("autocoa", TOKENIZER), BudgetConfig(token_cost=500.0)
 
-    async def one() -> Trajectory:
+    async def play() -> Trajectory:
         async with isolate_failures(environment, dialect, limits, {STEP_TOOL: 3.0}) as go:
             return await go(TASK, policy, "k")
 
-    done = asyncio.run(one())
+    done = asyncio.run(play())
     assert [call.cost for call in done.calls] == [3.0, 3.0]
     assert compute_acting_cost(done) == 6.0 + count_policy_tokens(done) / 2

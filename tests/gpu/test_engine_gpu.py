@@ -1,4 +1,4 @@
-"""The local engine on a CUDA device: the same parity as on the CPU, looser in bfloat16."""
+"""Parity of the local engine on a CUDA device, with a higher tolerance in bfloat16."""
 
 import asyncio
 import warnings
@@ -40,15 +40,15 @@ def test_more_sessions_than_rows_and_prompts_in_pieces(tmp_path: Path) -> None:
 def test_one_wait_for_the_device_per_step(tmp_path: Path) -> None:
     model = sharp_model(tmp_path, "qwen3").to("cuda")
     engine = LocalEngine(model, tiny_tokenizer(), max_num_seqs=64)
-    mixed_rollouts(engine, 8)  # kernels are loaded, libraries initialised
+    mixed_rollouts(engine, 8)  # loads kernels and initialises libraries
     asyncio.run(engine.update_weights(engine.version + 1))
     before = engine.stats.forwards
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")  # which warns of itself, too
+        torch.cuda.set_sync_debug_mode("warn")  # which itself emits a warning
         try:
             mixed_rollouts(engine, 8)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    waits = [one for one in told if "called a synchronizing" in str(one.message)]
+    waits = [warning for warning in caught if "called a synchronizing" in str(warning.message)]
     assert 0 < len(waits) <= engine.stats.forwards - before

@@ -1,4 +1,4 @@
-"""Training on a CUDA device gives what it gives on the CPU, and what the engine sampled there."""
+"""Equality of training on a CUDA device with training on the CPU and with the engine's samples."""
 
 import asyncio
 import random
@@ -95,8 +95,8 @@ def test_a_checkpoint_of_the_device_goes_on_on_the_cpu_and_back(tmp_path: Path) 
     for second in (make_trainer(tmp_path / "b"), on_device(make_trainer(tmp_path / "c"))):
         assert restore_checkpoint(tmp_path / "stage", second) == {"state": {"best": 2}}
         assert second.done == 1
-        kept = {name: value.cpu() for name, value in weights(first.model).items()}
-        assert_same(kept, {name: value.cpu() for name, value in weights(second.model).items()})
+        before = {name: value.cpu() for name, value in weights(first.model).items()}
+        assert_same(before, {name: value.cpu() for name, value in weights(second.model).items()})
         assert second.step(units_for(SURROGATE), SURROGATE, 7.0)["grad_norm"] > 0
 
 
@@ -123,12 +123,12 @@ def test_other_moments_learn_the_same(tmp_path: Path, moments: str, tolerance: f
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_one_kernel_computes_what_one_for_each_run_does(dtype: torch.dtype) -> None:
-    """In 16 bits, beside the CPU in 32."""
+    """The device computes in 16 bits and the CPU in 32."""
     for seed in range(8):
         rng = random.Random(seed)
         runs = random_forest(rng, rng.randint(1, 7))
         held = sorted(rng.sample(range(len(runs)), rng.randint(1, len(runs))))
         expected = attended(runs, held, seed)
         assert supports_varlen_kernel(torch.zeros(1, 4, 1, 8, dtype=dtype, device=DEVICE))
-        for found, wanted in zip(attended(runs, held, seed, DEVICE, dtype), expected, strict=True):
-            torch.testing.assert_close(found.float().cpu(), wanted, rtol=0.05, atol=0.05)
+        for found, target in zip(attended(runs, held, seed, DEVICE, dtype), expected, strict=True):
+            torch.testing.assert_close(found.float().cpu(), target, rtol=0.05, atol=0.05)

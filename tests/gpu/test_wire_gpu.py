@@ -1,4 +1,4 @@
-"""Tensors by broadcast over NCCL, from one device to another one."""
+"""Broadcast of tensors over NCCL, from one device to another one."""
 
 from multiprocessing import get_context
 from multiprocessing.connection import Connection

@@ -1,4 +1,4 @@
-"""Models by their names on a hub, fetched with the real client from a hub on this machine."""
+"""Models by their names on a hub, fetched with the real client from a local hub."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def repository(hub: Hub, tiny: Path) -> Repository:
-    """A model with files that must not be fetched."""
+    """Provide a model with files that must not be fetched."""
     made = hub.add_folder(KEY, tiny)
     other = {"modeling.py": b"1/0", "pytorch_model.bin": b"?", "onnx/config.json": b"{}"}
     made.commit({**made.commits[made.refs["main"]], **other})
@@ -99,7 +99,7 @@ def test_gated_and_private_models(
     assert status("ask", "Who?", "--model", NAME) == 2
     message = sentence(capsys)
     assert message.startswith(
-        f"{NAME} is gated: ask for access at {hub.url}/{NAME}, then set HF_TOKEN"
+        f"{NAME} is gated: request access at {hub.url}/{NAME}, then set HF_TOKEN"
     )
     assert "org/private is not a folder" in refused("org/private")
     monkeypatch.setenv("HF_TOKEN", "hf_without-access")
@@ -120,9 +120,9 @@ def test_a_renamed_model_is_followed(hub: Hub, repository: Repository) -> None:
 def test_a_download_that_was_cut_goes_on(hub: Hub, repository: Repository) -> None:
     commit = repository.refs["main"]
     files = repository.commits[commit]
-    files["model.safetensors"] += bytes(LARGE)  # so that it is kept as LFS keeps files
+    files["model.safetensors"] += bytes(LARGE)  # so that it is stored by LFS
     hub.broken.add("model.safetensors")
-    with pytest.raises(HubUnreachableError, match="goes on where it stopped"):
+    with pytest.raises(HubUnreachableError, match="resumes the download"):
         resolve_checkpoint(Path(NAME))
     assert not (get_snapshot_folder(HubModel(NAME, commit)) / "model.safetensors").exists()
     hub.broken.clear()
@@ -146,14 +146,15 @@ def test_without_a_network(
         == resolve_checkpoint(Path(f"{NAME}@{folder.name}"))
         == folder
     )
-    remedy = "HF_HUB_OFFLINE forbids" if offline else "cannot be reached"
+    remedy = "HF_HUB_OFFLINE prevents" if offline else "cannot be reached"
     assert remedy in refused("org/other")
     (folder / "model.safetensors").unlink()
-    assert "is not whole in the cache" in refused(NAME)
+    assert "is not complete in the cache" in refused(NAME)
 
 
 def test_a_cache_that_another_program_filled(hub: Hub, repository: Repository, tiny: Path) -> None:
-    """Without the client's own list of files only what is there tells whether it is whole."""
+    """Without the client's list of files, completeness is determined from the present files
+    alone."""
     model = HubModel(NAME, repository.refs["main"])
     shutil.copytree(tiny, get_snapshot_folder(model), ignore=lambda *_: ["model.safetensors"])
     assert (resolve_checkpoint(Path(str(model))) / "model.safetensors").exists()
@@ -184,13 +185,13 @@ def test_what_is_refused_before_its_weights_are_fetched(hub: Hub, tiny: Path) ->
     hub.add("models/org/bin", {"config.json": plain, "pytorch_model.bin": b""})
     hub.add("models/org/gguf", {"README.md": b"", "tiny.gguf": b""})
     hub.add("models/org/pictures", {"README.md": b""})
-    for name, told in {
+    for name, message in {
         "org/awq": "org/awq is quantised (awq), and such weights cannot be trained",
         "org/bin": "org/bin has no weights in safetensors",
         "org/gguf": "run 'hf download org/gguf tiny.gguf --local-dir .' and give tiny.gguf",
         "org/pictures": "org/pictures is not a model, as it has neither a config.json nor",
     }.items():
-        assert told in refused(name)
+        assert message in refused(name)
     assert not {"model.safetensors", "pytorch_model.bin", "tiny.gguf"} & {*hub.fetched()}
 
 

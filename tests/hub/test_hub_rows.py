@@ -1,4 +1,4 @@
-"""Data sets by their names on a hub, fetched with the real clients from a hub on this machine."""
+"""Data sets by their names on a hub, fetched with the real clients from a local hub."""
 
 import io
 import json
@@ -46,7 +46,7 @@ configs:
 
 @pytest.fixture
 def several(hub: Hub) -> Hub:
-    """A data set of two configurations, of which one has two splits."""
+    """Provide a data set with two configurations, one of which has two splits."""
     easy, hard = as_parquet(ROWS), as_parquet(ROWS[:1])
     files = {"README.md": CARD.encode(), "easy/train.parquet": easy, "hard.parquet": hard}
     hub.add(KEY, files | {"easy/test.parquet": as_parquet(ROWS[:2]), "load.py": b"1/0"})
@@ -111,16 +111,16 @@ def test_pictures_are_left_out_and_dates_are_texts(hub: Hub) -> None:
 def test_what_the_hub_does_not_give(
     several: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "has nothing of that name that you may read" in refused("hub:org/other:train")
+    assert "has no accessible repository of that name" in refused("hub:org/other:train")
     assert "has no revision 'v2'" in refused(f"hub:{NAME}@v2/easy:train")
     several.add("datasets/org/gated", {"train.jsonl": as_lines(ROWS)}, gated=True)
     message = refused("hub:org/gated:train")
-    assert f"is gated: ask for access at {several.url}/datasets/org/gated, then set" in message
+    assert f"is gated: request access at {several.url}/datasets/org/gated, then set" in message
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert resolve_data_file(Path("hub:org/gated:train")).exists()
     several.add("datasets/org/none", {"README.md": b"# Nothing"})
     assert "hub:org/none:train@" not in (message := refused("hub:org/none:train"))
-    assert "has no files of data that the library datasets reads" in message
+    assert "has no data files that the library datasets supports" in message
     several.add("datasets/org/broken", {"train.jsonl": b"{"})
     assert refused("hub:org/broken:train").startswith("hub:org/broken@")
 

@@ -1,4 +1,5 @@
-"""Runs whose model and data are named as on a hub: what is recorded, what a resumed run reads."""
+"""Runs with a model and data from a hub: the recorded names, and the files that a resumed run
+reads."""
 
 import json
 from pathlib import Path
@@ -35,13 +36,16 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def full_hub(hub: Hub, tmp_path: Path) -> Hub:
-    """A hub with a model and with demonstrations that are questions, too, and a recipe for them."""
+    """Provide a hub with a model and demonstrations that are also questions, and a recipe for
+    them."""
     tokenizer = tiny_tokenizer()
     tokenizer.eos_token = ENDS[0]
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2", tokenizer=tokenizer)
     hub.add_folder(f"models/{NAME}", model)
-    asked = [{"question": f"Who is {i}?", "answer": "Ada"} for i in range(3)]
-    lines = [json.dumps({**one, "messages": messages(one)}) + "\n" for one in asked]
+    questions = [{"question": f"Who is {i}?", "answer": "Ada"} for i in range(3)]
+    lines = [
+        json.dumps({**question, "messages": messages(question)}) + "\n" for question in questions
+    ]
     hub.add(f"datasets/{DATA}", {"train.jsonl": "".join(lines).encode()})
     (tmp_path / "tiny.yaml").write_text(RECIPE)
     return hub
@@ -59,9 +63,9 @@ def test_a_resumed_run_reads_the_commits_that_it_began_with(
     model, data = full_hub.repositories[f"models/{NAME}"], full_hub.repositories[f"datasets/{DATA}"]
     first, rows = model.refs["main"], data.refs["main"]
     assert status("run", "tiny.yaml", *GIVEN, "--out", "out") == 0
-    wanted = {"model": f"{NAME}@{first}", "tasks": f"hub:{DATA}@{rows}/default:train"}
+    expected = {"model": f"{NAME}@{first}", "tasks": f"hub:{DATA}@{rows}/default:train"}
     for found in (recipe_json("out"), json.loads(Path("out/report.json").read_bytes())["config"]):
-        assert found.items() >= wanted.items()
+        assert found.items() >= expected.items()
     assert TOKEN not in "".join(p.read_text() for p in Path("out").glob("*.json"))
     assert load_run_recipe(Path("out")).model == get_snapshot_folder(HubModel(NAME, first))
 
@@ -69,14 +73,14 @@ def test_a_resumed_run_reads_the_commits_that_it_began_with(
     data.commit({"train.jsonl": b'{"question": "Else?", "answer": "No"}\n'})
     assert (
         resolve_checkpoint(Path(NAME)).name == model.refs["main"] != first
-    )  # the cache knows it, too
+    )  # the cache also has it
     for network in (None, go_offline):
         if network is not None:
             network(monkeypatch)
         Path("out/report.json").unlink()
         capsys.readouterr()
         assert status("run", "tiny.yaml", *GIVEN, "--out", "out") == 0
-        assert recipe_json("out").items() >= wanted.items()
+        assert recipe_json("out").items() >= expected.items()
 
 
 def test_another_revision_is_another_run(full_hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,7 +170,7 @@ def test_a_hub_name_that_is_wrong_writes_nothing(
         key = wrong.partition("=")[0]
         given = [wrong, *(g for g in GIVEN if not g.startswith(f"{key}="))]
         assert status("run", "tiny.yaml", *given, "--out", "out") == 2
-        assert "has nothing of that name that you may read" in capsys.readouterr().err
+        assert "has no accessible repository of that name" in capsys.readouterr().err
         assert not Path("out").exists()
     assert status("eval", "--model", NAME, "--tasks", "hub:org/other") == 2
     assert "org/other" in sentence(capsys)

@@ -1,4 +1,4 @@
-"""Exported models that are sent to a hub, and what is read back from there."""
+"""Exported models that are pushed to a hub and read back."""
 
 import json
 from pathlib import Path
@@ -69,7 +69,10 @@ def test_what_the_hub_does_not_take(
     monkeypatch.setenv("HF_TOKEN", "hf_of-somebody-else")
     assert status(*command, "org/plain") == 2
     message = capsys.readouterr().err.splitlines()[-1]
-    assert f"copy is whole, and is not sent, as {hub.url} answers 401: set HF_TOKEN" in message
+    assert (
+        f"copy is complete but was not uploaded, because {hub.url} answers 401: set HF_TOKEN"
+        in message
+    )
     assert "run 'hf upload org/plain copy'" in message
     assert "hf_of" not in message
     assert Path("copy/README.md").exists()

@@ -1,4 +1,4 @@
-"""Parts that are wrong, one for every way."""
+"""Faulty components, one for every kind of fault."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def population(city: str) -> str:
 
 
 class SpokenReward:
-    """It lacks everything but its name."""
+    """A reward that has only a name."""
 
     name = "spoken"
 
@@ -83,19 +83,19 @@ async def broken(task: Any, policy: Any, env: Any, key: str) -> None:
 
 
 async def rl(task: Any, policy: Any, env: Any, key: str) -> None:
-    """Called as a stage is."""
+    """Run a workflow with the name of a stage."""
 
 
 async def base(task: Any, policy: Any, env: Any, key: str) -> None:
-    """Called as the row of the first model is."""
+    """Run a workflow with the name of the first model's row."""
 
 
 async def ask_first(task: Any, policy: Any, env: Any, key: str) -> None:
-    """Called as another workflow is."""
+    """Run a workflow with the name of another workflow."""
 
 
 class Unset(fc.TrainingStage):
-    """It has no settings."""
+    """A stage type without settings."""
 
     @classmethod
     async def create(cls, settings: Any, material: Any) -> "Unset":
@@ -114,11 +114,11 @@ class WrongSettings(Unset):
 
 
 class OwnRl(RlStage):
-    """A stage type that takes over the settings of another."""
+    """A stage type that reuses the settings of another."""
 
 
 class Uncounted(RlStage):
-    """Its metrics lack what every step has to tell."""
+    """A stage type whose metrics lack a required value."""
 
     Settings = Rl
 

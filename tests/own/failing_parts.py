@@ -1,4 +1,4 @@
-"""Parts that fail while a run is under way, as the tests tell them to."""
+"""Components that fail during a run, as configured by the tests."""
 
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -12,7 +12,7 @@ from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.types import Tool
 
 broken_for: set[str] = set()  # ids of tasks whose tool cannot be opened
-fails_from = 99  # the number of a group that the reward is asked about
+fails_from = 99  # number of groups that the reward scores before it raises
 asked = 0
 
 
@@ -52,7 +52,7 @@ for _tool in (endless, huge):
 
 
 class Patient(fc.StatelessReward):
-    """Different for every rollout, until it fails."""
+    """A reward that differs between rollouts, until it fails."""
 
     name = "patient"
 
@@ -65,7 +65,7 @@ class Patient(fc.StatelessReward):
 
 
 class Halves(fc.StatelessReward):
-    """Every second rollout of a group is right."""
+    """A reward that accepts every second rollout of a group."""
 
     name = "half"
 
@@ -74,7 +74,7 @@ class Halves(fc.StatelessReward):
 
 
 class Counted(RlStage):
-    """A stage type that takes over the settings of another, and adds a metric."""
+    """A stage type that reuses the settings of another, and adds a metric."""
 
     async def step(self, number: int) -> dict[str, Any]:
         return {**await super().step(number), "mine": number}

@@ -1,4 +1,4 @@
-"""A part of every kind, as a user writes them. Nothing in the framework knows of this module."""
+"""A user-defined component of each kind. The framework does not depend on this module."""
 
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -45,7 +45,7 @@ def population(city: str) -> str:
 
 
 class Notes:
-    """A tool that remembers, for the length of one rollout."""
+    """A tool with a memory that lasts for one rollout."""
 
     name = "note"
     schema: Any = {  # noqa: RUF012
@@ -91,7 +91,7 @@ class Page:
 
 
 class Brief(fc.StatelessReward):
-    """1 for an answer of at most so many words."""
+    """A reward of 1 for an answer of at most `words` words."""
 
     name = "brief"
 
@@ -103,13 +103,13 @@ class Brief(fc.StatelessReward):
 
 
 def shortest(group: Sequence[fc.Trajectory]) -> list[float | None]:
-    """1 for the rollouts of a group that wrote the least."""
-    written = [sum(map(len, t.policy_turns)) for t in group]
-    return [float(length == min(written)) for length in written]
+    """Return 1 for the rollouts of a group with the shortest text."""
+    lengths = [sum(map(len, t.policy_turns)) for t in group]
+    return [float(length == min(lengths)) for length in lengths]
 
 
 class Numeric(fc.StatelessReward):
-    """Which answers are right: those with the number of a gold answer in them."""
+    """A verdict reward: answers are correct if they contain the number of a gold answer."""
 
     name = "numeric"
 
@@ -124,7 +124,7 @@ CALL = re.compile(r"([a-z]+) ([^\]]*)\]")
 
 @dataclass(frozen=True)
 class Brackets(fc.BaseDialect):
-    """`call[population Rome]`, then `seen[...]`, then `say[2]`."""
+    """A dialect with `call[population Rome]`, then `seen[...]`, then `say[2]`."""
 
     name = "brackets"
     stop_strings = ("]",)
@@ -134,7 +134,7 @@ class Brackets(fc.BaseDialect):
     def encode_prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
         return super().encode_prompt(
             question, []
-        )  # the tools are not shown: it is taught to use them
+        )  # the tools are not shown: the model is taught to use them
 
     def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
         last = turns[-1] if turns else ""
@@ -179,7 +179,7 @@ CAREFUL = {
 
 
 async def ask_first(task: fc.Task, policy: Policy, env: ToolEnvironment, key: str) -> fc.Trajectory:
-    """Code asks the tool about the last word of the question; the model answers."""
+    """Call the tool with the last word of the question, then let the model answer."""
     return await run_session(task, policy, env, key, _ask_first)
 
 
@@ -198,8 +198,8 @@ async def _ask_first(conversation: RolloutSession) -> None:
 
 
 class Rejection(fc.TrainingStage):
-    """Rejection-sampling fine-tuning: sample every question a few times, and train on what was
-    answered right."""
+    """Rejection-sampling fine-tuning.
+    It samples every question a few times, and trains on the correct answers."""
 
     class Settings(fc.Stage):
         type: Literal["own_parts:Rejection"] = "own_parts:Rejection"

@@ -1,4 +1,4 @@
-"""A recipe that names every part of `own_parts`, a tiny checkpoint and a few questions."""
+"""A recipe that names every component of `own_parts`, a tiny checkpoint and a few questions."""
 
 import json
 from collections.abc import Mapping
@@ -34,14 +34,14 @@ STAGES: dict[str, Any] = {
             "own_parts:Brief": {"weight": 0.1, "words": 3},
             "own_parts:shortest": 0.2,
         },
-        "optim": {"lr": 1e-5},  # a larger one would teach this model to answer at once
+        "optim": {"lr": 1e-5},  # a higher rate would teach this model to answer immediately
     },
 }
 TOOLS = ["own_parts:population", {"name": "own_parts:Notes", "pages": 2}]
 
 
 def recipe_of(model: Path, **changes: Any) -> dict[str, Any]:
-    """The contents of a recipe file."""
+    """Return the contents of a recipe file."""
     folder = model.parent
     return {
         "name": "own",
@@ -60,7 +60,7 @@ def recipe_of(model: Path, **changes: Any) -> dict[str, Any]:
 
 
 def rl(**changes: Any) -> dict[str, Any]:
-    """The stages of a recipe with one stage of two steps alone."""
+    """Return the stages of a recipe with a single stage of two steps."""
     stage = {"type": "rl", "steps": 2, "questions_per_step": 2, "group_size": 2, "optim": OPTIM}
     return {"rl": {**stage, **changes}}
 
@@ -71,18 +71,18 @@ def write(file: Path, recipe: Mapping[str, Any]) -> Path:
 
 
 def write_files(folder: Path) -> Path:
-    """A tiny checkpoint, questions and demonstrations; returns the checkpoint's folder."""
+    """Write a tiny checkpoint, questions and demonstrations; return the checkpoint's folder."""
     records = []
     for city, people in PEOPLE.items():
         call = {"action": "population", "arguments": {"city": city}}
-        seen = {"observation": f"{people} live in {city}."}
+        observation = {"observation": f"{people} live in {city}."}
         records.append(
             {
                 "id": city,
                 "metadata": {},
                 "question": f"How many people live in {city}?",
                 "golden_answers": [str(people)],
-                "steps": [call, seen, {"answer": str(people)}],
+                "steps": [call, observation, {"answer": str(people)}],
             }
         )
     for name in ("questions", "demonstrations"):
@@ -91,7 +91,7 @@ def write_files(folder: Path) -> Path:
 
 
 def status(*arguments: object) -> int:
-    """What the command line exits with."""
+    """Return the exit status of the command line."""
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
     assert isinstance(ended.value.code, int)
@@ -99,7 +99,7 @@ def status(*arguments: object) -> int:
 
 
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line on stderr."""
+    """Return the only line on stderr."""
     error = capsys.readouterr().err
     assert error.startswith("fieldcraft: "), error
     assert error.count("\n") == 1, error
@@ -108,6 +108,6 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def rows(run: Path, stage: str) -> list[dict[str, Any]]:
-    """The metrics of a stage but those of clocks."""
+    """Return the metrics of a stage, without measured times."""
     found = [json.loads(line) for line in (run / stage / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in row.items() if "second" not in k} for row in found]

@@ -1,4 +1,4 @@
-"""Trackers of a user's own: they keep lines in the run folder, or fail."""
+"""User-defined trackers: they write lines to the run folder, or fail."""
 
 import threading
 from pathlib import Path
@@ -9,7 +9,7 @@ NEVER = threading.Event()
 
 
 class Lines(Tracker):
-    """A line for every point; `fails_at` fails at that step of `sft`."""
+    """A tracker that writes a line for every point; it fails at step `fails_at` of `sft`."""
 
     def __init__(self, file: str = "lines.txt", fails_at: int | None = None) -> None:
         self.file, self.fails_at = file, fails_at
@@ -34,7 +34,7 @@ class Lines(Tracker):
 
 
 class Stuck(Lines):
-    """A server that never answers."""
+    """A tracker whose server never answers."""
 
     def log(self, prefix: str, values: MetricValues, step: int) -> None:
         NEVER.wait()

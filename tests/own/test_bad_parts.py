@@ -1,4 +1,4 @@
-"""Every part that is wrong is answered with one sentence, before anything is written."""
+"""Every faulty component is refused with one sentence, before anything is written."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -103,7 +103,7 @@ BAD: list[tuple[str, Mapping[str, Any], list[str]]] = [
     (
         "setting of a function",
         rewards("own_parts:shortest", {"weight": 1, "words": 1}),
-        ["is a function, which takes no settings: remove 'words'"],
+        ["is a function, which accepts no settings: remove 'words'"],
     ),
     (
         "setting of a built-in reward",
@@ -119,7 +119,7 @@ BAD: list[tuple[str, Mapping[str, Any], list[str]]] = [
         },
         ["unknown key 'stages.mine.qestions'; did you mean 'stages.mine.questions'?"],
     ),
-    # names in a report, and what a workflow needs
+    # names in a report, and requirements of a workflow
     ("as a stage", {**workflow("bad_parts:rl"), "stages": rl()}, ["both called 'rl'"]),
     ("as the model", workflow("bad_parts:base"), ["would both be the row 'base'"]),
     (

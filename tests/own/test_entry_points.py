@@ -1,4 +1,4 @@
-"""Parts of an installed package are found by their plain names."""
+"""Components of an installed package are found by their plain names."""
 
 import importlib
 from pathlib import Path
@@ -52,7 +52,7 @@ gone = codes_plugin:Gone
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What an installer leaves of a package."""
+    """Return the folder of an installed package."""
     record = tmp_path / "site" / "codes_plugin-1.0.dist-info"
     record.mkdir(parents=True)
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: codes-plugin\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""Parts that fail in the middle of a run: what others do is kept, and the cause is told."""
+"""Components that fail during a run: other results are stored, and the cause is reported."""
 
 import json
 import subprocess
@@ -48,7 +48,7 @@ def run(model: Path, folder: Path, **changes: Any) -> int:
 
 @pytest.mark.long
 def test_a_tool_that_never_returns(model: Path, tmp_path: Path) -> None:
-    """In a process of its own, which has to end by itself."""
+    """The run is a separate process, which has to end without being killed."""
     settings = recipe_of(
         model,
         tools=["failing_parts:endless"],
@@ -73,7 +73,7 @@ def test_a_tool_that_never_returns(model: Path, tmp_path: Path) -> None:
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
     assert last.startswith("fieldcraft: 'ask_first: evaluation' was stopped, because 1 of its 3")
-    assert "the last with 'The tool did not answer within 0.05 s': correct that" in last
+    assert "the last one: 'The tool did not answer within 0.05 s': correct it" in last
     assert not (tmp_path / "run" / "evaluations" / "ask_first.json").exists()
 
 
@@ -119,11 +119,11 @@ def test_a_step_that_raises_stops_and_is_resumed(
     whole.mkdir()
     stopped.mkdir()
     assert run(model, whole, **changes) == 0
-    asked = [row["step"] for row in rows(whole / "run", "rl")]
-    assert asked == [0, 1, 2, 3]
+    steps = [row["step"] for row in rows(whole / "run", "rl")]
+    assert steps == [0, 1, 2, 3]
 
     monkeypatch.setattr(failing_parts, "asked", 0)
-    monkeypatch.setattr(failing_parts, "fails_from", 2)  # as a defect of a reward does
+    monkeypatch.setattr(failing_parts, "fails_from", 2)  # as with a defect of a reward
     capsys.readouterr()
     assert run(model, stopped, **changes) == 2
     message = sentence(capsys)
@@ -135,7 +135,7 @@ def test_a_step_that_raises_stops_and_is_resumed(
     assert run(model, stopped, **changes) == 2
     message = sentence(capsys)
     assert (
-        "all 2 rollouts of step 2 ended in an error, the last one with 'OSError: no notebook"
+        "all 2 rollouts of step 2 ended in an exception, the last one: 'OSError: no notebook"
         in message
     )
     assert [path.name for path in (stopped / "run" / "rl").glob("step-*")] == ["step-000002"]
@@ -149,7 +149,7 @@ def test_a_step_that_raises_stops_and_is_resumed(
 def test_a_run_that_collapses_has_a_report_of_what_there_is(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of two stages the second collapses in its third step."""
+    """The second of two stages collapses in its third step."""
 
     def collapse(watch: CollapseDetector, rows: list[dict[str, Any]]) -> CollapseReport | None:
         return CollapseReport(2, "exact match has fallen", None) if len(rows) == 3 else None
@@ -158,7 +158,7 @@ def test_a_run_that_collapses_has_a_report_of_what_there_is(
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(CollapseDetector, "detect", collapse)
-        for _ in range(2):  # resumed, it decides the same
+        for _ in range(2):  # after a resume, it decides the same
             capsys.readouterr()
             assert run(model, tmp_path, stages=stages) == 2
             message = sentence(capsys)
@@ -175,7 +175,7 @@ def test_a_run_that_collapses_has_a_report_of_what_there_is(
             assert list(report["evals"]) == ["base", "first"]
             page = (out / "report.html").read_text()
             assert "<strong>Stopped:</strong> stage &#39;second&#39; has collapsed" in page
-    assert run(model, tmp_path, stages=stages) == 0  # a stop is not the end of a run
+    assert run(model, tmp_path, stages=stages) == 0  # a stopped run can be continued
     report = json.loads((out / "report.json").read_text())
     assert "stopped" not in report
     assert list(report["evals"]) == ["base", "first", "second"]
@@ -189,7 +189,7 @@ def test_a_run_that_collapses_has_a_report_of_what_there_is(
     [
         ("Failing", "the reward 'failing' failed (KeyError: 'budget'): correct it and run"),
         ("too_few", "'too_few' must return a list with one score for each of the 2 rollouts"),
-        ("nothing", "rollouts that it is given, not None: correct it."),
+        ("nothing", "rollouts that it receives, not None: correct it."),
         (
             "wordy",
             "the reward 'wordy' returned 'good', which is not a score: return numbers up to 1e+15",
@@ -271,7 +271,7 @@ def test_truncated_rollouts_alone(
         " false: raise budget.max_turn_tokens and budget.max_context_tokens, or set"
         " train_truncated: true."
     )
-    for _ in range(2):  # resumed, it decides the same
+    for _ in range(2):  # after a resume, it decides the same
         assert run(model, tmp_path, stages=stages, budget=budget) == 2
         assert sentence(capsys) == expected
         assert [row["step"] for row in rows(tmp_path / "run", "rl")] == list(range(in_a_row))
@@ -290,7 +290,7 @@ def test_a_stage_type_says_when_it_is_idle(
 
 @pytest.mark.long
 def test_a_reward_that_says_what_is_right(model: Path, tmp_path: Path) -> None:
-    """The own reward says which answers are right, under whatever name it has in the recipe."""
+    """The user-defined reward is the verdict reward, regardless of its name in the recipe."""
     stages = rl(group_filter="accuracy", rewards=PATIENT)
     assert run(model, tmp_path, stages=stages, verdict_reward="failing_parts:Halves") == 0
     found = rows(tmp_path / "run", "rl")
@@ -302,7 +302,7 @@ def test_a_reward_that_says_what_is_right(model: Path, tmp_path: Path) -> None:
 def test_equal_rewards_are_told_and_no_reason_to_stop(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """None of the rollouts is right, so nothing is trained; they may differ later."""
+    """None of the rollouts is correct, so nothing is trained; they may differ later."""
     assert run(model, tmp_path, stages=rl(steps=MAX_IDLE_STEPS + 1)) == 0
     output = " ".join(capsys.readouterr().out.split())
     assert (
@@ -322,7 +322,7 @@ def test_equal_rewards_are_told_and_no_reason_to_stop(
 def test_demonstrations_without_a_trainable_token(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those that never call a tool have no token of one."""
+    """Demonstrations that never call a tool have no tool token."""
     record = {
         **{"id": "a", "question": "Who?", "golden_answers": ["2"], "metadata": {}},
         "steps": [{"answer": "2"}],

@@ -1,4 +1,4 @@
-"""A run in which every part is the user's own: check, run, kill, resume, evaluate, show, ask."""
+"""A run in which every component is user-defined: check, run, kill, resume, evaluate, show, ask."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ from fieldcraft.runs import context
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A finished run, beside its recipe."""
+    """Return the folder of a finished run, next to its recipe."""
     folder = tmp_path_factory.mktemp("own")
     recipe = write(folder / "own.yaml", recipe_of(write_files(folder)))
     before = torch.get_num_threads()
@@ -35,19 +35,19 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.long
 def test_check_finds_nothing(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status("check", done.with_name("own.yaml")) == 0
-    said = capsys.readouterr()
-    assert (said.err, "wrong" in said.out) == ("", False)
-    assert "own_parts:population; own_parts:Notes" in said.out
-    assert "own_parts:ask_first" in said.out
+    output = capsys.readouterr()
+    assert (output.err, "wrong" in output.out) == ("", False)
+    assert "own_parts:population; own_parts:Notes" in output.out
+    assert "own_parts:ask_first" in output.out
 
 
 def test_from_a_recipe_to_a_report(done: Path) -> None:
     report = json.loads((done / "report.json").read_text())
     assert list(report["evals"]) == ["base", "ask_first", "sft", "reject", "rl"]
     assert {entry["n"] for entry in report["evals"].values()} == {3}
-    assert report["evals"]["ask_first"]["calls_mean"] == 1  # the code's, whatever the model writes
+    assert report["evals"]["ask_first"]["calls_mean"] == 1  # made by the workflow's code
     assert report["evals"]["base"]["em"] == 0
-    assert report["evals"]["sft"]["em"] == 1  # with a call of the own tool in the own dialect
+    assert report["evals"]["sft"]["em"] == 1  # with a tool call in the dialect
     assert report["evals"]["sft"]["calls_mean"] == 1
     assert "ask_first" in (done / "report.html").read_text("utf-8")
 
@@ -57,16 +57,16 @@ def test_every_stage_trains(done: Path) -> None:
     weights = [load_file(done / name / "model" / "model.safetensors") for name in stages]
     for one, other in itertools.pairwise(weights):
         assert any(not torch.equal(tensor, other[name]) for name, tensor in one.items())
-    kept = [row["kept"] for row in rows(done, "reject")]
-    assert len(kept) == 3
-    assert max(kept) > 0
+    trained_counts = [row["kept"] for row in rows(done, "reject")]
+    assert len(trained_counts) == 3
+    assert max(trained_counts) > 0
     for row in rows(done, "rl"):
         assert row["grad_norm"] > 0
         assert row["entropy"] > 0
 
 
 def test_rewards_have_their_weights_and_settings(done: Path) -> None:
-    """At most 1 of em, 0.1 of the class and 0.2 of the function; the accuracy weighs nothing."""
+    """At most 1 of em, 0.1 of the class and 0.2 of the function; the accuracy has no weight."""
     means = [row["reward_mean"] for row in rows(done, "rl")]
     assert all(0.1 < mean <= 1.3 for mean in means)
 
@@ -77,7 +77,8 @@ def test_every_page_that_was_opened_is_closed(done: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_and_resumed(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once in the own stage, which keeps no checkpoint of its own yet, and once after one."""
+    """A run is killed in the user-defined stage, before its first checkpoint, and later after a
+    checkpoint."""
     killed = done.with_name("killed")
     ignored = shutil.ignore_patterns("reject", "rl", "reject.*", "rl.*", "report*", ".lock")
     shutil.copytree(done, killed, ignore=ignored)
@@ -125,7 +126,7 @@ def test_it_is_asked_and_evaluated(done: Path, capsys: pytest.CaptureFixture[str
 def test_where_its_parts_cannot_be_imported(
     done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The module is named, not another version of fieldcraft."""
+    """The message names the module, and does not suggest another version of fieldcraft."""
     monkeypatch.setitem(sys.modules, "own_parts", None)
     assert status("show", done) == 2
     assert sentence(capsys).startswith("'own_parts:Rejection' cannot be used, because the import")

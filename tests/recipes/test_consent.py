@@ -1,4 +1,5 @@
-"""A folder of others is data: what else it asks for is refused until it is allowed by name."""
+"""A third-party folder is data: everything else that it requests is refused until allowed by
+name."""
 
 import io
 import json
@@ -33,7 +34,7 @@ MODULE = {"name": "evil_tools:find"}
 
 @pytest.fixture(autouse=True)
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where consent is kept; nothing is allowed yet."""
+    """Return the folder of stored consent; nothing is allowed yet."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil_tools.py").write_text("open('imported', 'w')\n")
@@ -47,12 +48,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run."""
+    """Provide a finished run."""
     return run_tiny(tmp_path_factory.mktemp("made"))
 
 
 def forget(settings: Path) -> None:
-    """As if the folders came from another machine."""
+    """Remove all consent, as if the folders came from another machine."""
     for path in settings.rglob("*.json"):
         path.unlink()
 
@@ -63,7 +64,7 @@ def change(file: Path, **keys: Any) -> None:
 
 @pytest.fixture
 def exported(checkpoint: Path, tmp_path: Path, settings: Path) -> Path:
-    """A model folder of others, which starts a program."""
+    """Provide a third-party model folder that starts a program."""
     folder = tmp_path / "downloaded"
     folder.mkdir()
     for path in checkpoint.iterdir():
@@ -77,7 +78,7 @@ def exported(checkpoint: Path, tmp_path: Path, settings: Path) -> Path:
 
 @pytest.fixture
 def run(made: Path, tmp_path: Path, settings: Path) -> Path:
-    """A run of others, whose recipe does the same."""
+    """Provide a third-party run whose recipe starts a program."""
     folder = tmp_path / "theirs"
     for path in made.rglob("*"):
         if path.is_file():
@@ -99,7 +100,7 @@ LOADS: dict[str, Callable[[Path], Any]] = {
     "load": lambda folder: fieldcraft.load(folder),
     "find_agent": lambda folder: find_agent(folder),
     "ask": lambda folder: status("ask", "Who?", "--model", folder),
-    "eval": lambda folder: status("eval", "--model", folder, "--tasks", asked()),
+    "eval": lambda folder: status("eval", "--model", folder, "--tasks", write_questions()),
     "serve": lambda folder: status("serve", "agent", "--model", folder),
     "export": lambda folder: status("export", folder, "--out", "out"),
 }
@@ -112,14 +113,14 @@ OF_RUNS = {
 }
 
 
-def asked() -> Path:
+def write_questions() -> Path:
     path = Path("asked.jsonl")
     path.write_text('{"question": "Who?", "answer": "Ada"}\n')
     return path
 
 
 def refused(load: Callable[[Path], Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """What the user is told."""
+    """Return the message for the user."""
     capsys.readouterr()
     try:
         assert load(folder) == 2
@@ -151,11 +152,11 @@ def test_nor_does_any_way_of_loading_a_run(
 def test_reading_a_run_imports_nothing_of_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(run / "recipe.json", tools=[], stages={"one": {"type": "evil_tools:Stage"}})
     capsys.readouterr()
-    told = [load_run_views([run])[0].error]
+    messages = [load_run_views([run])[0].error]
     for command in (["show", run], ["compare", run, run], ["branch", run, "--index", 0]):
         assert status(*command) == 2
-        told.append(capsys.readouterr().err)
-    assert all("would import 'evil_tools:Stage' ('stages.one.type')" in each for each in told)
+        messages.append(capsys.readouterr().err)
+    assert all("would import 'evil_tools:Stage' ('stages.one.type')" in each for each in messages)
     assert not Path("imported").exists()
 
 
@@ -184,7 +185,7 @@ def test_the_option_allows_and_remembers(
     change(exported / AGENT_FILE, tools=[{"name": "mcp", "mcp": "nobody-has-this"}])
     capsys.readouterr()
     assert status("ask", "Who?", "--model", exported, "--allow", "mcp") == 2
-    assert "nobody-has-this" in capsys.readouterr().err  # it was tried
+    assert "nobody-has-this" in capsys.readouterr().err  # it was attempted
     fieldcraft.load(exported)
 
 

@@ -1,4 +1,4 @@
-"""What a folder asks for beyond being data, as it is listed."""
+"""List of a folder's requests other than being read as data."""
 
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,7 @@ def test_any_json_can_be_listed(value: Any) -> None:
 PLACES = st.lists(st.sampled_from(["tools", "name", "x", "stages"]), min_size=1)
 
 
-@given(PLACES.filter(lambda place: place != ["name"]))  # which is free text, of the recipe itself
+@given(PLACES.filter(lambda place: place != ["name"]))  # free text of the recipe itself
 def test_a_module_is_found_wherever_it_is(place: list[str]) -> None:
     data: Any = "mine:part"
     for key in reversed(place):

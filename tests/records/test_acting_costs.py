@@ -1,4 +1,4 @@
-"""What acting costs, by hand: calls, tokens, and the cheapest way to an answer."""
+"""Costs of acting, computed by hand: calls, tokens, and the cheapest way to an answer."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def made(*tools: str, tokens: int = 0, em: float = 1.0, **meta: object) -> Traje
 
 def test_a_rollout_pays_for_what_was_run_and_for_what_it_wrote() -> None:
     trajectory = made("search", "page", "page", "note", "other", tokens=250)
-    trajectory.calls[1].outcome = CallOutcome.FAILED  # paid for
+    trajectory.calls[1].outcome = CallOutcome.FAILED  # failed calls have a cost
     trajectory.calls[2].outcome = CallOutcome.REFUSED
     COSTS.price(trajectory)
     assert [call.cost for call in trajectory.calls] == [1, 4, 4, 0, 1]
@@ -58,7 +58,7 @@ def test_without_ways_it_is_known_where_all_tools_cost_the_same() -> None:
 
 
 def test_the_metrics_of_costs() -> None:
-    """Two rollouts: 5 against 3 at least, and 0 against 1; 500 tokens at 2 a thousand in all."""
+    """Two rollouts: costs 5 and 0, minimum costs 3 and 1; 500 tokens at 2 per thousand in total."""
     both = [
         made("search", "page", tokens=400, ways=[{"search": 3}], calls_optimal=2),
         made(tokens=100, em=0.0, ways=[{"search": 1}], calls_optimal=1),

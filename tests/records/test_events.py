@@ -1,4 +1,4 @@
-"""Whoever subscribes to a run is told what happens, in order."""
+"""Subscribers of a run receive its events in order."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is written appears whole, and is for its user alone."""
+"""Files appear only when complete, and are readable by their owner alone."""
 
 import os
 import stat
@@ -40,7 +40,7 @@ def test_everything_of_a_run_is_for_its_user(tmp_path: Path) -> None:
     assert {mode(path) for path in own if path not in weights} == {0o600}
     assert {mode(path) for path in out.rglob("*") if path.is_dir() and path != out} <= {
         0o700,
-        0o755,  # of libraries, inside of what nobody else enters
+        0o755,  # of libraries, inside folders that no other user can enter
     }
 
 
@@ -86,7 +86,7 @@ def test_a_draft_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_journal_gets_a_line_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A full disk takes the first bytes of a line and no more."""
+    """A full disk accepts only the first bytes of a line."""
     journal = tmp_path / "journal"
     append_text(journal, "one\n")
     with small_disk(8), pytest.raises(OSError, match="No space left"):

@@ -1,4 +1,4 @@
-"""JSON that other programs read: no writer writes NaN or Infinity."""
+"""JSON for other programs: no writer writes NaN or Infinity."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ WRITERS: dict[str, Callable[[Path, Any], object]] = {
 
 
 def strict(text: str) -> Any:
-    """Read as a browser does."""
+    """Parse strictly, like a browser."""
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
@@ -50,10 +50,10 @@ def test_what_is_not_finite_is_refused_with_its_place(name: str, tmp_path: Path)
 def test_a_metric_that_is_not_finite_is_null(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
     log.append({"step": 0, "loss": nan, "shares": [1.0, inf], "of": {"stop": -inf}})
-    wanted = {"step": 0, "loss": None, "shares": [1.0, None], "of": {"stop": None}}
-    assert strict(log.path.read_text()) == wanted
+    expected = {"step": 0, "loss": None, "shares": [1.0, None], "of": {"stop": None}}
+    assert strict(log.path.read_text()) == expected
     log.truncate_after(1)
-    assert log.read_rows() == [wanted]
+    assert log.read_rows() == [expected]
 
 
 def test_numbers_of_tokens_that_are_not_finite_are_null(tmp_path: Path) -> None:
@@ -62,10 +62,10 @@ def test_numbers_of_tokens_that_are_not_finite_are_null(tmp_path: Path) -> None:
     [file] = tmp_path.iterdir()
     record = strict(file.read_text())
     assert (record["advantages"], record["entropies"]) == ([1.0, None], [None])
-    [kept] = read_training_rollouts(tmp_path)
-    assert kept.advantages is not None
-    assert kept.advantages[0] == 1
-    assert isnan(kept.advantages[1])
+    [rollout] = read_training_rollouts(tmp_path)
+    assert rollout.advantages is not None
+    assert rollout.advantages[0] == 1
+    assert isnan(rollout.advantages[1])
 
 
 def test_a_journal_refuses_what_is_not_finite(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Paths that begin with ~, wherever users write them."""
+"""Paths with a leading ~ are accepted in every place where users write paths."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files of users and runs: whatever is wrong with one is a sentence that names it."""
+"""Files of users and runs: every defect of a file is reported by a sentence that names it."""
 
 import json
 import os
@@ -34,13 +34,13 @@ class Shape(BaseModel):
         (b"[1]", "must be a mapping"),
         (b"{}", "seconds: it is missing"),
         (b'{"seconds": "1"}', "seconds: it must be a number, not '1'"),
-        (b'{"seconds": NaN}', "NaN is not a number that can be computed with"),
-        (b'{"seconds": 1e999}', "1e999 is not a number that can be computed with"),
+        (b'{"seconds": NaN}', "NaN is not a finite number"),
+        (b'{"seconds": 1e999}', "1e999 is not a finite number"),
         (
             b'{"seconds": 1' + b"0" * 400 + b"}",
-            "1" + "0" * 19 + " is not a number that can be computed with",
+            "1" + "0" * 19 + " is not a finite number",
         ),
-        (b'{"seconds": 1' + b"0" * 5000 + b"}", "is not a number that can be computed with"),
+        (b'{"seconds": 1' + b"0" * 5000 + b"}", "is not a finite number"),
         (b"[" * 100_000, "is nested too deeply"),
     ],
 )
@@ -118,7 +118,7 @@ def test_metadata_that_cannot_be_counted_is_refused(tmp_path: Path, metadata: st
         ({"closed_book": 0.75}, True),  # three of four samples
         ({"closed_book": 0.5}, False),
         ({"known": None, "closed_book": 0.0}, False),
-        ({"known": True, "closed_book": 0.0}, True),  # who wrote the question knows better
+        ({"known": True, "closed_book": 0.0}, True),  # the author of the question takes precedence
         ({"known": False, "closed_book": 1.0}, False),
     ],
 )
@@ -137,7 +137,7 @@ def test_what_is_answered_without_tools_is_known(
 def test_a_place_where_nothing_can_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file" / "below", tmp_path / ("n" * 300), tmp_path / ("n" * 250)):
-        with pytest.raises(UserError, match=r"nothing can be written at .*choose another place"):
+        with pytest.raises(UserError, match=r"nothing can be written at .*choose another path"):
             require_writable(path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -160,7 +160,7 @@ def test_a_full_disk_is_found_before_the_work(
 
 
 def test_a_library_that_cannot_write_is_a_sentence(tmp_path: Path) -> None:
-    broken = pytest.raises(UserError, match=r"cannot be written .*unexpected pos.*make room")
+    broken = pytest.raises(UserError, match=r"cannot be written .*unexpected pos.*free disk space")
     with broken, raise_write_errors(tmp_path / "model"):
         raise RuntimeError("unexpected pos 64")
     with pytest.raises(OSError, match="full"), raise_write_errors(tmp_path / "model"):
@@ -168,7 +168,8 @@ def test_a_library_that_cannot_write_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The content first, then the name: else a power cut may leave an empty file of that name."""
+    """Content is synced before the name: otherwise a power failure may leave an empty file of that
+    name."""
     done: list[str] = []
     monkeypatch.setattr(
         files.os, "fsync", lambda fd: done.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)

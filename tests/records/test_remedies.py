@@ -1,4 +1,4 @@
-"""What is said about files that cannot be read: the true cause, and a remedy that loses nothing."""
+"""Messages about unreadable files: the true cause, and a remedy without data loss."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ def test_what_is_put_aside_gets_a_free_name(tmp_path: Path) -> None:
 
 
 def unreadable(monkeypatch: pytest.MonkeyPatch, file: Path, error: OSError) -> None:
-    """Let the file raise an error when it is opened, as for a user without rights."""
+    """Make the file raise an error when it is opened, as for a user without permission."""
     opened = Path.open
 
     def refuse(path: Path, *args: object, **settings: object) -> object:

@@ -1,4 +1,4 @@
-"""Files of earlier versions are read with the current names of their metrics."""
+"""Files of earlier versions are read with the current metric names."""
 
 import json
 from pathlib import Path
@@ -29,18 +29,18 @@ NEW_FIGURES = {"n": 2, "em": 0.5, "prompt_tokens_mean": 20.0, "completion_tokens
 
 
 def grouped(figures: dict[str, float]) -> dict[str, object]:
-    """A summary with a split and a data source, which have the names of old metrics."""
+    """Return a summary with a split and a data source named like old metrics."""
     return {**figures, "splits": {"ratio": {**figures, "sources": {"dropped": figures}}}}
 
 
-def log_of(folder: Path, *rows: dict[str, object]) -> MetricsLog:
+def write_log(folder: Path, *rows: dict[str, object]) -> MetricsLog:
     path = folder / "metrics.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return MetricsLog(path)
 
 
 def rows_of_the_code() -> set[str]:
-    """Names that the code gives metrics, without a model."""
+    """Return the metric names in the code, collected without a model."""
     rl, _, _ = stage(MIXED)
     ones, places = torch.ones(2), torch.zeros(2, dtype=torch.long)
     batch = TokenBatch(ones, ones, ones, places, places, ones, ones, ones, ones, 1)
@@ -48,33 +48,33 @@ def rows_of_the_code() -> set[str]:
     rig = EngineGroupRig(ModelledEngine(0))
     virtually(rig.group.update_weights(0))
     verdicts = [SimulationVerdict(True, True, False, taught=taught) for taught in (True, False)]
-    one = trajectory("a", correct=True)
+    evaluated = trajectory("a", correct=True)
     return {
         *(step(rl, 0).keys() | of_the_loss.keys() | rig.group.last_update_metrics.keys()),
-        *(compute_fidelity_metrics(lambda _: list(verdicts), [one]).keys()),
-        *(STEP_METRICS.values() | summarise_evaluation([one]).keys()),
+        *(compute_fidelity_metrics(lambda _: list(verdicts), [evaluated]).keys()),
+        *(STEP_METRICS.values() | summarise_evaluation([evaluated]).keys()),
     }
 
 
 def test_an_old_row_reads_as_a_new_one(tmp_path: Path) -> None:
-    assert log_of(tmp_path, OLD_ROW, NEW_ROW).read_rows() == [NEW_ROW, NEW_ROW]
+    assert write_log(tmp_path, OLD_ROW, NEW_ROW).read_rows() == [NEW_ROW, NEW_ROW]
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_METRICS.items())
 def test_each_old_name_reads_as_the_new_one(tmp_path: Path, old: str, new: str) -> None:
     row: dict[str, object] = {"step": 0, "seconds": 1.0, "equal_groups": 0.5}
-    [found] = log_of(tmp_path, row | {old: 0.25}).read_rows()
+    [found] = write_log(tmp_path, row | {old: 0.25}).read_rows()
     assert found[new] == 0.25
     assert old not in found
 
 
 def test_metrics_of_a_stage_of_ones_own_keep_their_names(tmp_path: Path) -> None:
     row = {"step": 0, "seconds": 1.0, "ratio": 2.0, "no_signal_group_rate": 0.0, "dropped": 1}
-    assert log_of(tmp_path, row).read_rows() == [row]
+    assert write_log(tmp_path, row).read_rows() == [row]
 
 
 def test_a_resumed_stage_has_rows_of_one_kind(tmp_path: Path) -> None:
-    log = log_of(tmp_path, OLD_ROW, OLD_ROW | {"step": 1})
+    log = write_log(tmp_path, OLD_ROW, OLD_ROW | {"step": 1})
     log.truncate_after(1)
     assert [json.loads(line) for line in log.path.read_text().splitlines()] == [NEW_ROW]
 

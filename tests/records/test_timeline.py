@@ -1,4 +1,4 @@
-"""Who was at work when: spans of a clock that the test moves, and the file of a stage."""
+"""Timeline of activity: spans of a clock that the test moves, and the file of a stage."""
 
 import asyncio
 from pathlib import Path
@@ -98,8 +98,8 @@ def times(step: int, seconds: float = 1.0) -> StepTimes:
 def test_the_file_comes_back_without_a_line_that_is_being_written(tmp_path: Path) -> None:
     path = tmp_path / "timeline.jsonl"
     assert read_step_times(path) == []
-    for one in (times(0), times(1), times(1, 2.0)):
-        append_step_times(path, one)
+    for step_times in (times(0), times(1), times(1, 2.0)):
+        append_step_times(path, step_times)
     with path.open("a") as file:
         file.write('{"step": 2, "beg')
     assert read_step_times(path) == [times(0), times(1, 2.0)]  # the step after a kill counts

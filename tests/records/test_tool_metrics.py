@@ -1,4 +1,4 @@
-"""Which calls count as what, by hand."""
+"""Classification of calls, checked by hand."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ O, F, M, R = CallOutcome.OK, CallOutcome.FAILED, CallOutcome.MALFORMED, CallOutc
 
 
 def made(*calls: tuple[object, CallOutcome], em: float | None = 0.0, **meta: object) -> Trajectory:
-    """A trajectory with one search for each (query, outcome)."""
+    """Return a trajectory with one search for each (query, outcome)."""
     done = [CallRecord("search", {"query": query}, "", outcome, 0.0) for query, outcome in calls]
     return Trajectory(Task("t", "?", ("a",), dict(meta)), calls=done, rewards={"em": em})
 
@@ -85,8 +85,8 @@ outcomes = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(CallOutcom
 def test_the_parts_make_the_whole(
     drawn: list[tuple[list[tuple[object, CallOutcome]], int]],
 ) -> None:
-    set_of = [made(*calls, calls_optimal=optimum) for calls, optimum in drawn]
-    counts, use = count_calls(set_of), compute_tool_metrics(set_of)
+    trajectories = [made(*calls, calls_optimal=optimum) for calls, optimum in drawn]
+    counts, use = count_calls(trajectories), compute_tool_metrics(trajectories)
     assert counts["written"] == counts["executed"] + counts["malformed"] + counts["refused"]
     assert 0 <= counts["failed"] <= counts["executed"]
     assert 0 <= counts["duplicate"] <= counts["executed"]
@@ -98,8 +98,8 @@ def test_the_parts_make_the_whole(
 
 
 def test_what_a_call_names_and_how_it_is_written_are_told_apart() -> None:
-    """Of eight calls one is refused; three of the others name no tool that is offered, one of them
-    because it has no name at all; one of the four that do has arguments that do not fit."""
+    """One of eight calls is refused. Three of the others name no available tool, one of them
+    because it has no name at all. One of the four that do has arguments that do not fit."""
     form, tool, arguments = "form", "tool", "arguments"
     faults = [None, None, form, tool, tool, arguments, None]
     calls = [
@@ -109,16 +109,16 @@ def test_what_a_call_names_and_how_it_is_written_are_told_apart() -> None:
         for fault in faults
     ]
     calls.append(CallRecord("search", {}, "", CallOutcome.REFUSED, 0.0))
-    asked = Task("q", "?", ())
-    found = compute_tool_metrics([Trajectory(asked, calls=calls), Trajectory(asked)])
+    task = Task("q", "?", ())
+    found = compute_tool_metrics([Trajectory(task, calls=calls), Trajectory(task)])
     assert found["attempt_rate"] == 1 / 2
     assert found["call_named_rate"] == 4 / 7
     assert found["call_fitting_rate"] == 3 / 4
-    assert compute_tool_metrics([Trajectory(asked)])["call_named_rate"] is None
+    assert compute_tool_metrics([Trajectory(task)])["call_named_rate"] is None
     unknown = [
         *calls,
         CallRecord("", {}, "", CallOutcome.MALFORMED, 0.0),
-    ]  # as records had it before
+    ]  # the format of old records
     assert compute_call_form_metrics(unknown) == {
         "call_named_rate": None,
         "call_fitting_rate": None,

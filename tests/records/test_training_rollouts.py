@@ -1,4 +1,4 @@
-"""The training rollouts that a run keeps for its reader."""
+"""The training rollouts that a run records for inspection."""
 
 from pathlib import Path
 
@@ -21,8 +21,8 @@ def rollout(name: str) -> Trajectory:
 def test_what_is_kept_of_a_stage() -> None:
     assert [n for n in range(5) if is_recorded_step(n, 5)] == [0, 1, 2, 3, 4]
     assert [n for n in range(1) if is_recorded_step(n, 1)] == [0]
-    kept = [n for n in range(111) if is_recorded_step(n, 111)]
-    assert kept == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110]
+    recorded = [n for n in range(111) if is_recorded_step(n, 111)]
+    assert recorded == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110]
 
 
 def test_the_rollouts_of_a_step_come_back_and_a_repeated_step_replaces_them(tmp_path: Path) -> None:
@@ -60,5 +60,5 @@ def test_ids_that_no_token_has_are_refused(tmp_path: Path) -> None:
     odd = rollout("a")
     odd.segments[0].ids = [-1]
     write_training_rollouts(tmp_path, [TrainingRollout(0, None, odd)])
-    with pytest.raises(UserError, match="ids that no token has"):
+    with pytest.raises(UserError, match="invalid token ids"):
         list(read_training_rollouts(tmp_path))

@@ -47,7 +47,7 @@ segments = st.builds(
 
 @st.composite
 def folded(draw: st.DrawFn, parts: Any) -> Trajectory:
-    """A trajectory, and after it any number of chains that go on from a summary."""
+    """Return a trajectory and any number of following chains that continue from a summary."""
     trajectory = draw(parts)
     for _ in range(draw(st.integers(0, 3))):
         summary, prompt, rest = draw(segments), draw(segments), draw(st.lists(segments, max_size=2))
@@ -66,7 +66,7 @@ trajectories = st.builds(
         answers=st.lists(texts, max_size=3).map(tuple),
         meta=objects.filter(
             {*META_TYPES, CLOSED_BOOK_KEY}.isdisjoint
-        ),  # these hold certain values only
+        ),  # these accept certain values only
     ),
     segments=st.lists(segments, max_size=3),
     calls=st.lists(
@@ -104,7 +104,8 @@ def test_every_trajectory_comes_back_equal_from_one_line(trajectory):
 
 
 def test_only_a_folded_trajectory_has_the_key_of_folds():
-    """So what is not folded is written as it was before there were folds, and read so, too."""
+    """Trajectories without folds are therefore written and read in the same format as before
+    folds."""
     plain = Trajectory(Task("q", "?", ()), [Segment(Author.PROMPT, [1], "?")])
     assert "folds" not in json.loads(to_json(plain))
     assert from_json(to_json(plain)).folds == []
@@ -231,5 +232,5 @@ def test_ids_that_no_token_has_are_refused(tmp_path, wrong):
     segment = Segment(Author.TOOL, [7], "a")
     text = to_json(Trajectory(Task("q", "?", ()), segments=[segment]))
     path.write_text(text.replace("[7]", f"[{wrong}]") + "\n")
-    with pytest.raises(UserError, match=r"t\.jsonl, line 1 cannot be read .*ids that no token has"):
+    with pytest.raises(UserError, match=r"t\.jsonl, line 1 cannot be read .*invalid token ids"):
         list(read_trajectories(path))

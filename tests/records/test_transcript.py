@@ -55,7 +55,7 @@ def test_a_turn_is_cut_where_its_tag_opens(action, answer):
 
 
 def test_chains_follow_one_another_with_the_summary_between_them():
-    """A summary is neither a thought nor a turn with a call, though calls follow it."""
+    """A summary is neither a thought nor a turn with a call, although calls follow it."""
     trajectory = Trajectory(
         TASK,
         segments=[
@@ -122,7 +122,7 @@ def test_a_simulated_failed_observation_says_so_and_one_that_was_cut_is_shown_as
 def test_a_malformed_attempt_without_a_call_does_not_shift_the_calls():
     invalid = [segment(Author.POLICY, "<serch>a</serch>"), segment(Author.TOOL, "Invalid.")]
     valid = [segment(Author.POLICY, "<search>b</search>"), segment(Author.TOOL, "found b")]
-    told = [
+    invalid_entries = [
         TranscriptEntry(EntryKind.THOUGHT, "<serch>a</serch>"),
         TranscriptEntry(EntryKind.OBSERVATION, "Invalid."),
     ]
@@ -131,8 +131,8 @@ def test_a_malformed_attempt_without_a_call_does_not_shift_the_calls():
         TranscriptEntry(EntryKind.OBSERVATION, "found b"),
     ]
     calls = [search("b", "found b")]
-    assert build_transcript(Trajectory(TASK, invalid + valid, calls)) == told + found
-    assert build_transcript(Trajectory(TASK, valid + invalid, calls)) == found + told
+    assert build_transcript(Trajectory(TASK, invalid + valid, calls)) == invalid_entries + found
+    assert build_transcript(Trajectory(TASK, valid + invalid, calls)) == found + invalid_entries
 
 
 def test_several_calls_of_a_turn_are_shown_with_their_observations():
@@ -187,8 +187,8 @@ def test_a_cut_observation_says_so():
         "search", {"query": "a"}, "long\n[9 characters left out]\n", CallOutcome.OK, 0.0, cut=9
     )
     segments = [segment(Author.POLICY, "<search>a</search>"), segment(Author.TOOL, "<r>lo</r>")]
-    shown = build_transcript(Trajectory(TASK, segments, [call]))
-    assert shown[1] == TranscriptEntry(EntryKind.OBSERVATION, "<r>lo</r>", "9 characters cut")
+    entries = build_transcript(Trajectory(TASK, segments, [call]))
+    assert entries[1] == TranscriptEntry(EntryKind.OBSERVATION, "<r>lo</r>", "9 characters cut")
 
 
 def test_a_call_whose_observation_did_not_fit_is_still_shown():

@@ -1,4 +1,4 @@
-"""Long waits say who waits for whom, once a minute at most."""
+"""Long waits are logged with the waiting work and its cause, at most once a minute."""
 
 import asyncio
 import threading
@@ -21,8 +21,8 @@ async def _wait(seconds: float, who: str = "a search", whom: str = "the server")
         await asyncio.sleep(seconds)
 
 
-def heard(work: Callable[[], object]) -> list[str]:
-    """The lines of the waits of a coroutine function, in virtual time."""
+def wait_lines(work: Callable[[], object]) -> list[str]:
+    """Return the log lines about the waits of a coroutine function, in virtual time."""
 
     async def listen() -> list[str]:
         lines: list[str] = []
@@ -34,11 +34,11 @@ def heard(work: Callable[[], object]) -> list[str]:
 
 
 def test_a_wait_of_more_than_two_seconds_is_told():
-    assert heard(lambda: _wait(2.1)) == ["a search waits for the server"]
+    assert wait_lines(lambda: _wait(2.1)) == ["a search waits for the server"]
 
 
 def test_a_shorter_wait_is_not_told():
-    assert heard(lambda: _wait(1.9)) == []
+    assert wait_lines(lambda: _wait(1.9)) == []
 
 
 def test_a_wait_that_fails_is_not_told_later():
@@ -47,7 +47,7 @@ def test_a_wait_that_fails_is_not_told_later():
             raise ZeroDivisionError
         await asyncio.sleep(3)
 
-    assert heard(fail) == []
+    assert wait_lines(fail) == []
 
 
 def test_waits_side_by_side_have_one_line_of_each_kind():
@@ -55,7 +55,10 @@ def test_waits_side_by_side_have_one_line_of_each_kind():
         kinds = ("a search", "a search", "a request", "a search")
         await asyncio.gather(*(_wait(10, kind) for kind in kinds))
 
-    assert heard(several) == ["a search waits for the server", "a request waits for the server"]
+    assert wait_lines(several) == [
+        "a search waits for the server",
+        "a request waits for the server",
+    ]
 
 
 def test_a_kind_is_told_again_after_a_minute():
@@ -63,7 +66,7 @@ def test_a_kind_is_told_again_after_a_minute():
         for _ in range(5):
             await _wait(REPORT_INTERVAL_SECONDS / 2)
 
-    assert len(heard(several)) == 3
+    assert len(wait_lines(several)) == 3
 
 
 def test_nobody_need_listen():
@@ -74,14 +77,14 @@ def test_nobody_need_listen():
 
 def test_what_holds_up_its_thread_is_told_from_another_one(monkeypatch):
     monkeypatch.setattr(waits, "REPORT_AFTER_SECONDS", 0.0)
-    lines, told = [], threading.Event()
+    lines, logged = [], threading.Event()
 
-    def tell(line: str) -> None:
+    def write_line(line: str) -> None:
         lines.append(line)
-        told.set()
+        logged.set()
 
-    with report_waits_to(tell), report_blocking_wait("the run", "its index"):
-        assert told.wait()
+    with report_waits_to(write_line), report_blocking_wait("the run", "its index"):
+        assert logged.wait()
     assert lines == ["the run waits for its index"]
 
 

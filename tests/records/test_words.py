@@ -24,7 +24,7 @@ def test_words_are_lower_case_and_bare_of_accents():
         ("தமிழ் நூல்", ["தமிழ்", "நூல்"]),
         ("كِتَابٌ، شَمْسٌ", ["كِتَابٌ", "شَمْسٌ"]),
         ("שָׁלוֹם עוֹלָם", ["שָׁלוֹם", "עוֹלָם"]),
-        ("می‌خواهم", ["می", "خواهم"]),  # the joiner separates parts of a word, as a space may
+        ("می‌خواهم", ["می", "خواهم"]),  # the joiner separates parts of a word, like a space
         ("क्‍ष", ["क्ष"]),
         ("กิน", ["กิน"]),  # two signs
         ("กินข้าว", ["กินข้าว", "กิน", "นข้", "ข้า", "าว"]),
@@ -42,7 +42,7 @@ def test_words_of_scripts_with_marks(text, found):
 
 
 def test_every_mark_belongs_to_its_word():
-    """But accents of European scripts, which are left out, and signs of ideographs."""
+    """Exceptions are accents of European scripts, which are omitted, and signs of ideographs."""
     for number in range(0x370, 0x20000):
         mark = chr(number)
         if unicodedata.category(mark).startswith("M") and not 0x3000 <= number < 0x3100:

@@ -37,7 +37,7 @@ def test_normalise(text: str, normal: str) -> None:
         ("The Oslo.", ["Bergen", "oslo"], 1, 1),
         # 2 common words of 3 predicted and 2 gold: P = 2/3, R = 1, F1 = 0.8
         ("John F Kennedy", ["John Kennedy"], 0, 0.8),
-        # a repeated word counts as often as both sides have it: P = 2/3, R = 2/4, F1 = 4/7
+        # a repeated word counts at most as often as both sides have it: P = 2/3, R = 2/4, F1 = 4/7
         ("x x z", ["x x x y"], 0, 4 / 7),
         # the best gold counts, not the first: 0.5 against 1
         ("red blue", ["red green", "blue red"], 0, 1),
@@ -48,8 +48,8 @@ def test_normalise(text: str, normal: str) -> None:
         ("yes", ["no", "yes"], 1, 1),
         ("Bergen", ["Oslo"], 0, 0),
         ("", ["Oslo"], 0, 0),
-        ("", ["The The"], 0, 0),  # no prediction is right, whatever normalisation leaves
-        # where normalisation leaves nothing of a gold answer, the text itself is compared
+        ("", ["The The"], 0, 0),  # no prediction is right, regardless of what normalisation leaves
+        # if normalisation leaves nothing of a gold answer, the text itself is compared
         ("the the", ["The The"], 1, 1),
         (" THE ", ["The"], 1, 1),
         ("An", ["The"], 0, 0),
@@ -73,8 +73,8 @@ def test_exact_match_and_f1(prediction: str, golds: list[str], em: float, score:
         ("Austen", ["Jane Austen"], 0),  # the gold answer must be whole
         ("Jane and Austen", ["Jane Austen"], 0),  # and in one piece
         ("The  Beatles!", ["beatles"], 1),
-        ("Paris^1^ it is", ["Paris"], 1),  # footnote marks stick to the word before
-        ("It is unknown.", ["no"], 0),  # a verdict is a word of its own
+        ("Paris^1^ it is", ["Paris"], 1),  # footnote marks are attached to the preceding word
+        ("It is unknown.", ["no"], 0),  # a verdict is a separate word
         ("No, she never did", ["no"], 1),
         ("anything?", ["The", "?"], 0),  # nothing is left of either gold answer
         ("?", ["The", "?"], 1),
@@ -114,7 +114,7 @@ def test_state_of_a_stateless_reward_is_empty() -> None:
     reward = ExactMatch()
     assert reward.state_dict() == {}
     reward.load_state_dict({})
-    with pytest.raises(ValueError, match="ExactMatch keeps no state"):
+    with pytest.raises(ValueError, match="ExactMatch is stateless"):
         reward.load_state_dict({"best": 1})
 
 
@@ -147,7 +147,7 @@ def test_an_option_is_its_letter_however_it_is_written(letter: str, way: str, go
 
 @pytest.mark.parametrize("answer", ["A, B", "A B", "(A) (B)", "A & B", "A\nB", "a B", "B+", "B#"])
 def test_several_letters_are_no_option(answer: str) -> None:
-    """An article and a letter look like two options, so no article is taken off."""
+    """An article and a letter look like two options, so the article is not removed."""
     assert exact_match(answer, ["B"]) == f1(answer, ["B"]) == 0.0
 
 
@@ -176,7 +176,7 @@ WRAPPED = st.lists(st.sampled_from([*PAIRS, "****", ".", ". "]), max_size=4)
 
 
 def wrap(text: str, signs: list[str]) -> str:
-    """A text with each pair of signs around it, and each full stop behind it."""
+    """Return a text with each pair of signs around it, and each full stop after it."""
     for sign in signs:
         half = 0 if sign.strip() == "." else len(sign) // 2
         text = sign[:half] + text + sign[half:]
@@ -215,7 +215,7 @@ def test_a_gold_answer_in_quotation_marks_is_the_answer_inside() -> None:
 
 def test_letters_are_options_only_where_the_gold_answer_is_one() -> None:
     assert exact_match("Option B", ["Plan B"]) == 0.0
-    assert exact_match("Option A", ["option"]) == 1.0  # by the rule of SQuAD: "a" is an article
+    assert exact_match("Option A", ["option"]) == 1.0  # by SQuAD's rule, "a" is an article
     assert exact_match("A", ["a"]) == 1.0
     assert exact_match("(5)", ["5"]) == 1.0
 
@@ -251,9 +251,9 @@ UNSEEN = ["\u200b", "\u2060", "\ufeff", "\u00ad", "\u200e", "\u202c"]
 def test_signs_that_show_nothing_are_not_compared(data: st.DataObject) -> None:
     answer, gold = data.draw(st.sampled_from([("Bexley Fen", "the Bexley Fen"), ("(B)", "B")]))
     signs = st.lists(st.sampled_from(UNSEEN), max_size=2).map("".join)
-    written = "".join(sign + data.draw(signs) for sign in answer)
-    written = data.draw(signs) + written
-    assert exact_match(written, [gold]) == f1(written, [gold]) == cover_em(written, [gold]) == 1
+    marked = "".join(sign + data.draw(signs) for sign in answer)
+    marked = data.draw(signs) + marked
+    assert exact_match(marked, [gold]) == f1(marked, [gold]) == cover_em(marked, [gold]) == 1
     assert exact_match(answer, [f"\u200b{gold}\ufeff"]) == 1
 
 

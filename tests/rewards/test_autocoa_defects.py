@@ -1,5 +1,5 @@
-r"""What goes wrong in the published code of AutoCoA where answers are read and graded, each as a
-test that it cannot go wrong here. The cases are those that were seen to fail there.
+r"""Defects of AutoCoA's published code in reading and grading answers.
+Each test shows that a defect cannot occur here. The cases are those that were seen to fail there.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ def search(query: str) -> str:
 
 
 def run(question: str, *turns: str) -> Trajectory:
-    """A graded rollout in which the policy writes these turns; the gold answer is Oslo."""
+    """Return a graded rollout in which the policy writes these turns; the gold answer is Oslo."""
     env = ToolEnvironment(DIALECT, [search], BudgetConfig())
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
     trajectory = asyncio.run(run_rollout(Task("q", question, ("Oslo",)), policy, env, "key"))
@@ -49,9 +49,9 @@ def run(question: str, *turns: str) -> Trajectory:
     return trajectory
 
 
-def read(written: str) -> str | None:
-    """The answer in a final turn."""
-    move = DIALECT.parse([written])
+def read(turn: str) -> str | None:
+    """Return the answer in a final turn."""
+    move = DIALECT.parse([turn])
     return move.text if isinstance(move, Answer) else None
 
 
@@ -74,11 +74,11 @@ def boxed(content: str) -> str | None:
 def test_a_bag_of_words_is_no_exact_match(prediction: str, gold: str) -> None:
     assert exact_match(prediction, [gold]) == 0
     assert cover_em(prediction, [gold]) == 0
-    assert f1(prediction, [gold]) > 0  # the overlap is F1's to tell, under its own name
+    assert f1(prediction, [gold]) > 0  # F1 reports the overlap, under its own name
 
 
 def test_an_answer_with_a_word_more_is_not_worse_than_a_shuffled_one() -> None:
-    """There a gold answer inside a longer one scores 0 and its words in any order 1."""
+    """In AutoCoA a longer answer with the gold answer scores 0, and its shuffled words score 1."""
     longer, shuffled = "The film Girl Next Door (2004)", "next door apple girl banana"
     for rule in RULES.values():
         assert rule(longer, ["Girl Next Door"]) >= rule(shuffled, ["Girl Next Door"])
@@ -98,12 +98,12 @@ def test_one_rule_grades_training_and_evaluation() -> None:
         assert trajectories[0].rewards.items() <= trajectories[1].rewards.items()
 
 
-# -- where an answer is read -------------------------------------------------------------------
+# -- places from which an answer is read -------------------------------------------------------
 
 
 @pytest.mark.parametrize("last", ["I do not know.", r"It is \boxed{Oslo}", "So. Oslo"])
 def test_no_answer_is_read_from_the_prompt(last: str) -> None:
-    """There the prompt's own `</think>` lets a response pass that never ended its thinking."""
+    """In AutoCoA the prompt's own `</think>` accepts a response that never ended its thinking."""
     trajectory = run(r"Think in <think></think>, answer as \boxed{Oslo}: where?", last)
     assert (trajectory.answer, trajectory.status) == (None, Status.NO_ANSWER)
     assert trajectory.rewards["em"] == 0
@@ -129,7 +129,7 @@ def test_no_answer_is_read_from_a_search_result() -> None:
     ],
 )
 def test_there_is_one_extractor_and_no_guessing(text: str) -> None:
-    """There are three there, of which one takes a phrase or the last sentence but one."""
+    """AutoCoA has three extractors, one of which takes a phrase or the second-last sentence."""
     assert read(text) is None
 
 

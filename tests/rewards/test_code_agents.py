@@ -98,11 +98,11 @@ def test_toolrl(wanted: Any, made: list[tuple[str, dict[str, Any]]], score: floa
 
 
 def test_wanted_calls_of_another_form_are_refused() -> None:
-    with pytest.raises(UserError, match="wanted calls of task 'q' cannot be read"):
+    with pytest.raises(UserError, match="expected calls of task 'q' cannot be parsed"):
         toolrl([{"tool": "f"}], [])
 
 
-# -- calls that nobody runs ------------------------------------------------------------------------
+# -- calls that are not executed -------------------------------------------------------------------
 
 F1 = '{"name": "f", "parameters": {"a": 1}}'
 F2 = '{"name": "f", "parameters": {"a": 2}}'
@@ -115,7 +115,7 @@ def calls(*lines: str) -> str:
 
 
 def scores(gold: str, wanted: list[Any], answer: str | None, well_formed: bool) -> list[Any]:
-    """toolrl, toolrl_format and toolrl_exact of one rollout."""
+    """Return toolrl, toolrl_format and toolrl_exact of one rollout."""
     task = Task("q", "?", (gold,), {"calls": wanted})
     rollout = answered(answer, well_formed, task)
     return [
@@ -146,7 +146,7 @@ def scores(gold: str, wanted: list[Any], answer: str | None, well_formed: bool) 
             calls(F1, F1),
             [pytest.approx(1.8), 1.0, 0.0],
         ),
-        # no wanted call: a spurious one costs the layout alone
+        # no call is expected: a spurious one costs only the layout
         (SAYS, [], SAYS, [0.0, 1.0, 1.0]),
         (SAYS, [], "<response> No. </response>", [0.0, 1.0, 1.0]),
         (SAYS, [], calls(G), [0.0, 0.0, 0.0]),
@@ -168,7 +168,7 @@ def test_a_rollout_without_an_answer() -> None:
 
 
 def test_toolrl_of_calls_that_ran() -> None:
-    """As in the dialect hermes: the calls are those of the rollout, and the answer has none."""
+    """Use calls of the rollout itself, as with the dialect hermes; the answer has none."""
     task = Task("q", "?", ("42",), {"calls": [call("f", a=1)]})
     ran = Trajectory(
         task,
@@ -192,4 +192,4 @@ def test_toolrl_of_calls_that_ran() -> None:
 def test_a_task_without_wanted_calls_is_not_gradable() -> None:
     rollout = answered(calls(F1), task=Task("q", "?", ()))
     assert (ToolRLReward()([rollout]), ToolRLExactReward()([rollout])) == ([None], [None])
-    assert ToolRLFormatReward()([rollout]) == [1.0]  # nothing says which blocks are wanted
+    assert ToolRLFormatReward()([rollout]) == [1.0]  # nothing specifies the expected blocks

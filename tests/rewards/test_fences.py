@@ -1,4 +1,4 @@
-"""Programs in answers, as people and models write Markdown."""
+"""Programs in answers, in Markdown as written by people and models."""
 
 import textwrap
 

@@ -1,4 +1,4 @@
-"""Judging by a model: what it is asked, what counts as its verdict, and a judge that fails."""
+"""Judging by a model: its requests, the replies that count as verdicts, and a judge that fails."""
 
 import asyncio
 import json
@@ -37,18 +37,18 @@ HOSTILE = [
 
 
 class Saying:
-    """In place of an endpoint: gives these replies in turn, the last one for ever; an exception is
-    raised."""
+    """A fake endpoint that gives these replies in order and repeats the last one; it raises
+    exceptions."""
 
     def __init__(self, *replies):
         self.replies, self.asked = replies, []
 
     async def chat(self, messages, **settings):
         self.asked.append(settings | {"messages": messages})
-        said = self.replies[min(len(self.asked), len(self.replies)) - 1]
-        if isinstance(said, Exception):
-            raise said
-        return ChatReply(said, "", "stop", TokenUsage(0, 0, None))
+        reply = self.replies[min(len(self.asked), len(self.replies)) - 1]
+        if isinstance(reply, Exception):
+            raise reply
+        return ChatReply(reply, "", "stop", TokenUsage(0, 0, None))
 
 
 def judged(*replies, answer="Miss Austen", votes=1, task=TASK):
@@ -63,7 +63,7 @@ def judged(*replies, answer="Miss Austen", votes=1, task=TASK):
 
 
 def block(request):
-    """The lines between the request's delimiters, which must be the first and only ones."""
+    """Return the lines between the request's delimiters, which must be the first and only ones."""
     assert request.count("<data>") == request.count("</data>") == 1
     return request.partition("<data>\n")[2].partition("\n</data>")[0].split("\n")
 
@@ -77,7 +77,7 @@ def test_an_answer_cannot_leave_its_quotation(prediction):
     label, _, quotation = answer.partition(": ")
     assert label == "answer to decide on"
     assert json.loads(quotation) == prediction
-    # Around the quotation the request is the same, whatever the answer says.
+    # Around the quotation the request is the same, regardless of the answer.
     assert request.replace(quotation, "", 1) == render_judge_request(TASK, "").replace(
         'decide on: ""', "decide on: "
     )
@@ -126,7 +126,7 @@ def test_the_request_says_that_the_block_is_data():
         ("**Verdict:** incorrect.", False),
         ("**Verdict: `correct`**", True),
         ("<think>\nVerdict: incorrect? No.\nVerdict: incorrect\n</think>\nVerdict: correct", True),
-        # What cannot be read is no verdict.
+        # An unreadable reply is not a verdict.
         ("", None),
         ("correct", None),
         ("Correct.", None),
@@ -150,10 +150,10 @@ def test_only_a_verdict_is_a_verdict(reply, verdict):
 
 @pytest.mark.parametrize(("reply", "score"), [(YES, 1.0), (NO, 0.0), ("Correct!", None)])
 def test_one_vote_is_greedy(reply, score):
-    verdict, asked = judged(reply)
+    verdict, requests = judged(reply)
     assert verdict == score
-    assert [(a["temperature"], a["seed"]) for a in asked] == [(0.0, 0)]
-    assert asked[0]["messages"] == [
+    assert [(a["temperature"], a["seed"]) for a in requests] == [(0.0, 0)]
+    assert requests[0]["messages"] == [
         {"role": "user", "content": render_judge_request(TASK, "Miss Austen")}
     ]
 
@@ -171,11 +171,11 @@ def test_one_vote_is_greedy(reply, score):
     ],
 )
 def test_the_majority_of_what_can_be_read_decides(votes, score):
-    verdict, asked = judged(*votes, votes=len(votes))
+    verdict, requests = judged(*votes, votes=len(votes))
     assert verdict == score
-    # Votes differ in their seeds: the same request would give the same reply.
-    assert [a["seed"] for a in asked] == list(range(len(votes)))
-    assert {a["temperature"] for a in asked} == {0.7}
+    # Votes differ in their seeds, since the same request would give the same reply.
+    assert [a["seed"] for a in requests] == list(range(len(votes)))
+    assert {a["temperature"] for a in requests} == {0.7}
 
 
 @pytest.mark.parametrize("answer", [None, "", " \n"])
@@ -184,8 +184,8 @@ def test_no_answer_is_wrong_unasked(answer):
 
 
 def test_without_accepted_answers_the_judge_has_to_be_sure():
-    verdict, [asked] = judged(YES, task=Task("q", "Why?", ()))
-    [message] = asked["messages"]
+    verdict, [request] = judged(YES, task=Task("q", "Why?", ()))
+    [message] = request["messages"]
     assert verdict == 1.0
     assert "accepted answers:" not in message["content"]
     assert "if you cannot tell" in message["content"]
@@ -197,7 +197,7 @@ def test_without_accepted_answers_the_judge_has_to_be_sure():
 
 
 def test_an_evaluation_counts_what_could_not_be_judged(tmp_path):
-    """Four answers: judged right, judged wrong, a server that fails, and a rollout that failed."""
+    """Score four answers: judged right, judged wrong, a failing server, and a failed rollout."""
     busy = PlainTextResponse("busy", 500, headers={"retry-after-ms": "1"})
     app, got = answering(completion(YES), completion(NO), busy)
     answers = ["Miss Austen", "Emma Woodhouse", "her"]
@@ -210,7 +210,7 @@ def test_an_evaluation_counts_what_could_not_be_judged(tmp_path):
     for trajectory in group:
         asyncio.run(rubric.score([trajectory]))
     assert [t.rewards["judge"] for t in group] == [1.0, 0.0, None, None]
-    assert [t.reward for t in group] == [0.0, 0.0, 0.0, None]  # exact match alone has a weight
+    assert [t.reward for t in group] == [0.0, 0.0, 0.0, None]  # only exact match has a weight
     assert len(got) == 4
     entry = summarise_evaluation(group)
     assert (entry["judge"], entry["judge_ungradable"], entry["em"]) == (0.5, 2, 0.0)
@@ -221,13 +221,13 @@ def test_the_same_answer_is_judged_once(tmp_path):
     app, got = answering(completion(YES))
     group = [Trajectory(TASK, answer="Miss Austen") for _ in range(4)]
     with serve_in_thread(app) as url:
-        for _ in range(2):  # a run, and the same run going on
+        for _ in range(2):  # a run, and the same run resumed
             endpoint = ChatClient(f"{url}/v1", "m", cache=tmp_path / "judge.sqlite")
             rubric = make_verdict_rubric(JudgeReward(endpoint, votes=3))
             asyncio.run(rubric.score_async_rewards(group))
             asyncio.run(rubric.score(group))
             assert [t.rewards["judge"] for t in group] == [1.0] * 4
-    assert len(got) == 3  # three votes, each once
+    assert len(got) == 3  # three votes, each requested once
 
 
 def test_an_evaluation_without_a_judge_says_so():
@@ -261,5 +261,5 @@ def test_a_judge_that_never_gives_a_verdict_stops_the_run():
 def test_a_judge_that_answers_now_and_then_does_not():
     replies = [*["?"] * (MAX_CONSECUTIVE_FAILURES - 1), YES] * 3
     judge = JudgeReward(Saying(*replies), votes=1)
-    said = [asyncio.run(judge.score_trajectory(Trajectory(TASK, answer="x"))) for _ in replies]
-    assert said.count(1.0) == 3
+    verdicts = [asyncio.run(judge.score_trajectory(Trajectory(TASK, answer="x"))) for _ in replies]
+    assert verdicts.count(1.0) == 3

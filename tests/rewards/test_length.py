@@ -7,7 +7,7 @@ from fieldcraft.types import Author, Segment, Task, Trajectory
 
 
 def chain(prompt: int, wrote: int, read: int = 0, more: int = 0) -> list[Segment]:
-    """A chain of a prompt, a turn, an observation and another turn, with as many tokens each."""
+    """Return a prompt, a turn, an observation and another turn, with these token counts."""
     lengths = zip(
         (Author.PROMPT, Author.POLICY, Author.TOOL, Author.POLICY),
         (prompt, wrote, read, more),
@@ -31,15 +31,15 @@ def test_it_falls_in_a_straight_line(tokens: int, score: float) -> None:
 
 
 def test_what_a_rollout_read_leaves_it_less_room() -> None:
-    """Of a budget of 100 tokens the policy can write 30 beside a prompt of 20 and an observation of
-    50: its own 30 tokens alone would never come near the limit."""
+    """With a budget of 100 tokens, a prompt of 20 and an observation of 50 leave 30 to the policy.
+    Its own 30 tokens alone would never come near the limit."""
     scores = SoftOverlongPenalty(limit=100, cache=20)(
         [
-            rollout(chain(20, 5, 50, 5)),  # 80 tokens: the room is just not touched
+            rollout(chain(20, 5, 50, 5)),  # 80 tokens: just at the edge of the penalty
             rollout(chain(20, 5, 50, 10)),  # 85
             rollout(chain(20, 5, 50, 25)),  # 100: full, and so truncated
-            rollout(chain(20, 30)),  # as many tokens of the policy, and nothing read
-            rollout(chain(20, 5, 90)),  # the observation alone went beyond the end
+            rollout(chain(20, 30)),  # as many policy tokens, and no observation
+            rollout(chain(20, 5, 90)),  # the observation alone exceeded the limit
         ]
     )
     assert scores == [0, -0.25, -1, 0, -1]

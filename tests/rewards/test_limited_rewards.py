@@ -1,4 +1,4 @@
-"""Rewards of users: beside the event loop, one group at a time, and within a limit of time."""
+"""User-defined rewards: off the event loop, one group at a time, and with a time limit."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ TASK = Task("q", "?", ("Oslo",))
 
 
 class Waits(StatelessReward):
-    """Answers when it is let go."""
+    """A reward that answers when released."""
 
     name = "waits"
 
@@ -65,7 +65,7 @@ def test_the_event_loop_goes_on_meanwhile():
         grading = asyncio.create_task(graded(Rubric([(TimedGroupReward(reward, 300), 1.0)])))
         while not reward.asked.is_set():
             await asyncio.sleep(0)
-        reward.go.set()  # which nobody else would
+        reward.go.set()  # which nothing else would set
         return await grading
 
     assert [t.reward for t in asyncio.run(both())] == [0.5, 0.5]
@@ -151,7 +151,7 @@ def test_two_groups_are_never_scored_at_once():
 
 
 def test_rewards_that_build_on_it_find_its_scores():
-    """As OTC does, whose rewards price another one."""
+    """OTC's rewards use the scores of another reward in this way."""
     own = Waits()
     own.go.set()
     inner = with_time_limit(own, 300)
@@ -175,7 +175,7 @@ def test_its_state_is_that_of_the_reward():
 
 
 def test_it_is_used_from_loops_that_come_and_go():
-    """Also where groups wait for their turn, which ties a lock of asyncio to its loop."""
+    """Groups also wait for their turn, which ties an asyncio lock to its loop."""
     own = Waits()
     own.go.set()
     rubric = Rubric([(with_time_limit(own, 300), 1.0)])

@@ -11,7 +11,7 @@ from fieldcraft.rewards.math_pool import MathGraderPool
 from fieldcraft.rewards.mathematics import MathReward
 from fieldcraft.types import Status, Task, Trajectory
 
-TOWER = "9^{9^{9^{9}}}"  # sympy does not come to an end
+TOWER = "9^{9^{9^{9}}}"  # sympy does not finish
 
 
 @pytest.fixture(scope="module")
@@ -81,5 +81,5 @@ def test_the_reward() -> None:
     assert score("2", "1", "\\frac{4}{2}") == 1.0  # any gold answer
     assert score(None, "1") == score(" ", "1") == 0.0
     assert score("1") is None
-    assert score("Oslo !", "Oslo!") == 1.0  # equal text needs no reading
-    assert score("1 1/2", "11/2") == 0.0  # nor are these equal texts
+    assert score("Oslo !", "Oslo!") == 1.0  # equal text is not parsed
+    assert score("1 1/2", "11/2") == 0.0  # neither are these equal texts

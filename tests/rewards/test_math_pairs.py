@@ -1,4 +1,4 @@
-"""Pairs of mathematical answers that are equal, and pairs that only look so."""
+"""Pairs of mathematical answers that are equal, and pairs that only look equal."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ from fieldcraft.rewards.math_numerals import parse_number_words
 from fieldcraft.rewards.math_parser import parse_math, rewrite_for_math_verify
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "graders" / "math_verify_cases.jsonl"
-logging.getLogger("math_verify").setLevel(logging.ERROR)  # its own limits of time are off
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # its own time limits are disabled
 few = settings(max_examples=25, deadline=None)
 
 
@@ -346,7 +346,7 @@ def test_a_number_of_one_unit_is_none_of_another(number, units, ways):
 @few
 @given(number=st.decimals(0, 999, places=4), apart=st.integers(1, 10**4), places=st.integers(7, 11))
 def test_decimals_beside_decimals_are_exact(number, apart, places):
-    """Of up to 14 digits: those of a computation in floating point have 16 or more."""
+    """Numbers have up to 14 digits; results of floating-point computations have 16 or more."""
     other = number + Decimal(apart).scaleb(-places)
     assert not same(f"{number:f}", f"{other:f}")
     assert same(f"{number:f}", f"{number:f}00")
@@ -387,8 +387,8 @@ def test_other_mathematics_is_not_rewritten(text):
 
 @pytest.mark.long
 def test_math_verifys_own_cases():
-    """It wants rounding to two digits in one of the three others, and calls 9 and 9 different in
-    two."""
+    """Math-Verify disagrees in three cases: it rounds to two digits in one, and calls 9 and 9
+    different in two."""
     if not SHARED.exists():
         pytest.skip("the cases of Math-Verify are not here")
     cases = [json.loads(line) for line in SHARED.read_text("utf-8").splitlines()]

@@ -1,4 +1,4 @@
-"""Programs in several blocks, and blocks that only show how a program is used."""
+"""Programs in several blocks, and blocks that only show the use of a program."""
 
 import io
 from contextlib import redirect_stdout

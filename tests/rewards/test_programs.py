@@ -1,4 +1,4 @@
-"""Rewards that run programs. The runner of these tests runs them without a sandbox."""
+"""Rewards that run programs; the runner of these tests has no sandbox."""
 
 import asyncio
 from typing import Any
@@ -71,7 +71,7 @@ def test_a_task_without_tests_cannot_be_graded() -> None:
 
 @pytest.mark.parametrize("tests", [["x", 1], 5, {"input": "x"}])
 def test_tests_that_are_none_are_refused(tests: Any) -> None:
-    with pytest.raises(UserError, match="unit_tests of task 'q' cannot be run"):
+    with pytest.raises(UserError, match="unit_tests of task 'q' have an invalid format"):
         score(UnitTestReward(Unguarded()), TWICE, unit_tests=tests)
 
 
@@ -125,6 +125,6 @@ def test_a_prelude_runs_before_the_program(program: str) -> None:
 
 
 def test_a_prelude_passes_no_program_that_fails() -> None:
-    kept = {"unit_tests": ["assert f(1) == 2"], "prelude": "def f(n):\n    return 2"}
-    assert score(UnitTestReward(Unguarded()), "def f(n):\n    return 3", **kept) == 0.0
-    assert score(UnitTestReward(Unguarded()), "def f(n):\n    return (", **kept) == 0.0
+    tests = {"unit_tests": ["assert f(1) == 2"], "prelude": "def f(n):\n    return 2"}
+    assert score(UnitTestReward(Unguarded()), "def f(n):\n    return 3", **tests) == 0.0
+    assert score(UnitTestReward(Unguarded()), "def f(n):\n    return (", **tests) == 0.0

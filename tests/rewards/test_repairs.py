@@ -1,4 +1,4 @@
-"""The reward for mistakes that were corrected."""
+"""The reward for corrected mistakes."""
 
 import pytest
 

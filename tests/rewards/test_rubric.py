@@ -19,7 +19,7 @@ TASK = Task("q", "who?", ("Oslo",))
 
 
 class Fixed:
-    """Gives the scores it was made with, and remembers how many trajectories it saw."""
+    """A reward that returns predefined scores and counts its trajectories."""
 
     def __init__(self, name: str, scores: Sequence[float | None]) -> None:
         self.name, self.scores, self.seen = name, list(scores), 0
@@ -113,14 +113,14 @@ def test_state_goes_round() -> None:
 def test_rubrics_that_make_no_sense_are_refused() -> None:
     with pytest.raises(UserError, match="at least one reward"):
         Rubric([])
-    with pytest.raises(UserError, match="a name of its own"):
+    with pytest.raises(UserError, match="need unique names"):
         Rubric([(ExactMatch(), 1.0), (ExactMatch(), 2.0)])
     with pytest.raises(UserError, match="weight of the reward em"):
         Rubric([(ExactMatch(), math.nan)])
 
 
 class BarrierReward(AsyncReward):
-    """Says how long an answer is, once as many have asked as there are sound trajectories."""
+    """A reward that returns an answer's length, once all sound trajectories are being scored."""
 
     name = "asked"
 
@@ -147,7 +147,7 @@ def test_what_has_to_be_asked_is_asked_at_once_and_before_the_scores() -> None:
     assert rubric.state_dict() == {"asked": {}, "em": {}}
 
 
-# -- which answers are right ---------------------------------------------------------------------
+# -- the verdict reward --------------------------------------------------------------------------
 
 
 class Numeric(StatelessReward):
@@ -179,7 +179,7 @@ def test_rewards_are_built_on_the_one_that_says_what_is_right() -> None:
         r.name: (r, w) for r, w in make_rubric(stage, BudgetConfig(), verdict_name="math").rewards
     }
     assert isinstance(made["math"][0], MathReward)
-    assert made["math"][1] == 0.0  # looked at, not rewarded itself
+    assert made["math"][1] == 0.0  # graded, but without its own reward
     rewarded = made["plus_minus"][0]
     assert isinstance(rewarded, SignedVerdictReward)
     assert rewarded.correct is made["math"][0]

@@ -1,4 +1,4 @@
-"""OTC-PO's rewards: the paper's numbers, and what an implementation falls into."""
+"""OTC-PO's rewards: the paper's numbers, and pitfalls of an implementation."""
 
 import asyncio
 import math
@@ -34,7 +34,7 @@ TASK = Task("q", "Who?", ("Kalo",))
 
 
 def done(calls: int, answer: str | None = "Kalo", task: Task = TASK) -> Trajectory:
-    """A rollout with so many executed calls."""
+    """Return a rollout with this number of executed calls."""
     made = [CallRecord("search", {}, "", CallOutcome.OK, 0.0) for _ in range(calls)]
     return Trajectory(task, calls=made, status=Status.ANSWERED, answer=answer)
 
@@ -42,7 +42,7 @@ def done(calls: int, answer: str | None = "Kalo", task: Task = TASK) -> Trajecto
 def paid(
     *costs: float, tokens: int = 0, token_cost: float = 0.0, answer: str = "Kalo"
 ) -> Trajectory:
-    """A rollout whose calls have these costs, and whose policy wrote so many tokens."""
+    """Return a rollout whose calls have these costs, and whose policy wrote `tokens` tokens."""
     made = done(len(costs), answer)
     for call, cost in zip(made.calls, costs, strict=True):
         call.cost = cost
@@ -107,7 +107,7 @@ def test_alpha_is_the_weight_in_the_rubric() -> None:
 
 
 def test_trap_n_is_zero() -> None:
-    """A question that was once answered without a call: not calling is best and nothing is 0."""
+    """A question once answered without a call: not calling is best, and nothing scores 0."""
     reward = otc_grpo()
     assert reward([done(0), done(1), done(2)]) == pytest.approx([1, 0.8660, 0.7071], abs=5e-5)
     assert reward.min_costs == {"q": 0}
@@ -118,7 +118,7 @@ def test_trap_a_stale_n_would_give_the_best_rollout_nothing() -> None:
     reward = otc_grpo()
     reward([done(2), done(3)])
     assert reward.min_costs == {"q": 2}
-    assert compute_tool_reward(0, 2, 4.0) == 0  # what it would get against the stored n
+    assert compute_tool_reward(0, 2, 4.0) == 0  # its reward against the stored n
     assert reward([done(0), done(2)]) == pytest.approx([1, 0.5**0.5])
     assert reward.min_costs == {"q": 0}
 
@@ -127,7 +127,7 @@ def test_trap_no_correct_rollout_and_no_stored_n() -> None:
     reward = otc_grpo()
     assert reward([done(0, "no"), done(3, None)]) == [0, 0]
     assert reward.min_costs == {}
-    # a partly right answer keeps its score, whatever it cost, and is no evidence for n
+    # a partly correct answer keeps its score regardless of its cost, and is not evidence for n
     partly = OtcGrpoReward(F1Reward(), 4.0)
     assert partly([done(0, "Kalo Ser"), done(3, "Kalo Ser")]) == [pytest.approx(2 / 3)] * 2
     assert partly.min_costs == {}
@@ -140,7 +140,7 @@ def test_trap_wrong_rollouts_do_not_lower_n() -> None:
 
 
 def test_trap_groups_in_which_all_are_right_still_teach() -> None:
-    """Divided by the deviation, one call too many weighs as much as a wrong answer elsewhere."""
+    """Dividing by the deviation, one extra call weighs as much as a wrong answer elsewhere."""
 
     def advantages(rewards: Sequence[float | None]) -> list[float]:
         known = [r for r in rewards if r is not None]
@@ -152,23 +152,23 @@ def test_trap_groups_in_which_all_are_right_still_teach() -> None:
 
 
 def test_trap_calls_written_but_not_executed_do_not_count() -> None:
-    """Over the budget, or no call at all: nothing was run. A failed call was paid for."""
-    written = done(1)
-    written.calls += [
+    """A call over the budget or a malformed call was not executed. A failed call was paid for."""
+    made = done(1)
+    made.calls += [
         CallRecord("search", {}, "", CallOutcome.REFUSED, 0.0),
         CallRecord("", {}, "the query is empty", CallOutcome.MALFORMED, 0.0),
     ]
-    assert otc_grpo()([written]) == [1.0]
+    assert otc_grpo()([made]) == [1.0]
     reward = otc_grpo()
     failed = done(1)
     failed.calls.append(CallRecord("search", {}, "no server", CallOutcome.FAILED, 0.0))
     assert reward([done(1), failed]) == pytest.approx([1, 0.8660254])
-    assert (written.num_executed_calls, failed.num_executed_calls) == (1, 2)
+    assert (made.num_executed_calls, failed.num_executed_calls) == (1, 2)
 
 
 def test_trap_n_is_kept_by_question_over_the_whole_run() -> None:
-    """Two questions never share n, and a group whose best is worse than the store is measured
-    against the store."""
+    """Two questions never share n. A group whose best is worse than the stored n is measured
+    against the stored n."""
     reward = otc_grpo()
     other = Task("p", "Who?", ("Kalo",))
     assert reward([done(1)]) == [1]
@@ -227,7 +227,7 @@ def test_free_calls_cost_nothing_and_failed_ones_were_paid_for() -> None:
 
 
 def test_tokens_are_priced_as_calls_are() -> None:
-    """1,000 tokens cost 2: 500 of them as much as one call."""
+    """1,000 tokens cost 2, so 500 tokens cost as much as one call."""
     group = [paid(1.0, tokens=500, token_cost=2.0), paid(tokens=500, token_cost=2.0)]
     reward = otc_grpo()
     assert reward(group) == pytest.approx([math.sin(2 * math.pi / 3), 1])
@@ -270,7 +270,7 @@ def test_the_product_is_of_the_whole_sum() -> None:
 
 
 def test_where_nobody_was_right_form_is_worth_as_much_with_calls_as_without() -> None:
-    """By the cosine a wrong answer would be worth more the less it was looked for."""
+    """With the cosine, a wrong answer would be worth more with fewer searches."""
     group = [in_form(0, "no", True), in_form(3, "no", True), in_form(0, "no", False)]
     assert with_format()(group) == pytest.approx([0.2, 0.2, 0])
     assert OtcPpoReward(with_format().priced, 4.0)(group)[1] == pytest.approx(0.2 * 0.5877853)

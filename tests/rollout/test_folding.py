@@ -1,4 +1,4 @@
-"""Rollouts that are folded: what is asked, what is written, and where it goes on."""
+"""Folded rollouts: summary requests, summaries, and continuation in the next chain."""
 
 import asyncio
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ ASSISTANT = f"{END}\n<|im_start|>assistant\n"
 
 
 def env(dialect: str = "autocoa", at: int = 1, most: int = 8, **budget: Any) -> ToolEnvironment:
-    """It folds after every call unless `at` says otherwise."""
+    """Return an environment that folds after every call unless `at` is higher."""
     fold = {"trigger_tokens": at, "max_folds": most, "prompt": "Sum up.\n"}
     return ToolEnvironment(
         make_dialect(dialect, TOKENIZER, "", summary_instruction="Sum up.\n"),
@@ -81,10 +81,10 @@ def test_a_chain_ends_in_a_summary_and_the_next_begins_with_it() -> None:
     assert found.folds == [5]
     assert [segment.author for segment in split_chains(found)[1]] == [Author.PROMPT, Author.POLICY]
     assert (found.status, found.answer, found.well_formed) == (Status.ANSWERED, "Northport", True)
-    # the engine reads the chain alone, and what stands before the request is what it read before
-    first, asked, second = engine.prompts
+    # the engine reads the chain alone; the tokens before the request are unchanged
+    first, summary_prompt, second = engine.prompts
     assert first == found.segments[0].ids
-    assert asked == concat_ids(found.segments[:4])
+    assert summary_prompt == concat_ids(found.segments[:4])
     assert second == found.segments[5].ids
 
 
@@ -92,7 +92,7 @@ def test_a_chain_is_folded_from_the_first_observation_at_which_it_is_long_enough
     calls = [f"One.\n{SEARCH}", f"Two.\n{SEARCH}"]
     whole, _ = run_scripted([*calls, ANSWER], env(at=2047, max_context_tokens=2048))
     assert whole.folds == []
-    twice = len(concat_ids(whole.segments[:5]))  # the prompt, two calls and what they found
+    twice = len(concat_ids(whole.segments[:5]))  # the prompt, two calls and their observations
     folded, _ = run_scripted([*calls, SUMMARY, ANSWER], env(at=twice))
     assert folded.folds == [7]
     later, _ = run_scripted([*calls, ANSWER], env(at=twice + 1))
@@ -125,7 +125,7 @@ def test_a_summary_that_does_not_end_is_truncated() -> None:
 
 
 def test_the_budget_is_that_of_a_chain() -> None:
-    """A rollout may be longer than `total_tokens`, none of its chains may."""
+    """A rollout may be longer than `max_context_tokens`, but none of its chains may be."""
     chain = len(get_context_ids(run_scripted([SEARCH, SUMMARY, ANSWER], env())[0]))
     turns = [SEARCH, SUMMARY] * 3 + [ANSWER]
     whole, _ = run_scripted(turns, env())
@@ -144,7 +144,7 @@ def test_calls_are_limited_over_all_chains() -> None:
 
 @pytest.mark.parametrize("dialect", ["autocoa", "search-r1", "hermes", "afm-web"])
 def test_a_summary_is_plain_text_in_the_next_prompt(dialect: str) -> None:
-    """Neither a special token nor a structural one can be smuggled in through it."""
+    """A summary cannot inject special or structural tokens."""
     call = {
         "autocoa": SEARCH,
         "search-r1": "<think> a </think>\n<search> b </search>",
@@ -242,7 +242,7 @@ def test_a_demonstration_sums_up_only_what_it_has_seen() -> None:
         [Thought("So.", ThoughtRole.SUMMARY), Answer("x")],
         [Thought("So."), Thought("So.", ThoughtRole.SUMMARY), Answer("x")],
     ):
-        with pytest.raises(UserError, match="a summary stands right after an observation"):
+        with pytest.raises(UserError, match="a summary must directly follow an observation"):
             encode_demonstration(TASK, steps, where.dialect, where.schemas)
 
 

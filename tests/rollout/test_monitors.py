@@ -1,4 +1,4 @@
-"""What stops an evaluation or a stage because its rollouts say nothing about the policy."""
+"""Monitors that stop an evaluation or a stage whose rollouts do not represent the policy."""
 
 import asyncio
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ BROKEN = CallOutcome.BROKEN
 def made(
     *outcomes: CallOutcome, error: str = "", last: Author = Author.PROMPT, simulated: bool = False
 ) -> Trajectory:
-    """A rollout with such calls; its error, if any, came after a segment of `last`."""
+    """Return a rollout with these calls. Its error, if any, follows a segment of `last`."""
     calls = [CallRecord("search", {}, f"It is {o.value}.", o, 0.0, simulated) for o in outcomes]
     status = Status.ERROR if error else Status.ANSWERED
     return Trajectory(TASK, [Segment(last, [1], "")], calls, status, error=error)
@@ -49,7 +49,7 @@ def raised(last: Author = Author.POLICY) -> Trajectory:
 def graded(
     trajectories: Sequence[Trajectory], emit: EventHandler = ignore_event, most_broken: float = 0.02
 ) -> list[Trajectory]:
-    """An evaluation whose rollouts are given."""
+    """Run an evaluation with the given rollouts."""
     left = iter(trajectories)
 
     async def run(task: Task, key: str) -> Trajectory:
@@ -66,7 +66,7 @@ def graded(
     ("bad", "cause"),
     [
         (made(OK, GONE), "It is unavailable"),
-        (made(GONE, OK), "It is unavailable"),  # the model may have gone on without it
+        (made(GONE, OK), "It is unavailable"),  # the model may have continued without it
         (raised(), "KeyError: 'city'"),
         (raised(last=Author.PROMPT), "KeyError: 'city'"),
     ],
@@ -77,10 +77,10 @@ def test_an_evaluation_bears_one_outage_or_defect_in_fifty(bad: Trajectory, caus
     with pytest.raises(UserError) as stopped:
         graded([*[fine] * 20, bad, bad, *[fine] * 28])
     assert str(stopped.value) == (
-        "'sft: evaluation' was stopped, because 2 of its 50 questions met a tool or an engine that"
-        f" failed, the last with '{cause}': correct that and run the same command again, or allow"
-        " more of them with a higher evaluation.max_broken (now 0.02); nothing of this evaluation"
-        " was kept."
+        "'sft: evaluation' was stopped, because 2 of its 50 questions had a tool or engine"
+        f" failure, the last one: '{cause}': correct it and run the same command again, or allow"
+        " more failures with a higher evaluation.max_broken (now 0.02); the results of this"
+        " evaluation were not saved."
     )
 
 
@@ -96,8 +96,8 @@ def test_an_evaluation_tells_the_rate_of_what_failed_and_stops_above_its_bound()
     messages: list[Event] = []
     assert len(graded([raised(), *[made(OK)] * 9], messages.append, most_broken=0.1)) == 10
     assert [event.text for event in messages if isinstance(event, LogMessage)] == [
-        "10.0% of the answers of 'sft: evaluation' met a tool or an engine that failed, the last"
-        " with 'KeyError: 'city''."
+        "10.0% of the rollouts of 'sft: evaluation' had a tool or engine failure, the last one:"
+        " 'KeyError: 'city''."
     ]
     with pytest.raises(UserError, match="2 of its 10 questions"):
         graded([raised(), raised(), *[made(OK)] * 8], most_broken=0.1)
@@ -113,7 +113,7 @@ def test_a_long_cause_keeps_its_place() -> None:
 
 
 def test_a_tool_may_refuse_much_of_what_a_policy_asks() -> None:
-    """As an interpreter does with most programs of a weak model."""
+    """An interpreter, for example, refuses most programs of a weak model."""
     assert len(graded([made(FAILED)] * 10)) == 10
 
 
@@ -124,7 +124,7 @@ def test_a_step_in_which_nearly_every_rollout_raised() -> None:
     require_usable_rollouts([*[raised()] * 9, made()], 3)
     with pytest.raises(UserError, match=r"^19 of the 20 rollouts of step 3 ended .*KeyError: 'ci"):
         require_usable_rollouts([*[raised()] * 19, made()], 3)
-    with pytest.raises(UserError, match=r"^all 2 rollouts of step 3 ended in an error"):
+    with pytest.raises(UserError, match=r"^all 2 rollouts of step 3 ended in an exception"):
         require_usable_rollouts([raised()] * 2, 3)
     require_usable_rollouts([], 3)
 
@@ -139,7 +139,7 @@ def watch_of(
 
 
 def test_a_tool_that_raises_in_every_call_of_a_policy_that_calls_seldom() -> None:
-    """Two rollouts of five call it, and both end in its exception; the others answer."""
+    """Two rollouts of five call it and end in its exception; the others answer."""
     step = [raised(), raised(), made(), made(), made()]
     watch_of([step, step])
     with pytest.raises(UserError, match=r"^6 of the 6 tool calls of steps 0 to 2 failed, the last"):
@@ -152,7 +152,7 @@ def test_a_tool_that_answers_now_and_then_is_no_dead_one() -> None:
 
 
 def test_exceptions_outside_of_calls_do_not_count_as_calls() -> None:
-    """A tool that cannot be opened, or the engine: they have a limit of their own."""
+    """Exceptions when opening a tool and exceptions of the engine have a separate limit."""
     watch_of([[raised(last=Author.PROMPT), made(), made()]] * 20)
 
 

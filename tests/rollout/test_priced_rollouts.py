@@ -1,4 +1,4 @@
-"""What a rollout costs: prices of its tools and of the tokens of its policy."""
+"""Cost of a rollout: prices of its tools and of its policy tokens."""
 
 import asyncio
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def run_scripted(
 
 
 def test_a_rollout_is_priced_by_its_tools_and_its_budget() -> None:
-    """Simulated or not, a call costs what the tool costs; one that was refused costs nothing."""
+    """A call costs the price of its tool, simulated or not, and a refused call costs nothing."""
     priced = apply_tool_config(TOOL, ToolConfig(name="search", cost=2.5))
     where = ToolEnvironment(DIALECT, [priced], BudgetConfig(max_calls=1, token_cost=1000.0))
     for simulated in (False, True):

@@ -1,4 +1,4 @@
-"""The one rollout loop, with engines and tools that do what a test tells them."""
+"""The rollout loop, with scripted engines and tools."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -61,14 +61,14 @@ def test_think_search_read_answer() -> None:
     assert [(c.tool, c.arguments, c.observation, c.outcome, c.simulated) for c in found.calls] == [
         ("search", {"query": "director"}, "found director", CallOutcome.OK, False)
     ]
-    # what the text says is what the ids say, and the terminal token is among them
+    # the ids decode to the text and include the terminal token
     assert TOKENIZER.decode(found.ids) == "".join(text for _, text in texts(found))
     assert found.segments[-1].ids[-1] == TOKENIZER.eos_token_id
     assert found.seconds > 0
 
 
 def test_the_engine_is_given_exactly_what_was_recorded() -> None:
-    """History is appended to, never encoded anew."""
+    """The history is extended and never encoded again."""
     engine = ScriptedEngine(TOKENIZER, [SEARCH, SEARCH, ANSWER])
     found = asyncio.run(run_rollout(TASK, Policy(engine=engine), env(), "key"))
     ends = [i for i, s in enumerate(found.segments) if s.author is Author.POLICY]
@@ -77,7 +77,7 @@ def test_the_engine_is_given_exactly_what_was_recorded() -> None:
     ]
 
 
-# -- what the world says is never obeyed --------------------------------------------------------
+# -- observations are never executed ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_an_observation_can_neither_act_nor_answer_nor_end(
 ) -> None:
     where = env(lambda query: hostile, dialect)
     found = run_scripted([turn, "I give up."], where)
-    answer = "I give up." if dialect == "hermes" else None  # there, a turn without a call is one
+    answer = "I give up." if dialect == "hermes" else None  # a turn without a call is an answer
     assert found.answer == answer
     [search] = where.tools
     assert isinstance(search, FixedTool)
@@ -109,7 +109,7 @@ def test_an_observation_can_neither_act_nor_answer_nor_end(
     specials = set(TOKENIZER.all_special_ids)
     frame = TOKENIZER.encode(opening + closing, add_special_tokens=False)
     allowed = sum(i in specials for i in frame)
-    assert sum(i in specials for i in observation.ids) == allowed  # none but the frame's
+    assert sum(i in specials for i in observation.ids) == allowed  # only from the delimiters
     assert hostile in observation.text
     assert hostile in TOKENIZER.decode(observation.ids)
 
@@ -154,7 +154,7 @@ def test_a_defect_ends_this_trajectory_and_no_other() -> None:
     [call] = done[1].calls
     assert (call.outcome, call.observation) == (CallOutcome.BROKEN, done[1].error)
     assert call.cost == 1
-    assert len(done[1].segments) == 2  # what was written before is kept
+    assert len(done[1].segments) == 2  # earlier segments are retained
     assert not done[1].well_formed
 
 
@@ -175,7 +175,7 @@ def test_a_users_mistake_stops_everything_as_itself() -> None:
         policy = Policy(engine=ScriptedEngine(TOKENIZER, [SEARCH]))
         return await run_rollout(task, policy, env(mistaken), key)
 
-    with pytest.raises(UserError, match="the index is not there"):  # not a group of them
+    with pytest.raises(UserError, match="the index is not there"):  # not an exception group
         asyncio.run(run_rollouts([(TASK, "a"), (TASK, "b")], run, 2))
 
 
@@ -199,7 +199,7 @@ def test_the_session_is_released_however_it_ends() -> None:
             run_rollout(TASK, Policy(engine=Recording(TOKENIZER, turns)), env(), "the same key")
         )
     assert Recording.sessions == Recording.released
-    assert len(Recording.sessions) == 2  # one each, though the key was the same
+    assert len(Recording.sessions) == 2  # separate sessions, although the key was the same
 
 
 # -- budgets ------------------------------------------------------------------------------------
@@ -226,9 +226,9 @@ def test_attempts_that_are_no_calls_count_against_the_limit_and_are_not_executed
         CallOutcome.REFUSED,
     ]
     assert (found.num_executed_calls, found.status) == (0, Status.ANSWERED)
-    told = [segment.text for segment in found.segments if segment.author is Author.TOOL]
-    assert ["Nothing to search for" in text for text in told] == [True, True, False]
-    assert LIMIT_REACHED_MESSAGE in told[2]
+    observations = [segment.text for segment in found.segments if segment.author is Author.TOOL]
+    assert ["Nothing to search for" in text for text in observations] == [True, True, False]
+    assert LIMIT_REACHED_MESSAGE in observations[2]
 
 
 def test_a_turn_without_end_is_truncated() -> None:

@@ -1,4 +1,4 @@
-"""Several calls in one turn of the dialect hermes: order, frames, budgets, simulators."""
+"""Several calls in one turn of the dialect hermes: order, delimiters, budgets, simulators."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ def texts(trajectory: Trajectory) -> list[tuple[Author, str]]:
     return [(segment.author, segment.text) for segment in trajectory.segments]
 
 
-# How the template of the tests writes a tool's message.
+# Format of a tool message in the template of the tests.
 OPENED = "<|im_start|>user\n<tool_response>\n"
 CLOSED = f"\n</tool_response>{END}\n"
 
@@ -68,7 +68,7 @@ def test_several_calls_are_answered_each_in_its_place() -> None:
     ]
     assert found.segments[1].ids[-1] == TOKENIZER.eos_token_id
     assert TOKENIZER.decode(found.ids) == "".join(text for _, text in texts(found))
-    assert found.well_formed is False  # of the malformed one
+    assert found.well_formed is False  # one call is malformed
     assert found.status is Status.ANSWERED
 
 
@@ -113,7 +113,7 @@ def test_several_simulated_observations_stand_each_in_its_frame() -> None:
 
 
 def test_code_that_acts_before_the_model_spoke_ends_the_turn_itself() -> None:
-    """A workflow looks up first: the turn that the prompt opened must be closed."""
+    """A workflow searches first, so the turn that the prompt opened must be closed."""
     policy = Policy(engine=ScriptedEngine(TOKENIZER, ["\\boxed{Northport}"]))
     found = asyncio.run(rag(TASK, policy, env(), "key"))
     assert texts(found)[1:] == [

@@ -1,6 +1,6 @@
-"""A remote model that plays the search engine, behind a real server on the loopback.
+"""A remote model that simulates the search engine, behind a real server on the loopback.
 
-How a model of one's own simulates is tested with the rollout loop and the stages.
+Simulation by a local model is tested with the rollout loop and the stages.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ def make_reply(text: str) -> Response:
 
 
 def answering(response: Response) -> tuple[Starlette, list[dict[str, Any]]]:
-    """A server that always answers the same, and what it got."""
+    """Return a server with a constant reply and the list of its requests."""
     got: list[dict[str, Any]] = []
 
     async def chat(request: Request) -> Response:
@@ -61,7 +61,7 @@ def environment() -> ToolEnvironment:
 
 
 def simulate(response: Response, **settings: Any) -> tuple[Trajectory, list[dict[str, Any]]]:
-    """A rollout of one search and an answer, whose search such a server plays."""
+    """Run a rollout of one search, simulated by such a server, and an answer."""
     app, got = answering(response)
     policy = Policy(engine=ScriptedEngine(TOKENIZER, [SEARCH, ANSWER]))
     with serve_in_thread(app) as url:
@@ -85,7 +85,7 @@ def test_it_sees_the_query_alone_and_its_text_enters_as_a_tools_does() -> None:
     assert (block.author, block.text) == (Author.SIMULATOR, dialect.render_observation(GOOD))
     assert block.ids == dialect.encode_observation(GOOD)
     assert (found.status, found.well_formed) == (Status.ANSWERED, True)
-    # nothing of it is trained as the policy's own
+    # none of it is trained as text of the policy
     spoken = sum(len(s.ids) for s in found.segments if s.author is Author.POLICY)
     assert to_sample(found, {Author.POLICY}).weight.sum() == spoken
 
@@ -120,7 +120,7 @@ def test_its_failures_are_told_as_a_tools_are(response: Response, reason: str) -
 
 
 class Trainer:
-    """Trains nothing."""
+    """Trainer that does not train."""
 
 
 def test_a_remote_simulator_that_never_answers_stops_the_run() -> None:
@@ -164,7 +164,7 @@ def test_a_remote_simulator_that_never_answers_stops_the_run() -> None:
 
 @pytest.mark.long
 def test_a_recipe_can_name_an_endpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`check` and `run` ask it first whether it is there."""
+    """`check` and `run` first check that the endpoint is available."""
     write_tiny_checkpoint(tmp_path / "model", "qwen3")
     for name, record in (
         ("tasks", {"question": "Who?", "answer": "Ada"}),

@@ -1,4 +1,4 @@
-"""Rollouts that are asked while the tools are unavailable."""
+"""Rollouts of questions that are asked without tools."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -39,7 +39,7 @@ def test_a_call_ends_it_without_an_answer_and_nothing_is_run() -> None:
 
 
 def test_an_answer_counts_and_the_prompt_is_the_same() -> None:
-    """A dialect whose prompt describes the tools describes them here, too."""
+    """A dialect whose prompt describes the tools describes them in these rollouts too."""
     for dialect, answer in (("autocoa", ANSWER), ("hermes", "Northport")):
         env = where(dialect)
         found = ask([answer], env)
@@ -71,7 +71,9 @@ def test_the_record_says_so_and_is_as_before_where_there_are_tools() -> None:
 
 
 def test_the_penalty_for_a_broken_form_spares_calls_that_found_no_tool() -> None:
-    """Right and wrong are not its business; a call without tools is a good form elsewhere."""
+    """The penalty does not depend on correctness, and elsewhere a call without tools is well
+    formed.
+    """
     broken = "\\boxed{Northport}"  # the thinking part is never closed
     group = [
         ask([ANSWER], where()),

@@ -1,4 +1,4 @@
-"""The recipes of AFM's web and question agents: the paper's numbers, and sound as they are."""
+"""The recipes of AFM's web and question agents: the paper's settings, accepted by `check`."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ MHQA = ("afm-mhqa-3b", "afm-mhqa-7b", "afm-mhqa-3b-script", "afm-mhqa-7b-script"
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What a user brings: a Qwen2 checkpoint, questions with a corpus, and chains of a team."""
+    """Write user files: a Qwen2 checkpoint, questions with a corpus, and chains of a team."""
     folder = tmp_path_factory.mktemp("given")
     model = write_tiny_checkpoint(folder / "model", "qwen2")
     config = json.loads((model / "config.json").read_text())

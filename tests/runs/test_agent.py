@@ -1,4 +1,4 @@
-"""Where an agent is found, and the settings it acts under."""
+"""The folder in which an agent is found, and the settings that it uses."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from fieldcraft.types import UserError
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run of three stages, of which two are finished and the third is under way."""
+    """Create a run of three stages: two are finished and the third is in progress."""
     for stage in ("base", "sft2", "rl2"):
         (tmp_path / stage / "model").mkdir(parents=True)
         (tmp_path / stage / "model" / "config.json").touch()
@@ -51,8 +51,8 @@ def test_an_agent_acts_within_the_budget_of_its_evaluations(run: Path) -> None:
     (run / "recipe.json").write_text(json.dumps(dump_recipe(recipe)))
     agent = find_agent(run)
     assert (recipe.budget.max_calls, agent.recipe.budget.max_calls) == (4, 9)
-    asked = agent.with_settings(budget={"max_calls": 2})
-    assert asked.recipe.evaluation_recipe.budget.max_calls == 2
+    limited = agent.with_settings(budget={"max_calls": 2})
+    assert limited.recipe.evaluation_recipe.budget.max_calls == 2
     assert get_agent_settings(agent.recipe)["budget"]["max_calls"] == 9
 
 
@@ -68,7 +68,7 @@ def test_a_bare_checkpoint_has_no_tools(tmp_path: Path) -> None:
 
 def test_a_search_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
     agent = Agent(tmp_path, Recipe(name="none", stages={}), None)
-    with pytest.raises(UserError, match="holds no search index: build it anew with"):
+    with pytest.raises(UserError, match="holds no search index: rebuild it with"):
         agent.with_options(None, tmp_path / "none", None)
     with pytest.raises(UserError, match="only one search is supported"):
         agent.with_options(None, tmp_path, "http://h")
@@ -117,7 +117,7 @@ def test_where_no_agent_is(run: Path, tmp_path: Path) -> None:
     [
         ({"dtype": "bfloat16"}, torch.bfloat16),
         ({"dtype": "float32"}, torch.float32),
-        ({"dtype": "bfloat16", "lora": {"rank": 2}}, torch.float32),  # as an adapter makes it
+        ({"dtype": "bfloat16", "lora": {"rank": 2}}, torch.float32),  # as written by an adapter
     ],
 )
 def test_an_agent_computes_in_the_type_in_which_it_was_trained(
@@ -133,10 +133,10 @@ def test_an_agent_computes_in_the_type_in_which_it_was_trained(
 
 
 def test_an_agent_that_says_no_type_computes_in_float32(tmp_path: Path) -> None:
-    """As those did that were exported before the type was written."""
+    """Agents exported before the type was recorded have no such key."""
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     write_agent_settings(model, Recipe(name="mine", stages={}), None, trained_with_tools=True)
-    written = json.loads((model / AGENT_FILE).read_text())
-    written.pop("dtype")
-    (model / AGENT_FILE).write_text(json.dumps(written))
+    settings = json.loads((model / AGENT_FILE).read_text())
+    settings.pop("dtype")
+    (model / AGENT_FILE).write_text(json.dumps(settings))
     assert find_agent(model).engine.model.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""What a program gives to an agent: several forms of questions and stages, and every mistake."""
+"""Arguments of programs to an agent: forms of questions and stages, and every mistake."""
 
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def test_a_dict_of_splits_and_a_table_with_one_name_twice() -> None:
     splits = datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)})
     with pytest.raises(fc.UserError, match="a dict of the splits train: give one of them"):
         parse_question_objects(splits)
-    with pytest.raises(fc.UserError, match="give each column a name of its own"):
+    with pytest.raises(fc.UserError, match="give each column a unique name"):
         parse_question_objects(pandas.DataFrame([["a", "b"]], columns=["question", "question"]))
 
 
@@ -99,7 +99,7 @@ def test_other_stages_are_a_sentence(stages: object) -> None:
         name_stages(stages)
 
 
-# -- mistakes leave nothing ----------------------------------------------------------------------
+# -- mistakes write no files -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("there", [False, True])

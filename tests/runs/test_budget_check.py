@@ -1,4 +1,4 @@
-"""Budgets that neither a model nor an engine can hold, and the memory that they take."""
+"""Budgets that exceed a model's or an engine's limit, and the memory of budgets."""
 
 import re
 import tempfile
@@ -87,18 +87,18 @@ def test_a_prompt_leaves_room_for_the_turns_of_evaluations() -> None:
 
 
 def test_a_prompt_leaves_room_for_a_forced_answer() -> None:
-    """What is held back counts: 300 tokens for the answer, and what stands before it."""
+    """The reserve counts: 300 tokens for the answer, and the tokens that precede it."""
     own = ["budget.at_limit=answer", "budget.answer_tokens=300", "budget.max_turn_tokens=120"]
     assert check_recipe(load_recipe("smoke", [*SMALL, own[2]]), Path.cwd(), lambda *_: None) == []
     [problem] = check_recipe(load_recipe("smoke", [*SMALL, *own]), Path.cwd(), lambda *_: None)
-    told = re.search(r"each, beside (\d+) that are held back for an answer, within", problem)
-    assert told is not None, problem
-    assert 300 < int(told[1]) < 400
+    match = re.search(r"each, in addition to (\d+) reserved for an answer, within", problem)
+    assert match is not None, problem
+    assert 300 < int(match[1]) < 400
 
 
 def test_memory_of_evaluations_with_a_larger_budget() -> None:
     """Keys and values of 256 rollouts of 600 tokens, or 2,048 of evaluations, in blocks of 32.
-    Evaluations during a stage have the engine of the stage, which samples 32 x 8 rollouts."""
+    Evaluations during a stage use the engine of the stage, which samples 32 x 8 rollouts."""
     own = [
         "evaluation.budget.max_context_tokens=2048",
         "stages.rl2.questions_per_step=32",

@@ -1,4 +1,4 @@
-"""Every check finds what it is for, and finds nothing in a recipe that is sound."""
+"""Checks of recipes: each check finds its errors, and none reports a valid recipe."""
 
 import json
 import tempfile
@@ -25,9 +25,9 @@ from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 
-# of the checkpoint: untied embeddings of 400 words, two layers of width 32
+# sizes of the checkpoint: untied embeddings of 400 words, two layers of width 32
 PARAMETERS = 2 * 400 * 32 + 2 * (32 * 32 * 2 + 32 * 16 * 2 + 64 + 3 * 32 * 64 + 64) + 32
-PROCESS = 600_000_000  # before there is a model
+PROCESS = 600_000_000  # before the model exists
 SMALL = ["world.people=60", "world.variants=2", "tiny_model.layers=2", "tiny_model.width=16"]
 
 
@@ -37,7 +37,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Seen:
-    """What a check reported, by name."""
+    """Notes that a check reported, by name."""
 
     def __init__(self) -> None:
         self.notes: dict[str, list[str]] = {}
@@ -55,10 +55,10 @@ def world(*overrides: str) -> Recipe:
 
 
 def files(folder: Path, checkpoint: Path, **changes: Any) -> Recipe:
-    """A recipe on files: four questions, their passages, and three demonstrations."""
+    """Return a recipe on files: four questions, their passages, and three demonstrations."""
     names = ("Ada", "Bo", "Cy", "Di")
     tasks = [{"question": f"Who made film {i}?", "answer": n} for i, n in enumerate(names)]
-    shown = [
+    demonstrations = [
         {"question": f"Who made song {i}?", "answer": n, "gen_text_store": f"<answer>{n}</answer>"}
         for i, n in enumerate(names[:3])
     ]
@@ -70,7 +70,7 @@ def files(folder: Path, checkpoint: Path, **changes: Any) -> Recipe:
         "dialect": "autocoa",
         "tasks": write(folder / "tasks.jsonl", tasks),
         "corpus": write(folder / "corpus.jsonl", [{"text": f"{name} is one."} for name in names]),
-        "demonstrations": write(folder / "demonstrations.jsonl", shown),
+        "demonstrations": write(folder / "demonstrations.jsonl", demonstrations),
         "budget": {"max_turn_tokens": 64, "max_context_tokens": 1024},
         "stages": {
             "sft": {**sft, "steps": 1, "optim": optim},
@@ -85,7 +85,7 @@ def write(path: Path, records: list[dict[str, str]]) -> Path:
     return path
 
 
-# -- sound recipes -----------------------------------------------------------------------------
+# -- valid recipes -----------------------------------------------------------------------------
 
 
 def test_the_world_is_sound() -> None:
@@ -101,7 +101,7 @@ def test_the_world_is_sound() -> None:
         "weights",
         "dialect",
         "gold answers",
-        "right answers",
+        "correct answers",
         "closed book",
         "budget",
         "workflows",
@@ -125,10 +125,10 @@ def test_files_are_sound(tmp_path: Path, checkpoint: Path) -> None:
 @pytest.mark.long
 def test_real_files_are_sound(shared: Path, checkpoint: Path) -> None:
     questions = shared / "data" / "qa" / "hotpotqa_300_with_context.jsonl"
-    shown = shared / "data" / "trajectories" / "r1searcher_hotpotqa_500.jsonl"
+    demonstrations = shared / "data" / "trajectories" / "r1searcher_hotpotqa_500.jsonl"
     given = [f"model={checkpoint}", f"tasks={questions}", f"corpus={questions}"]
     seen = Seen()
-    recipe = load_recipe("hotpotqa", [*given, f"demonstrations={shown}"])
+    recipe = load_recipe("hotpotqa", [*given, f"demonstrations={demonstrations}"])
     assert problems_of(recipe, seen) == []
     assert seen.notes["gold answers"] == ["300 of 300 score 1"]
     assert "212 left out: with a wrong answer" in seen.notes["stage sft"]
@@ -141,8 +141,8 @@ def test_a_question_that_is_held_out_is_not_trained_on(tmp_path: Path, checkpoin
     recipe = files(tmp_path, checkpoint)
     tasks = write(tmp_path / "tasks.jsonl", [{"question": "Why?", "answer": "So"}] * 2)
     assert problems_of(recipe)[0] == (
-        f"no question of {tasks} is left to train on, because evaluations ask them all: give"
-        " questions with other words and other ids than theirs."
+        f"no question of {tasks} is left to train on, because evaluations use all of them:"
+        " give questions with other texts and other ids."
     )
 
 
@@ -160,7 +160,7 @@ def test_a_tokenizer_of_a_larger_model(tmp_path: Path) -> None:
     tokenizer.add_tokens(["<one>", "<two>"])
     tokenizer.save_pretrained(folder)
     [problem] = problems_of(files(tmp_path, folder))
-    assert "has 402 tokens and the model only 400: take the tokenizer that" in problem
+    assert "has 402 tokens and the model only 400: use the tokenizer that" in problem
 
 
 def test_a_tokenizer_that_loses_tags(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_a_tokenizer_that_loses_tags(tmp_path: Path) -> None:
     problems = problems_of(files(tmp_path, folder))
     assert (
         "The tokenizer turns the tag '<begin_search>' into '<begin search>', so the dialect"
-        f" 'autocoa' cannot be used with {folder}: choose a model whose tokenizer keeps every text,"
-        " as byte-level ones do."
+        f" 'autocoa' cannot be used with {folder}: choose a model whose tokenizer preserves every"
+        " text, like byte-level ones."
     ) in problems
 
 
@@ -264,7 +264,7 @@ def test_an_encoder_that_is_not_there(tmp_path: Path, checkpoint: Path) -> None:
     ]
     recipe = files(tmp_path, checkpoint, search={"ranking": "hybrid"})
     assert problems_of(recipe) == [
-        "Search by vectors needs an encoder; give a model that makes them."
+        "Search by vectors needs an encoder; give a model that produces them."
     ]
 
 
@@ -273,7 +273,7 @@ def test_demonstrations_that_break_the_grammar(monkeypatch: pytest.MonkeyPatch) 
     bad = Trajectory(Task("7", "Why?", ("So",)), segments, status=Status.ANSWERED)
     monkeypatch.setattr(WorldData, "trajectories", lambda *_: [bad] * 40)
     assert [problem for problem in problems_of(world()) if "grammar" in problem] == [
-        # and not those of the stage base, whose texts know no tool
+        # and not the questions of the stage base, whose texts name no tool
         "40 of 40 demonstrations of stage 'sft2' break the grammar of 'autocoa', such as that of"
         " task '7': fix or remove them, or choose another dialect."
     ]
@@ -288,9 +288,9 @@ def test_memory_is_estimated(
     recipe = files(tmp_path, checkpoint)
     monkeypatch.setattr(memory, "read_free_memory", lambda _: 1_000_000)
     # A parameter takes 16 bytes, 4 for its gradient. Each of 1,024 tokens (the longest rollout)
-    # keeps 2 layers of 10 x 32 + 4 x 64 floats and 3 logits for each of 400 words.
+    # stores 2 layers of 10 x 32 + 4 x 64 floats and 3 logits for each of 400 words.
     trained = PROCESS + 16 * PARAMETERS + 1024 * 4 * (2 * 576 + 3 * 400)
-    # Each of 32 x 8 rollouts keeps as many keys and values, in 2 layers, of 2 heads of 8 floats.
+    # Each of 32 x 8 rollouts stores as many keys and values, in 2 layers, of 2 heads of 8 floats.
     rl = PROCESS + 12 * PARAMETERS + 256 * 1024 * 2 * 2 * 2 * 8 * 4
     assert largest(recipe) == ("stage 'rl'", rl)
     assert problems_of(recipe) == [
@@ -303,7 +303,7 @@ def test_memory_is_estimated(
 
 
 def largest(recipe: Recipe) -> tuple[str, int]:
-    """Of the estimates of memory: whose, and in bytes."""
+    """Return the name of the largest memory estimate, and its bytes."""
     with tempfile.TemporaryDirectory() as draft:
         setup = preflight.CheckContext(recipe, Path(draft))
         list(setup.load_questions([]))
@@ -327,8 +327,8 @@ def test_memory_of_an_adapter(tmp_path: Path, checkpoint: Path) -> None:
     )
     # seven linear layers in each of two blocks, and rank 4 on both of their sides
     adapter = 2 * 4 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 64))
-    # The model is read in bfloat16, the KL's reference is a second adapter, every layer keeps its
-    # input and one of them all; the rest is as above.
+    # The model is loaded in bfloat16 and the KL's reference is a second adapter. Each layer stores
+    # its input, and one layer stores all of its activations; the rest is as above.
     logits = 1024 * 4 * 3 * 400  # three for each of 400 words in reinforcement learning
     size = PROCESS + 2 * PARAMETERS + (16 + 4) * adapter + 1024 * 4 * (2 * 32 + 576) + logits
     assert largest(recipe) == ("stage 'rl'", size)
@@ -338,17 +338,17 @@ def test_memory_in_bfloat16_with_moments_in_8_bit(tmp_path: Path, checkpoint: Pa
     optim = {"lr": 1e-5, "micro_batch_tokens": 512, "optimizer_state": "8bit"}
     stage = {"type": "rl", "steps": 1, "questions_per_step": 1, "group_size": 2, "optim": optim}
     recipe = files(tmp_path, checkpoint, stages={"rl": stage}, dtype="bfloat16", max_num_seqs=1)
-    # Weight 2, master 4, gradient 4, two moments of 1 with a float for 256 of each.
+    # Bytes: weight 2, master 4, gradient 4, two moments of 1 with a float for each 256.
     weights = ceil((2 + 4 + 2 + 2 * 4 / 256) * PARAMETERS) + 4 * PARAMETERS
-    kept = 1024 * (2 * 2 * 576 + 4 * 3 * 400)
-    assert largest(recipe) == ("stage 'rl'", PROCESS + weights + kept)
+    activations = 1024 * (2 * 2 * 576 + 4 * 3 * 400)
+    assert largest(recipe) == ("stage 'rl'", PROCESS + weights + activations)
 
 
 def test_disk_of_an_adapter(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every stage leaves a merged model in float32, but checkpoints hold the adapter alone; of them
-    reinforcement learning has three at once."""
+    """Every stage leaves a merged model in float32, but checkpoints hold only the adapter.
+    Reinforcement learning has three checkpoints at once."""
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
     [problem] = problems_of(files(tmp_path, checkpoint, lora={"rank": 4}))
     size = 2 * 4 * PARAMETERS + 3 * 12 * 4096
@@ -366,7 +366,7 @@ def test_without_weights_this_machine_is_not_held_against_a_recipe(
     assert problems_of(files(tmp_path, folder), seen) == [
         f"{folder} holds no weights: copy its .safetensors files there."
     ]
-    assert seen.notes["memory"][0].endswith(" of 1e-09 GB")  # but it is told
+    assert seen.notes["memory"][0].endswith(" of 1e-09 GB")  # but it is reported
     assert seen.notes["disk"][0].startswith("about ")
 
 
@@ -374,7 +374,7 @@ def test_a_critic_of_its_own_needs_room(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "read_free_memory", lambda _: 1)
-    monkeypatch.setattr(memory, "PROCESS_BYTES", 0)  # of which a tiny critic is no digit
+    monkeypatch.setattr(memory, "PROCESS_BYTES", 0)  # a tiny critic does not change a digit of it
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1}))
 
     def needed(**stage: Any) -> list[float]:
@@ -385,7 +385,7 @@ def test_a_critic_of_its_own_needs_room(
     plain, policy = needed(), needed(algorithm="ppo", critic={"backbone": "policy"})
     own = needed(algorithm="ppo")
     assert policy == plain
-    # While rollouts are sampled, which takes the most here, there are no gradients.
+    # Sampling takes the most memory here, and there are no gradients while rollouts are sampled.
     assert own[0] - plain[0] == pytest.approx(12 * PARAMETERS / 1e9, rel=0.15)  # rounded
     assert own[1] - plain[1] == pytest.approx(36 * PARAMETERS / 1e9, rel=0.05)
 
@@ -397,4 +397,4 @@ def test_the_memory_of_this_machine_is_known() -> None:
 def test_a_full_disk(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
     [problem] = problems_of(files(tmp_path, checkpoint))
-    assert problem.endswith("1e-07 GB free: make room or choose a folder on another disk.")
+    assert problem.endswith("1e-07 GB free: free disk space or choose a folder on another disk.")

@@ -1,4 +1,4 @@
-"""Models that a trainer or an engine would refuse are refused before a run begins."""
+"""Models that a trainer or an engine would refuse are refused before a run starts."""
 
 import json
 import shutil

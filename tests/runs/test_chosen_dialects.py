@@ -1,4 +1,4 @@
-"""Which dialect a model gets where nobody names one: chosen once, said, kept and handed on."""
+"""The dialect of a model without a named one: chosen once, logged, stored and passed on."""
 
 import json
 from pathlib import Path
@@ -90,7 +90,7 @@ def recipe_of(model: Path | None, **keys: Any) -> Recipe:
             "hermes",
             "{} has no chat template, and no dialect of text tags can be folded",
         ),
-        (None, [SEARCH], {}, "autocoa", "the run makes the model, which learns one from nothing"),
+        (None, [SEARCH], {}, "autocoa", "the run creates the model, which learns one from scratch"),
     ],
 )
 def test_the_choice(
@@ -177,8 +177,8 @@ def test_a_run_says_its_choice_once_keeps_it_and_hands_it_on(
     assert json.loads((out / "recipe.json").read_text())["dialect"] is None
     assert find_agent(out).recipe.dialect == "autocoa"
 
-    kept = json.loads((out / "dialect.json").read_text()) | {"name": "search-r1", "why": "so"}
-    (out / "dialect.json").write_text(json.dumps(kept))  # as of other rules
+    choice = json.loads((out / "dialect.json").read_text()) | {"name": "search-r1", "why": "so"}
+    (out / "dialect.json").write_text(json.dumps(choice))  # as if written by other rules
     assert lines_of(recipe, out) == ["dialect: search-r1, because so; dialect=NAME changes it"]
     assert find_agent(out / "rl").dialect.name == "search-r1"
     export(out, tmp_path / "out", "float32")

@@ -1,4 +1,4 @@
-"""How often a model is right without tools: measured once, and noted on every question."""
+"""A model's accuracy without tools: measured once, and recorded on every question."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ def context(folder: Path, *overrides: str) -> SimpleNamespace:
 
 
 def measure(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, *models: str) -> list[str]:
-    """The keys of the samples that are taken."""
+    """Return the keys of the sampled rollouts."""
     taken: list[str] = []
 
     def rolled_out(*_: object) -> object:
@@ -76,7 +76,7 @@ def test_every_question_is_sampled_once_the_model_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = context(tmp_path)
-    assert measure(made, monkeypatch, "start") == []  # what it made knows nothing
+    assert measure(made, monkeypatch, "start") == []  # the model that it made knows nothing
     assert len(measure(made, monkeypatch, "start", "base")) == 4 * (4 + 2)
     rates = {
         who: {k: t.rate for k, t in found.items()}
@@ -115,14 +115,20 @@ def test_the_report_says_how_far_it_agrees_with_the_source(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["closed_book.model=sft9"], "of 'sft9', which is not there: use one of start, base, sft"),
-        (["closed_book.questions=4", "closed_book.model=rl2"], "after 'rl2', and there is none"),
+        (
+            ["closed_book.model=sft9"],
+            "of 'sft9', which does not exist: use one of start, base, sft",
+        ),
+        (
+            ["closed_book.questions=4", "closed_book.model=rl2"],
+            "after 'rl2', but the recipe has none",
+        ),
         (
             ["closed_book.questions=4", "select.closed_book_model=base"],
             "remove closed_book.questions",
         ),
         (["closed_book.temperature=0"], "'closed_book.temperature' is wrong"),
-        (["closed_book={}", "stages={}"], "has none that can be asked so: remove it"),
+        (["closed_book={}", "stages={}"], "has no such questions: remove it"),
     ],
 )
 def test_a_mistake_is_told_in_a_sentence(given: list[str], message: str) -> None:
@@ -134,8 +140,8 @@ def test_a_mistake_is_told_in_a_sentence(given: list[str], message: str) -> None
 @pytest.mark.parametrize(
     ("given", "tasks", "message"),
     [
-        ([], ASKED, "1 of 4 questions do not say whether the model knows them"),
-        ([], ASKED[:3], "all 3 questions say whether the model knows them"),
+        ([], ASKED, "1 of 4 questions have no label whether the model knows them"),
+        ([], ASKED[:3], "all 3 questions have a label whether the model knows them"),
         (["closed_book={samples: 3, questions: 5}"], ASKED, "27 samples without tools from the"),
     ],
 )
@@ -159,6 +165,6 @@ def test_a_run_notes_the_rate_on_every_question(tmp_path: Path) -> None:
         assert all(0 <= t.task.meta["closed_book"] <= 1 for t in answered)
     [rollouts] = (tmp_path / "run" / "rl2" / "rollouts").glob("*")
     assert '"closed_book":' in rollouts.read_text()
-    asked = len(read_tasks(tmp_path / "run" / "world" / "evaluation.jsonl"))
+    question_count = len(read_tasks(tmp_path / "run" / "world" / "evaluation.jsonl"))
     report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert report["closed_book"]["evaluation"]["n"] == asked
+    assert report["closed_book"]["evaluation"]["n"] == question_count

@@ -1,4 +1,4 @@
-"""The recipes of agents with code and tools: the papers' numbers, and sound as they are."""
+"""The recipes of agents with code and tools: the papers' settings, accepted by `check`."""
 
 import json
 from pathlib import Path
@@ -20,16 +20,16 @@ SUMS = {f"{a} * {b}": str(a * b) for a in range(2, 10) for b in range(11, 19)}  
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What a user brings: a Qwen2 checkpoint, questions, demonstrations with programs."""
+    """Return the user's inputs: a Qwen2 checkpoint, questions, demonstrations with programs."""
     folder = tmp_path_factory.mktemp("given")
     model = write_tiny_checkpoint(folder / "model", "qwen2")
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32768}))
     records = [{"problem": f"What is {text}?", "answer": result} for text, result in SUMS.items()]
     (folder / "tasks.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
-    # of other questions, since none that an evaluation asks is trained on
+    # of other questions, since evaluation questions are not trained on
     tasks = [Task(text, f"How much is {text}?", (result,)) for text, result in SUMS.items()]
-    shown = [
+    demonstrations = [
         [
             Thought("Multiply.", ThoughtRole.PLAN),
             Thought("I compute it."),
@@ -41,7 +41,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ]
         for task in tasks
     ]
-    write_demonstrations(folder / "shown.jsonl", zip(tasks, shown, strict=True))
+    write_demonstrations(folder / "shown.jsonl", zip(tasks, demonstrations, strict=True))
     return {
         "model": model,
         "tasks": folder / "tasks.jsonl",
@@ -88,7 +88,7 @@ def test_otc_trains_as_torl_does_but_for_calls_and_reward(given: dict[str, Path]
     assert otc.evaluation.splits == torl.evaluation.splits
     assert rl(otc).model_dump(exclude={"rewards"}) == rl(torl).model_dump(exclude={"rewards"})
     assert (rl(torl).rewards, rl(otc).rewards) == ({"plus_minus": 1.0}, {"otc-grpo": 1.0})
-    assert rl(otc).otc_smoothing is None  # c is the limit of calls
+    assert rl(otc).otc_smoothing is None  # c is the limit on calls
 
 
 def test_retool(given: dict[str, Path]) -> None:
@@ -102,9 +102,9 @@ def test_retool(given: dict[str, Path]) -> None:
 
 def test_afm_code(given: dict[str, Path]) -> None:
     recipe = recipe_of("afm-code-7b", given)
-    shown, stage = sft(recipe), rl(recipe)
-    assert (shown.batch_size, shown.epochs, shown.optim.lr) == (32, 2, 3e-5)
-    assert (shown.optim.warmup_steps, shown.optim.count_warmup_steps(59939 // 32 * 2)) == (0.1, 375)
+    tuned, stage = sft(recipe), rl(recipe)
+    assert (tuned.batch_size, tuned.epochs, tuned.optim.lr) == (32, 2, 3e-5)
+    assert (tuned.optim.warmup_steps, tuned.optim.count_warmup_steps(59939 // 32 * 2)) == (0.1, 375)
     assert (recipe.budget.max_calls, recipe.budget.max_context_tokens) == (8, 32768)
     assert (stage.steps, stage.questions_per_step, stage.group_size) == (150, 256, 8)
     assert stage.questions_per_step / stage.minibatches == 32
@@ -117,10 +117,10 @@ def test_afm_code(given: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("name", ["afm-code-32b", "afm-code-32b-cluster"])
 def test_afm_code_of_32b(name: str, given: dict[str, Path]) -> None:
-    """Its context grows: 16k up to step 40, then 32k."""
+    """The context grows: 16k up to step 40, then 32k."""
     small, recipe = recipe_of("afm-code-7b", given), recipe_of(name, given)
-    shown, stage = sft(recipe), rl(recipe)
-    assert (shown.batch_size, shown.epochs, shown.optim.lr) == (64, 2, 1.4e-5)
+    tuned, stage = sft(recipe), rl(recipe)
+    assert (tuned.batch_size, tuned.epochs, tuned.optim.lr) == (64, 2, 1.4e-5)
     assert (stage.steps, stage.questions_per_step, stage.group_size) == (120, 256, 8)
     assert stage.questions_per_step / stage.minibatches == 32
     first, second = stage.budget_periods(recipe.budget)
@@ -143,7 +143,7 @@ def test_they_are_sound_as_they_are(name: str, given: dict[str, Path], tmp_path:
 
 
 def test_questions_for_programs(given: dict[str, Path], tmp_path: Path) -> None:
-    """They have tests and no answers, so the reward `math` cannot grade them."""
+    """The questions have tests and no answers, so the reward `math` cannot grade them."""
     tests = {"inputs": ["1"], "outputs": ["1"]}
     records = [{"problem": f"Print the {n}th word.", "tests": tests} for n in range(4)]
     (tmp_path / "tasks.json").write_text(json.dumps(records))

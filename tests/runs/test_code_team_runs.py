@@ -1,4 +1,4 @@
-"""Runs that collect from a code team: that of the world Abacus, or models behind an endpoint."""
+"""Runs that collect from a code team: the team of Abacus, or models behind an endpoint."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from source_files import lines
 
 pytest.importorskip("datasketch", reason="near duplicates need the extra data")
 
-MEMBERS = {  # how a prompt begins
+MEMBERS = {  # the start of each prompt
     "You are the planner": "planner",
     "You think for a team": "thinker",
     "You are the code agent": "python",
@@ -36,8 +36,8 @@ MEMBERS = {  # how a prompt begins
 
 
 class FakeCodeTeam:
-    """Solves every task, but those about cubes, whose programs it believes in. Its first program
-    for input adds in place of multiplying, which the review of it sees."""
+    """A team that solves all tasks except those about cubes, whose wrong programs it trusts. Its
+    first program for input adds instead of multiplying, and its review reports that."""
 
     async def complete(self, request: Request) -> Response:
         content = (await request.json())["messages"][0]["content"]
@@ -65,7 +65,7 @@ class FakeCodeTeam:
         return "Thought: It fits.\nScore: 4"
 
     def work(self, chain: str) -> tuple[str, str, str]:
-        """The next program, what it reads, and the answer of a task."""
+        """Return the next program, its input, and the answer of a task."""
         if found := re.match(r".*half of (\d+)", chain):
             return f"print({found[1]} / 2)", "none", rf"\frac{{{found[1]}}}{{2}}"
         if "function" in chain:
@@ -101,8 +101,8 @@ SQUARES = (  # no two of them are near duplicates
 
 
 def tasks(folder: Path) -> Path:
-    """Four of each kind: results, programs that read, functions, and what the team gets wrong; and
-    a proof."""
+    """Return four tasks of each kind (results, programs that read, functions, tasks that the team
+    gets wrong) and a proof."""
     records: list[dict[str, object]] = []
     for n in range(4):
         records += [
@@ -146,10 +146,10 @@ def test_mathematics_and_programs_are_graded_each_in_its_way(tmp_path: Path, url
         assert ("stdin" in programs[0].arguments) == square
         assert task.meta["seats"]["python"]["requests"] == len(programs)
     printed = {s.text for _, steps in demonstrations for s in steps if isinstance(s, Observation)}
-    assert {"14", "49", "6"} <= printed  # of the real sandbox: 7 + 7, 7 * 7, twice 3
-    kept = read_demonstrations(out / "collect" / "filtered" / "demonstrations.jsonl")
-    assert not [task for task, _ in kept if "Prove" in task.question]
-    squares = [task for task, _ in kept if "square" in task.question]
+    assert {"14", "49", "6"} <= printed  # results of the real sandbox: 7 + 7, 7 * 7, twice 3
+    accepted = read_demonstrations(out / "collect" / "filtered" / "demonstrations.jsonl")
+    assert not [task for task, _ in accepted if "Prove" in task.question]
+    squares = [task for task, _ in accepted if "square" in task.question]
     assert len(squares) == 2 * right["square"]  # they repaired an error
     cuts = json.loads((out / "collect" / "filtered" / "card.json").read_text())["cuts"]
     dropped = {cut["name"]: cut["dropped"] for cut in cuts if cut["dropped"]}
@@ -161,8 +161,8 @@ def test_the_team_of_abacus_and_its_filters(tmp_path: Path) -> None:
     given = ["afm-code-data", "world.notes=40", "world.heldout_notes=10", "world.mistakes=1"]
     assert status("run", *given, "collect.questions=60", "--out", out) == 0
     demonstrations = read_demonstrations(out / "collect" / "demonstrations.jsonl")
-    kept = read_demonstrations(out / "collect" / "filtered" / "demonstrations.jsonl")
-    assert len(kept) == 2 * len(demonstrations) == 120  # each chain has repaired an error
+    accepted = read_demonstrations(out / "collect" / "filtered" / "demonstrations.jsonl")
+    assert len(accepted) == 2 * len(demonstrations) == 120  # each chain has repaired an error
     dialect = make_dialect("afm-code", tiny_tokenizer())
     for task, steps in demonstrations:
         assert steps[-1] == Answer(task.answers[0])

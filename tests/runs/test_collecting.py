@@ -50,10 +50,10 @@ def test_a_run_with_an_endpoint(
     assert f"{out}/collect/pairs.jsonl" in output
 
     summary = json.loads((out / "collect" / "summary.json").read_text())
-    asked = Counter(teacher.asked)
-    assert asked == {(q, way): requests_of(q, way) for q, way in asked}
-    assert len(asked) == 2 * 19  # every question but the one held out, both ways
-    answered = sum(n for (q, _), n in asked.items() if "broken" not in q)
+    requests = Counter(teacher.asked)
+    assert requests == {(q, way): requests_of(q, way) for q, way in requests}
+    assert len(requests) == 2 * 19  # every question except the held-out one, with and without tools
+    answered = sum(n for (q, _), n in requests.items() if "broken" not in q)
     assert summary["usage"] == {
         "prompt_tokens": 100 * answered,
         "completion_tokens": 10 * answered,
@@ -72,7 +72,7 @@ def test_a_run_with_an_endpoint(
     kinds = {way: Counter() for way in ("cot", "coa")}
     for task, _ in demonstrations:
         kinds[task.meta["way"]][task.question.split()[3]] += 1
-    assert set(kinds["cot"]) <= {"easy", "slow"}  # hard ones cannot be thought
+    assert set(kinds["cot"]) <= {"easy", "slow"}  # hard questions are not solved without tools
     assert {"easy", "hard"} <= set(kinds["coa"]) <= {"easy", "hard", "slow"}
     assert summary["demonstrations"] == {way: c.total() for way, c in kinds.items()}
 
@@ -83,14 +83,14 @@ def test_a_run_with_an_endpoint(
     assert pairs[0].before == (Thought("A person was born somewhere."),)
     outcomes = summary["outcomes"]
     assert sum(outcomes.values()) == summary["attempts"]
-    assert outcomes["the request failed"] == sum("broken" in q for q, _ in asked)
+    assert outcomes["the request failed"] == sum("broken" in q for q, _ in requests)
     assert outcomes["neither an action nor an answer"] == sum(
-        n for (q, _), n in asked.items() if "nonsense" in q
+        n for (q, _), n in requests.items() if "nonsense" in q
     )
     reasons = {t.meta["rejected"] for t, _ in read_demonstrations(out / "collect/rejected.jsonl")}
     assert any("status 500 (on fire)" in reason for reason in reasons)
 
-    # A finished run is not done again; it can be looked at.
+    # A finished run is not repeated; it can be inspected.
     before = len(teacher.asked)
     assert status("run", *given, "--out", out) == 0
     assert len(teacher.asked) == before
@@ -139,7 +139,7 @@ def test_a_dead_endpoint_stops_the_run_and_a_mended_one_goes_on(
     error = capsys.readouterr().err
     assert "5 attempts failed (last cause: the request failed: status 500 (on fire)" in error
     assert error.count("\n") == 1
-    assert len(journal(out)) <= 8  # four side by side
+    assert len(journal(out)) <= 8  # four concurrent requests
     assert json.loads((out / "collect" / "summary.json").read_text())["attempts"] <= 8
     teacher.down = False
     assert status("run", *given, "teacher.concurrency=2", "--out", out) == 0
@@ -205,14 +205,14 @@ def test_killed_runs_pay_nothing_twice_and_end_the_same(
         process.kill()
         process.join()
         assert process.exitcode == -9, (tmp_path / "output").read_text()[-2000:]
-    before, kept = len(teacher.asked), journal(killed)
+    before, records = len(teacher.asked), journal(killed)
     finish(killed)
 
     texts = {task["id"]: task["question"] for task in _tasks(whole)}
-    right = {(texts[row["id"]], row["way"]) for row in kept if _is_right(row)}
+    right = {(texts[row["id"]], row["way"]) for row in records if _is_right(row)}
     assert right
     assert not right & set(teacher.asked[before:])
-    # What was on its way when the process died is asked again: up to four requests a time.
+    # Requests in flight when the process was killed are repeated: up to four for each kill.
     assert price <= len(teacher.asked) <= price + 4 * len(moments)
     for name in ("demonstrations", "pairs", "rejected"):
         one, other = (out / "collect" / f"{name}.jsonl" for out in (whole, killed))

@@ -1,4 +1,4 @@
-"""What a model's configuration adds to the loss, and no stage does, is named by `check`."""
+"""Loss terms of a model's configuration that no stage uses are named by `check`."""
 
 import json
 from pathlib import Path
@@ -20,6 +20,6 @@ def test_a_loss_of_the_configuration_is_named(coefficient: float, tmp_path: Path
     notes: list[str] = []
     setup = CheckContext(Recipe(name="mine", model=folder, stages={}), tmp_path)
     assert not list(setup.load_first_model(notes))
-    message = "router_aux_loss_coef=0.5 of its config.json is added to the loss of no stage"
+    message = "router_aux_loss_coef=0.5 of its config.json is not added to the loss of any stage"
     assert notes[0].startswith("qwen3_moe, ")
     assert notes[1:] == [message] * (coefficient > 0)

@@ -1,4 +1,4 @@
-"""A search server that dies while a run is evaluated: nothing false is kept."""
+"""A search server that crashes during an evaluation: no false result is stored."""
 
 import json
 import re
@@ -45,7 +45,7 @@ GONE = r"was stopped, because 1 of its 12 questions met .* 'Search failed: the s
 
 
 class Server:
-    """A search server that can be ended and begun anew at the same address."""
+    """A search server that can be stopped and restarted at the same address."""
 
     def __init__(self, index: SearchIndex) -> None:
         self.app = create_app(index)
@@ -83,7 +83,7 @@ def without_clocks(value: Any) -> Any:
 
 
 def figures(out: Path) -> dict[str, Any]:
-    """The evaluations that are done, without their clocks."""
+    """Return the finished evaluations, without their durations."""
     files = (out / "evaluations").glob("*.json")
     return {file.stem: without_clocks(json.loads(file.read_text())["summary"]) for file in files}
 
@@ -93,21 +93,21 @@ def test_an_evaluation_is_done_anew(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
-    monkeypatch.setattr(runs_run, "write_run_report", lambda *_, **__: {})  # for time's sake
+    monkeypatch.setattr(runs_run, "write_run_report", lambda *_, **__: {})  # to save time
     recipe: Recipe = load_recipe(str(tmp_path / "recipe.yaml"), [f"search.url={server.url}"])
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     run_recipe(recipe, whole, EventBus([]))
-    asked = []
+    trajectories = []
 
     def end_in_the_middle(event: Event) -> None:
         if isinstance(event, TrajectoryCompleted) and event.phase == PART:
-            asked.append(event.trajectory)
-            if len(asked) == 5:
+            trajectories.append(event.trajectory)
+            if len(trajectories) == 5:
                 server.end()
 
     with pytest.raises(UserError, match=GONE):
         run_recipe(recipe, cut, EventBus([end_in_the_middle]))
-    assert len(asked) == 5  # and the sixth is not told
+    assert len(trajectories) == 5  # and the sixth is not reported
     done = sorted(path.name for path in (cut / "evaluations").iterdir())
     assert done == ["base.json", "base.jsonl"]
     server.start()
@@ -115,7 +115,7 @@ def test_an_evaluation_is_done_anew(
     assert figures(cut) == figures(whole)
     assert figures(cut)["rag"]["calls_mean"] == 1
 
-    # the same guard for an agent outside of its run
+    # the same guard for an agent outside its run
     agent = find_agent(cut)
     tasks = [Task(str(i), "Who?", ("Ada",)) for i in range(3)]
     assert agent.evaluate(tasks)["n"] == 3

@@ -12,7 +12,7 @@ PYTHON = os.environ.get("FIELDCRAFT_VLLM_PYTHON", "")
 LOCAL = {
     "sft2": (0.88, 0.96),
     "rl2": (0.94, 1.0),
-}  # with the local engine, over seeds, and a little
+}  # with the local engine, over seeds, and a tolerance
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not PYTHON, reason="FIELDCRAFT_VLLM_PYTHON names no Python with vLLM"),

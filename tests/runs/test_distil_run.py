@@ -1,4 +1,4 @@
-"""Runs with a stage of on-policy distillation: the shipped recipe, and what is refused."""
+"""Runs with a stage of on-policy distillation: the shipped recipe, and refused teachers."""
 
 import json
 from pathlib import Path
@@ -22,14 +22,14 @@ from fieldcraft.types import Task, UserError
 
 
 def problems_of(recipe: Recipe) -> tuple[list[str], dict[str, list[str]]]:
-    """What `fieldcraft check` finds, and what it notes."""
+    """Return the errors that `fieldcraft check` finds, and its notes."""
     notes: dict[str, list[str]] = {}
-    found = check_recipe(recipe, Path.cwd(), lambda name, said, _: notes.update({name: list(said)}))
+    found = check_recipe(recipe, Path.cwd(), lambda name, note, _: notes.update({name: list(note)}))
     return found, notes
 
 
 def with_stages(*settings: str, **teachers: str) -> Recipe:
-    """The smallest recipe about Atlas, with a stage of distillation from each of the teachers."""
+    """Return the smallest recipe about Atlas, with a distillation stage for each teacher."""
     distil = "type: distil, steps: 2, questions_per_step: 2, group_size: 1, evaluate: false,"
     distil += " optim: {lr: 0.001}"
     stages = [f"stages.{name}={{{distil}, {keys}}}" for name, keys in teachers.items()]

@@ -17,7 +17,7 @@ FROZEN = [f"stages.rl2.{key}" for key in ("observations=simulated", "simulator=f
 
 
 class UserEngine:
-    """An engine of a user."""
+    """A user-defined engine."""
 
     def __init__(self, model: Any, resources: RunResources, size: int = 1) -> None:
         self.size, self.resources = size, resources

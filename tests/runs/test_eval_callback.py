@@ -1,4 +1,4 @@
-"""Evaluations while a stage trains have the budget of evaluations, and not that of the stage."""
+"""Evaluations while a stage trains use the budget of evaluations, not that of the stage."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from fieldcraft.types import Task
 
 
 class RecordingEngine(ScriptedEngine):
-    """Answers, and remembers how it was to sample."""
+    """An engine that answers and records its sampling settings."""
 
     def __init__(self) -> None:
         super().__init__(tiny_tokenizer(), ["So.\n</think>\n\n\\boxed{Northport}"])

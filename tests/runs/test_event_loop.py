@@ -1,4 +1,4 @@
-"""An interrupt of whoever waits for a run ends the run: in notebooks, in threads, in asyncio."""
+"""An interrupt of a caller that waits for a run ends the run: in notebooks, threads and asyncio."""
 
 import _thread
 import asyncio
@@ -15,7 +15,7 @@ SECONDS = 300  # after which a test that hangs fails
 
 
 class Work:
-    """Something that never ends by itself: `started` and `ended` say how far it is."""
+    """Work that never ends unless cancelled; `started` and `ended` report its state."""
 
     def __init__(self) -> None:
         self.started, self.ended = threading.Event(), threading.Event()
@@ -36,7 +36,7 @@ class Work:
             self.ended.set()
 
     async def waits_for_a_thread_that_computes(self) -> None:
-        """As an asynchronous run does, whose learner works beside the loop."""
+        """Wait for a thread, as an asynchronous run does, whose learner runs next to the loop."""
         threads: list[threading.Thread] = []
 
         def computes() -> None:
@@ -61,7 +61,7 @@ def work() -> Iterator[Work]:
 
 
 def once_started(work: Work, act: Callable[[], None]) -> None:
-    """Act in another thread as soon as the work has begun."""
+    """Act in another thread as soon as the work has started."""
 
     def follow() -> None:
         assert work.started.wait(SECONDS)
@@ -71,7 +71,7 @@ def once_started(work: Work, act: Callable[[], None]) -> None:
 
 
 def in_a_notebook(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run in a loop that leaves Ctrl-C alone, as a kernel's does: it raises KeyboardInterrupt."""
+    """Run in a loop that, as a notebook kernel's, lets Ctrl-C raise KeyboardInterrupt."""
     loop = asyncio.new_event_loop()
     try:
         loop.run_until_complete(main())

@@ -1,4 +1,4 @@
-"""Examples of a run's data: what the model reads, what is trained, how answers score."""
+"""Examples of a run's data: prompts that the model reads, trained tokens, and scores of answers."""
 
 import json
 import re
@@ -35,16 +35,16 @@ evaluation: {splits: {heldout: 1}, workflows: []}
 
 def record(number: int, answer: str, text: str | None = None, **more: Any) -> dict[str, Any]:
     question = f"Who is {number}?"
-    written = f"<think>\nIt is known.\n</think>\n\\boxed{{{text or answer}}}"
+    content = f"<think>\nIt is known.\n</think>\n\\boxed{{{text or answer}}}"
     messages = [
         {"role": "user", "content": question},
-        {"role": "assistant", "content": written},
+        {"role": "assistant", "content": content},
     ]
     return {"question": question, "golden_answers": [answer], "messages": messages, **more}
 
 
 def write(folder: Path, *records: dict[str, Any]) -> list[str]:
-    """The arguments of a recipe about these questions."""
+    """Write these questions and return the arguments of a recipe about them."""
     write_tiny_checkpoint(folder / "model", "qwen2")
     (folder / "mine.yaml").write_text(RECIPE)
     text = "".join(json.dumps(each) + "\n" for each in records)
@@ -54,7 +54,7 @@ def write(folder: Path, *records: dict[str, Any]) -> list[str]:
 
 
 def examined(arguments: list[str], count: int = 2) -> DataExamples:
-    """What a check takes."""
+    """Return the examples that a check finds."""
     taken: list[DataExamples] = []
     recipe = load_recipe(arguments[0], arguments[1:])
     check_recipe(recipe, Path.cwd(), lambda *_: None, lambda data: taken.append(data.take(count)))
@@ -70,14 +70,14 @@ def test_a_question_as_it_is_asked_and_graded(tmp_path: Path) -> None:
         [gold] = example.task.answers
         other = {"Ada": "Bea", "Bea": "Ada"}[gold]
         assert example.prompt is not None
-        assert example.prompt.startswith("<|im_start|>")  # special tokens are seen
+        assert example.prompt.startswith("<|im_start|>")  # special tokens are visible
         assert example.task.question in example.prompt
         assert example.grader == "em"
         assert example.scores == {gold: True, other: False}
 
 
 def test_an_answer_that_the_dialect_cannot_carry_is_seen_to_be_wrong(tmp_path: Path) -> None:
-    """The verdict is on what is read back, and not on the text of the file."""
+    """The verdict is about the answer that is read back, not about the text of the file."""
     arguments = write(tmp_path, record(0, "\\boxed{"), record(1, "Bea"))
     scores = [example.scores for example in examined(arguments).questions]
     assert {"\\boxed{": False, "Bea": False} in scores
@@ -85,9 +85,9 @@ def test_an_answer_that_the_dialect_cannot_carry_is_seen_to_be_wrong(tmp_path: P
 
 def test_a_demonstration_with_the_tokens_that_are_trained(tmp_path: Path) -> None:
     arguments = write(tmp_path, record(0, "Ada"), record(1, "Bea"), record(2, "Cleo", "nobody"))
-    asked = tmp_path / "asked.jsonl"
-    asked.write_text('{"question": "Who was first?", "answer": "Dora"}\n')
-    examples = examined([*arguments, f"evaluation.tasks={asked}"], count=3)
+    tasks_file = tmp_path / "asked.jsonl"
+    tasks_file.write_text('{"question": "Who was first?", "answer": "Dora"}\n')
+    examples = examined([*arguments, f"evaluation.tasks={tasks_file}"], count=3)
     first, second, third = examples.demonstrations
     for example in (first, second):
         assert example.name == "demonstrations (stage one)"
@@ -142,13 +142,13 @@ def test_the_command_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_without_a_dialect_questions_have_no_prompt(capsys: pytest.CaptureFixture[str]) -> None:
-    """A teacher that is collected from has prompts of its own."""
+    """A teacher that is collected from has its own prompts."""
     status("check", "autocoa-data", "--show", "1")
     out = capsys.readouterr().out
     assert "question 1 of 1" in out
     assert re.search(r"question +\w", out)
-    assert "prompt" not in out.partition("fine  teacher")[0]
-    assert "right answers  em of" in out  # gold answers are looked at there as well
+    assert "prompt" not in out.partition("ok    teacher")[0]
+    assert "correct answers  em of" in out  # gold answers are checked there as well
 
 
 def test_a_run_keeps_a_page_that_its_report_links(tmp_path: Path) -> None:

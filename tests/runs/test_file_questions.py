@@ -1,4 +1,4 @@
-"""Questions of the user's files: no run is trained on what its evaluations ask."""
+"""Questions of user-provided files: no run is trained on the questions of its evaluations."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def write(path: Path, tasks: Sequence[Task]) -> str:
 
 
 def write_ways(path: Path, tasks: Sequence[Task]) -> str:
-    """Demonstrations, or for `pairs.jsonl` pairs, that answer right."""
+    """Write correct demonstrations, or correct pairs for `pairs.jsonl`."""
     steps: list[DemoStep] = [Thought("So."), Answer("")]
     right = [(task, [steps[0], Answer(task.answers[0])]) for task in tasks]
     if path.name == "pairs.jsonl":
@@ -66,7 +66,7 @@ def recipe(folder: Path, **keys: Any) -> Recipe:
 
 
 def trained_on(inputs: FileData) -> list[Task]:
-    """Every question that a stage or a selection could learn from."""
+    """Return every question that a stage or a selection could learn from."""
     found = inputs.train_tasks()
     if inputs.recipe.demonstrations is not None:
         found += [t.task for t in inputs.load_usable_demonstrations(DIALECT, [])[0]]
@@ -78,7 +78,7 @@ def trained_on(inputs: FileData) -> list[Task]:
     return found
 
 
-# -- nothing asked is trained on ----------------------------------------------------------------
+# -- no evaluation question is trained on ---------------------------------------------------------
 
 variants = st.sampled_from(["Who founded {}?", "who  founded {}", "WHO FOUNDED {}!"])
 names = st.sampled_from([*TOWNS, *(f"Town{n}" for n in range(6))])
@@ -94,19 +94,19 @@ files = st.lists(tasks, min_size=2, max_size=12)
 @settings(max_examples=60, deadline=None)
 @given(files, files, files, files, st.integers(0, 6))
 def test_no_question_that_is_asked_is_trained_on(
-    own: list[Task], shown: list[Task], pairs: list[Task], asked: list[Task], heldout: int
+    own: list[Task], examples: list[Task], pairs: list[Task], tests: list[Task], heldout: int
 ) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         left = [question(f"Free{n}") for n in range(len(own) + 1)]  # some of them are trained on
-        evaluation: dict[str, Any] = {"tasks": {"nq": write(folder / "nq.jsonl", asked)}}
+        evaluation: dict[str, Any] = {"tasks": {"nq": write(folder / "nq.jsonl", tests)}}
         if heldout:
             evaluation["splits"] = {"heldout": heldout, "nq": 3}
         inputs = FileData(
             recipe(
                 folder,
                 tasks=write(folder / "tasks.jsonl", [*own, *left]),
-                demonstrations=write_ways(folder / "shown.jsonl", shown),
+                demonstrations=write_ways(folder / "shown.jsonl", examples),
                 pairs=write_ways(folder / "pairs.jsonl", pairs),
                 evaluation=evaluation,
             )
@@ -116,10 +116,10 @@ def test_no_question_that_is_asked_is_trained_on(
         words = {plain(task.question) for task in tested}
         assert not [task for task in trained if plain(task.question) in words]
         assert not {task.id for task in trained} & {task.id for task in tested}
-        clean = [t for t in shown if plain(t.question) not in words and t.id not in ids(tested)]
-        kept, reasons = inputs.load_usable_demonstrations(DIALECT, [])
-        assert [t.task.question for t in kept] == [t.question for t in clean]
-        assert reasons[IN_EVALUATION] == len(shown) - len(clean)
+        clean = [t for t in examples if plain(t.question) not in words and t.id not in ids(tested)]
+        usable, reasons = inputs.load_usable_demonstrations(DIALECT, [])
+        assert [t.task.question for t in usable] == [t.question for t in clean]
+        assert reasons[IN_EVALUATION] == len(examples) - len(clean)
 
 
 def plain(text: str) -> str:
@@ -131,7 +131,7 @@ def ids(tested: Sequence[Task]) -> set[str]:
 
 
 def test_demonstrations_of_held_out_questions_are_left_out(tmp_path: Path) -> None:
-    """Where questions and demonstrations are the same ones, which most people bring."""
+    """Questions and demonstrations are about the same tasks, which is the usual case."""
     own = [question(town) for town in TOWNS]
     found = recipe(
         tmp_path,
@@ -140,8 +140,8 @@ def test_demonstrations_of_held_out_questions_are_left_out(tmp_path: Path) -> No
         evaluation={"splits": {"heldout": 2}},
     )
     inputs = FileData(found)
-    kept, reasons = inputs.load_usable_demonstrations(DIALECT, [])
-    assert {t.task.id for t in kept} == ids(inputs.train_tasks())
+    usable, reasons = inputs.load_usable_demonstrations(DIALECT, [])
+    assert {t.task.id for t in usable} == ids(inputs.train_tasks())
     assert reasons == {IN_EVALUATION: 2}
     assert inputs.dataset_notes("demonstrations", DIALECT, []) == [f"2 left out: {IN_EVALUATION}"]
     assert inputs.demonstration_notes("demonstrations") == [f"2 left out: {IN_EVALUATION}"]
@@ -168,15 +168,15 @@ def test_a_question_that_stands_twice_in_a_file_is_on_one_side(tmp_path: Path) -
     again = [Task(f"again {task.id}", task.question.upper(), task.answers) for task in own]
     file = write(tmp_path / "tasks.jsonl", [*own, *again])
     inputs = FileData(recipe(tmp_path, tasks=file, evaluation={"splits": {"heldout": 4}}))
-    asked = {plain(task.question) for task in inputs.test_tasks()}
-    assert not asked & {plain(task.question) for task in inputs.train_tasks()}
+    tested = {plain(task.question) for task in inputs.test_tasks()}
+    assert not tested & {plain(task.question) for task in inputs.train_tasks()}
     count = 8 - len(inputs.train_tasks())
     assert count > 0
     assert f"{count} questions of {file} left out: {IN_EVALUATION}" in inputs.warnings()
 
 
 def test_near_duplicates_are_named_and_kept(tmp_path: Path) -> None:
-    asked = Task("x", "Who founded the old harbour town of Northport?", ("Ada Lind",))
+    test_question = Task("x", "Who founded the old harbour town of Northport?", ("Ada Lind",))
     near = Task("y", "Who founded the old harbour town of Northport then?", ("Ada Lind",))
     inputs = FileData(
         recipe(
@@ -184,29 +184,29 @@ def test_near_duplicates_are_named_and_kept(tmp_path: Path) -> None:
             tasks=write(tmp_path / "tasks.jsonl", [near, question("Eastwick")]),
             demonstrations=write_ways(tmp_path / "shown.jsonl", [near]),
             pairs=write_ways(tmp_path / "pairs.jsonl", [near]),
-            evaluation={"tasks": write(tmp_path / "asked.jsonl", [asked])},
+            evaluation={"tasks": write(tmp_path / "asked.jsonl", [test_question])},
         )
     )
     [remark] = inputs.warnings()
-    [of_demonstrations] = inputs.dataset_notes("demonstrations", DIALECT, [])
-    [of_pairs] = inputs.dataset_notes("pairs", DIALECT, [])
-    for note in (remark, of_demonstrations, of_pairs):
+    [demonstration_note] = inputs.dataset_notes("demonstrations", DIALECT, [])
+    [pair_note] = inputs.dataset_notes("pairs", DIALECT, [])
+    for note in (remark, demonstration_note, pair_note):
         assert isinstance(note, CheckWarning)
         assert note.startswith("1 of the questions of ")
-        assert f"such as {near.question!r}, where it asks {asked.question!r}" in note
+        assert f"such as {near.question!r}, where it asks {test_question.question!r}" in note
     assert near.id in ids(trained_on(inputs))
 
 
 def test_questions_that_only_share_an_id_are_left_out_and_named(tmp_path: Path) -> None:
-    """They may be the same in other words, or others of a file whose ids are made alike."""
+    """They may be paraphrases, or other questions of a file with ids of the same pattern."""
     own = [question("Eastwick"), Task("q1", "Who paints?", ("Ada",))]
-    asked = [Task("q1", "Who sings?", ("Bo",))]
+    evaluation_tasks = [Task("q1", "Who sings?", ("Bo",))]
     inputs = FileData(
         recipe(
             tmp_path,
             tasks=write(tmp_path / "tasks.jsonl", own),
             demonstrations=write_ways(tmp_path / "shown.jsonl", own),
-            evaluation={"tasks": write(tmp_path / "asked.jsonl", asked)},
+            evaluation={"tasks": write(tmp_path / "asked.jsonl", evaluation_tasks)},
         )
     )
     assert ids(trained_on(inputs)) == {own[0].id}
@@ -226,16 +226,16 @@ def test_questions_that_only_share_an_id_are_left_out_and_named(tmp_path: Path) 
 
 
 def test_a_single_file_is_the_held_out_split(tmp_path: Path) -> None:
-    own, asked = [question(town) for town in TOWNS[:4]], [question(town) for town in TOWNS[4:]]
+    own, tested = [question(town) for town in TOWNS[:4]], [question(town) for town in TOWNS[4:]]
     found = recipe(
         tmp_path,
         tasks=write(tmp_path / "tasks.jsonl", own),
-        evaluation={"tasks": write(tmp_path / "asked.jsonl", asked)},
+        evaluation={"tasks": write(tmp_path / "asked.jsonl", tested)},
     )
     inputs = FileData(found)
     assert ids(inputs.train_tasks()) == ids(own)
     assert [(t.id, t.meta["split"]) for t in inputs.test_tasks()] == [
-        (task.id, "heldout") for task in asked
+        (task.id, "heldout") for task in tested
     ]
     assert (inputs.warnings(), found.evaluation.leading_split) == ([], "heldout")
     assert parse_recipe(dump_recipe(found)) == found
@@ -251,14 +251,14 @@ def test_every_file_is_a_split(tmp_path: Path) -> None:
         evaluation |= {"splits": wanted} if wanted else {}
         inputs = FileData(recipe(tmp_path, tasks=own, evaluation=evaluation))
         assert len(inputs.train_tasks()) == 4 - wanted.get("heldout", 0)
-        asked = [task.meta["split"] for task in inputs.test_tasks()]
-        assert inputs.recipe.evaluation.leading_split == asked[0]
-        return asked, inputs.warnings()
+        split_names = [task.meta["split"] for task in inputs.test_tasks()]
+        assert inputs.recipe.evaluation.leading_split == split_names[0]
+        return split_names, inputs.warnings()
 
     assert splits() == (["nq"] * 3 + ["hotpot"] * 3, [])
-    asked, remarks = splits(hotpot=2)
-    assert asked == ["hotpot"] * 2 + ["nq"] * 3
-    assert remarks == [f"evaluation.splits.hotpot=2, so 2 of the 3 questions of {hotpot} are asked"]
+    split_names, remarks = splits(hotpot=2)
+    assert split_names == ["hotpot"] * 2 + ["nq"] * 3
+    assert remarks == [f"evaluation.splits.hotpot=2, so 2 of the 3 questions of {hotpot} are used"]
     assert splits(hotpot=0)[0] == ["nq"] * 3
     assert splits(nq=5, hotpot=3)[1] == [f"evaluation.splits.nq=5, but {nq} has only 3 questions"]
     assert splits(heldout=1)[0] == ["heldout"] + ["nq"] * 3 + ["hotpot"] * 3
@@ -322,7 +322,7 @@ def test_demonstrations_need_no_questions_to_train_on(tmp_path: Path) -> None:
         ),
         (
             {"evaluation": {"tasks": "asked.jsonl"}, "stages": {"rl": RL}},
-            "stage 'rl' needs questions beside those of evaluation.tasks: give tasks=FILE",
+            "stage 'rl' needs other questions than evaluation.tasks: give tasks=FILE",
         ),
         (
             {"evaluation": {"tasks": "asked.jsonl"}, "world": {"name": "atlas"}},
@@ -386,7 +386,7 @@ def test_a_run_says_what_it_leaves_out_and_evaluates_every_file(tmp_path: Path) 
 def test_calls_of_tools_that_no_prompt_shows_are_told() -> None:
     schema = {"type": "function", "function": {"name": "search", "parameters": {}}}
     steps = [ToolCall("search", {}), Observation("a"), ToolCall("tides", {}), Observation("b")]
-    shown = [(Task("1", "Q?", ()), steps), (Task("2", "R?", ()), steps[:2])]
-    [note] = note_unoffered_calls(shown, [schema])
+    demonstrations = [(Task("1", "Q?", ()), steps), (Task("2", "R?", ()), steps[:2])]
+    [note] = note_unoffered_calls(demonstrations, [schema])
     assert note.startswith("1 call tools that the run does not have, such as 'tides'")
-    assert note_unoffered_calls(shown[1:], [schema]) == []
+    assert note_unoffered_calls(demonstrations[1:], [schema]) == []

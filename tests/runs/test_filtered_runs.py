@@ -1,4 +1,4 @@
-"""Runs that filter demonstrations: those that they collected, and those of a stage."""
+"""Runs that filter demonstrations: collected demonstrations, and those of a stage."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ TEAM = ["afm-data", "world.people=40", "world.mistakes=1", "collect.questions=12
 
 
 def test_what_a_team_showed_is_filtered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each of its chains has every mistake, so those that are kept come twice."""
+    """Each collected chain has every mistake, so accepted chains appear twice."""
     out = tmp_path / "run"
     assert status("run", *TEAM, "--out", out) == 0
     output = capsys.readouterr().out
@@ -24,21 +24,21 @@ def test_what_a_team_showed_is_filtered(tmp_path: Path, capsys: pytest.CaptureFi
     assert "left by the filter" in output
     collected = read_demonstrations(out / "collect" / "demonstrations.jsonl")
     folder = out / "collect" / "filtered"
-    kept = [Demonstration(*shown) for shown in read_demonstrations(folder / "demonstrations.jsonl")]
+    chains = [Demonstration(*pair) for pair in read_demonstrations(folder / "demonstrations.jsonl")]
     dropped = read_demonstrations(folder / "dropped.jsonl")
-    assert len(kept) == 2 * (len(collected) - len(dropped)) > 0
-    assert all(chain.num_interactions >= 5 and chain.has_repaired_error for chain in kept)
+    assert len(chains) == 2 * (len(collected) - len(dropped)) > 0
+    assert all(chain.num_interactions >= 5 and chain.has_repaired_error for chain in chains)
     assert all(task.meta["dropped_by"] and task.meta["reason"] for task, _ in dropped)
     card = json.loads((folder / "card.json").read_text())
     assert card["cuts"][0]["before"] == len(collected)
-    assert card["cuts"][-1]["after"] == len(kept) == card["figures"]["chains"]["after"]
+    assert card["cuts"][-1]["after"] == len(chains) == card["figures"]["chains"]["after"]
     for before, after in zip(card["cuts"], card["cuts"][1:], strict=False):
         assert before["after"] == after["before"]
     page = (folder / "card.html").read_text()
     assert all(f'<th scope="row">{cut["name"]}' in page for cut in card["cuts"])
     assert "script" not in page.partition("<body>")[0].replace("default-src", "")
     summary = json.loads((out / "collect" / "summary.json").read_text())
-    assert summary["filters"]["corrected"] == len(kept)
+    assert summary["filters"]["corrected"] == len(chains)
 
 
 @pytest.mark.long
@@ -84,12 +84,12 @@ def test_mistakes_are_told_before_anything_is_asked(
 def test_a_benchmark_of_the_users(tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert status("run", *TEAM, "collect.filters={}", "--out", out) == 0
-    asked = read_demonstrations(out / "collect" / "demonstrations.jsonl")[0][0].question
-    bench = lines(tmp_path / "bench.jsonl", {"question": asked.upper(), "answer": "x"})
+    question = read_demonstrations(out / "collect" / "demonstrations.jsonl")[0][0].question
+    bench = lines(tmp_path / "bench.jsonl", {"question": question.upper(), "answer": "x"})
     rule = f"collect.filters={{contaminated: {{files: [{bench}]}}}}"
     assert status("run", *TEAM, rule, "--out", tmp_path / "second") == 0
     dropped = read_demonstrations(tmp_path / "second" / "collect" / "filtered" / "dropped.jsonl")
-    assert [(t.question, t.meta["reason"]) for t, _ in dropped] == [(asked, "in a benchmark")]
-    shown = dropped[0][1]
-    assert any(isinstance(step, ToolCall) for step in shown)
-    assert any(isinstance(step, Thought) and step.role is ThoughtRole.PLAN for step in shown)
+    assert [(t.question, t.meta["reason"]) for t, _ in dropped] == [(question, "in a benchmark")]
+    steps = dropped[0][1]
+    assert any(isinstance(step, ToolCall) for step in steps)
+    assert any(isinstance(step, Thought) and step.role is ThoughtRole.PLAN for step in steps)

@@ -1,4 +1,4 @@
-"""What is said of a budget whose chains could not be folded, or would be after each call."""
+"""Checks of budgets whose chains could not be folded, or would be folded after each call."""
 
 import re
 from pathlib import Path
@@ -15,14 +15,14 @@ def problems(override: str) -> list[str]:
 
 def test_a_chain_has_room_for_a_turn_its_observation_and_the_summary() -> None:
     [problem] = problems("budget.fold.trigger_tokens=130")
-    told = re.fullmatch(
+    match = re.fullmatch(
         r"a chain of budget\.fold\.trigger_tokens=130 tokens has no room for one more turn, its"
         r" observation of (\d+), and a request of 2 with its summary: set"
         r" budget\.fold\.trigger_tokens=(\d+) or less\.",
         problem,
     )
-    assert told is not None, problem
-    observation, latest = map(int, told.groups())
+    assert match is not None, problem
+    observation, latest = map(int, match.groups())
     assert 64 < observation < 80
     assert latest == 240 - 2 * 32 - observation - 2
     assert problems(f"budget.fold.trigger_tokens={latest}") == []

@@ -1,4 +1,4 @@
-"""The run folder, killed at the worst moments."""
+"""The run folder of a process that is killed at critical moments."""
 
 import math
 from pathlib import Path
@@ -24,14 +24,14 @@ def opened(path: Path, recipe: dict[str, Any] = RECIPE) -> RunFolder:
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """An exception that represents the end of the process."""
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
-# -- folders and files, whole or not at all -----------------------------------------------------
+# -- folders and files, complete or absent ------------------------------------------------------
 
 
 def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pairs of the user's file: the verdict says which of them may be trained on."""
+"""User-provided pairs: the verdict decides which of them may be trained on."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ LOOKS = (Thought("I look."), ToolCall("search", {"query": "it"}))
 
 
 def pair(chosen: str, rejected: str, task: Task = MATH) -> ContrastivePair:
-    """Each way ends in this answer, or in a search where there is none."""
+    """Create a pair; each side ends in its answer, or in a search if it has none."""
     ways = ((Thought("I think."), Answer(text)) if text else LOOKS for text in (chosen, rejected))
     return ContrastivePair(task, (), *ways)
 
@@ -31,8 +31,8 @@ def test_what_is_chosen_is_right_and_what_is_rejected_is_wrong(tmp_path: Path) -
     bad = [pair("4", ""), pair("", "0.75")]
     bare = [pair("Ada", "", Task("bare", "Who?", ()))]
     write_pairs(tmp_path / "pairs.jsonl", [*good, *bad, *bare])
-    asked = [{"question": question, "answer": "a"} for question in ("Q?", "R?")]
-    (tmp_path / "tasks.json").write_text(json.dumps(asked))
+    task_records = [{"question": question, "answer": "a"} for question in ("Q?", "R?")]
+    (tmp_path / "tasks.json").write_text(json.dumps(task_records))
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     files = [
         f"model={model}",
@@ -41,21 +41,21 @@ def test_what_is_chosen_is_right_and_what_is_rejected_is_wrong(tmp_path: Path) -
         "tools=[]",
     ]
     recipe = load_recipe("torl", [*files, f"pairs={tmp_path / 'pairs.jsonl'}"])
-    kept, reasons = FileData(recipe).load_usable_pairs(DIALECT, [])
-    assert len(kept) == len(good)
+    usable, reasons = FileData(recipe).load_usable_pairs(DIALECT, [])
+    assert len(usable) == len(good)
     assert reasons == {
-        "that chooses a wrong answer or rejects a right one": 2,
-        "with an answer that nothing can grade": 1,
+        "that chooses a wrong answer or rejects a correct one": 2,
+        "with an answer that cannot be graded": 1,
     }
     trusting = FileData(recipe.model_copy(update={"ungraded": "trust"}))
     assert len(trusting.load_usable_pairs(DIALECT, [])[0]) == len(good) + len(bare)
 
 
 def test_before_a_run_a_pair_is_not_judged_by_who_is_not_asked(tmp_path: Path) -> None:
-    """Every answer passes for right then, also the rejected one."""
+    """Every answer counts as correct then, also the rejected one."""
     write_pairs(tmp_path / "pairs.jsonl", [pair("Ada", "Bea", Task("bare", "Who?", ()))])
-    asked = [{"question": question, "answer": "a"} for question in ("Q?", "R?")]
-    (tmp_path / "tasks.json").write_text(json.dumps(asked))
+    task_records = [{"question": question, "answer": "a"} for question in ("Q?", "R?")]
+    (tmp_path / "tasks.json").write_text(json.dumps(task_records))
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     files = [
         f"model={model}",
@@ -73,6 +73,6 @@ def test_before_a_run_a_pair_is_not_judged_by_who_is_not_asked(tmp_path: Path) -
         inputs.verdict_reward = make_verdict_reward(
             recipe, *map(PlaceholderReward, inputs.deferred_graders)
         )
-        kept, reasons = inputs.load_usable_pairs(DIALECT, [])
-        found.append((len(kept), dict(reasons)))
-    assert found == [(1, {}), (0, {"with an answer that nothing can grade": 1})]
+        usable, reasons = inputs.load_usable_pairs(DIALECT, [])
+        found.append((len(usable), dict(reasons)))
+    assert found == [(1, {}), (0, {"with an answer that cannot be graded": 1})]

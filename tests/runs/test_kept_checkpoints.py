@@ -1,4 +1,4 @@
-"""Checkpoints on the way: how many stay, and what can be done with them."""
+"""Intermediate checkpoints: their number, and their uses."""
 
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def test_a_stage_that_is_not_finished_has_its_newest_checkpoint(tmp_path: Path) 
 
 
 def unfinish(run: Path) -> None:
-    """Make a stage look as it does while it trains."""
+    """Make a stage look unfinished, as during training."""
     (run / "one" / "stage.json").unlink()
     (run / "one" / "model").rename(run / "elsewhere")
 

@@ -1,4 +1,4 @@
-"""What a model knows is measured once, before anything is trained, and kept for its next run."""
+"""A model's knowledge is measured once, before training, and stored for its next run."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ PROBES = 6
 
 
 class FewProbesWorld(GazetteerWorld):
-    """Asks for few facts, and takes those that were right for all that are known."""
+    """A world that requests few probes, and treats the correct ones as the known facts."""
 
     def probes(self) -> list[Task]:
         return super().probes()[:PROBES]
@@ -69,8 +69,8 @@ def test_the_first_line_of_a_continuation_is_graded() -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The keys of the samples that are taken. The first half of the probes is always right."""
+def sampled_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the keys of the sampled rollouts. The first half of the probes is always correct."""
     taken: list[str] = []
 
     async def is_right(self: KnowledgeProber, probe: Task, key: str) -> bool:
@@ -84,7 +84,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.long
 def test_a_run_measures_it_first_and_once_for_each_model(
-    tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sampled_keys: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_tiny_checkpoint(tmp_path / "model", "qwen2")
@@ -96,7 +96,7 @@ def test_a_run_measures_it_first_and_once_for_each_model(
         messages.extend([event.text] if isinstance(event, LogMessage) else [])
 
     run_recipe(recipe, tmp_path / "one", EventBus([hear]))
-    assert len(asked) == PROBES * knowledge.SAMPLES_PER_PROBE
+    assert len(sampled_keys) == PROBES * knowledge.SAMPLES_PER_PROBE
     journal = (tmp_path / "one/knowledge.jsonl").read_text()
     lines = [json.loads(line) for line in journal.splitlines()]
     assert sorted(line["right"] for line in lines) == [0, 0, 0, 8, 8, 8]
@@ -111,13 +111,13 @@ def test_a_run_measures_it_first_and_once_for_each_model(
         str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}", "max_num_seqs=8"]
     )
     run_recipe(again, tmp_path / "two", EventBus([hear]))  # the same model: nothing is sampled
-    assert len(asked) == PROBES * knowledge.SAMPLES_PER_PROBE
+    assert len(sampled_keys) == PROBES * knowledge.SAMPLES_PER_PROBE
     assert read_tasks(tmp_path / "two/world/evaluation.jsonl") == tasks
 
     write_tiny_checkpoint(tmp_path / "other", "qwen2", seed=1)
     other = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'other'}"])
     run_recipe(other, tmp_path / "three", EventBus([hear]))  # another model
-    assert len(asked) == 2 * PROBES * knowledge.SAMPLES_PER_PROBE
+    assert len(sampled_keys) == 2 * PROBES * knowledge.SAMPLES_PER_PROBE
 
 
 @pytest.mark.long
@@ -137,7 +137,7 @@ def test_what_was_sampled_before_an_interrupt_is_not_sampled_again(
         return True
 
     monkeypatch.setattr(knowledge.KnowledgeProber, "is_correct", is_right)
-    monkeypatch.setattr(knowledge, "MAX_CONCURRENT_PROBES", 1)  # one probe after the other
+    monkeypatch.setattr(knowledge, "MAX_CONCURRENT_PROBES", 1)  # one probe after another
     with pytest.raises(UserError, match="interrupted"):
         run_recipe(recipe, tmp_path / "run", EventBus([]))
     done = len((tmp_path / "run/knowledge.jsonl").read_text().splitlines())

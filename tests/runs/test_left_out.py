@@ -1,4 +1,4 @@
-"""One demonstration or passage that is not understood leaves itself out, and no more."""
+"""A demonstration or passage that cannot be read is left out, and no other one."""
 
 import json
 from pathlib import Path
@@ -71,9 +71,9 @@ def recipe(folder: Path, lines: list[Any], **keys: Any) -> Recipe:
 
 def usable(folder: Path, lines: list[Any], dialect: str, **keys: Any) -> tuple[int, dict[str, int]]:
     found = FileData(recipe(folder, lines, **keys))
-    spoken = make_dialect(dialect, tiny_tokenizer())
-    kept, reasons = found.load_usable_demonstrations(spoken, [])
-    return len(kept), dict(reasons)
+    loaded = make_dialect(dialect, tiny_tokenizer())
+    usable_demonstrations, reasons = found.load_usable_demonstrations(loaded, [])
+    return len(usable_demonstrations), dict(reasons)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_a_bad_passage_is_named_before_a_run_and_in_it(tmp_path: Path) -> None:
     world.mkdir()
     inputs.write_files(world)
     assert inputs.corpus_warnings() == [message]
-    written = (world / "corpus.jsonl").read_text().splitlines()
-    texts = [json.loads(line)["text"] for line in written]
+    corpus_lines = (world / "corpus.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["text"] for line in corpus_lines]
     assert texts == ["a", "c"]
     strict = recipe(tmp_path, [GOOD], **keys)
     with pytest.raises(

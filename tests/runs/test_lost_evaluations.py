@@ -1,4 +1,4 @@
-"""Evaluations that somebody deletes or changes while their run goes on."""
+"""Evaluations that are deleted or changed while their run continues."""
 
 import json
 from pathlib import Path
@@ -34,5 +34,7 @@ def test_an_evaluation_of_other_questions_is_named(tmp_path: Path) -> None:
             record["task"]["id"] += "x"
             file.write_text(json.dumps(record) + "\n")
 
-    with pytest.raises(UserError, match="the evaluations 'base' and 'one' are of other questions"):
+    with pytest.raises(
+        UserError, match="the evaluations 'base' and 'one' have different questions"
+    ):
         run_tiny(tmp_path, hear=change)

@@ -1,4 +1,4 @@
-"""What a finished run has lost is made again by the command that made it."""
+"""Lost files of a finished run are created again by the command that wrote them."""
 
 import shutil
 
@@ -18,7 +18,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     ("lost", "reader", "message"),
     [
         ("index", "ask", "out/index holds no search index: run the recipe again, which builds it"),
-        ("evaluations", "show", "out has no evaluation yet: let 'fieldcraft run' resume it."),
+        ("evaluations", "show", "out has no evaluation yet: resume it with 'fieldcraft run'."),
     ],
 )
 def test_a_finished_run_makes_again_what_it_has_lost(

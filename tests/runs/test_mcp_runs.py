@@ -1,4 +1,4 @@
-"""A run whose tools are those of an MCP server: check, train, kill, resume, ask."""
+"""A run whose tools belong to an MCP server: check, train, kill, resume, ask."""
 
 import json
 from itertools import product
@@ -22,10 +22,10 @@ from mcp_parts import lives, started, write_server
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that calls the server, and its questions."""
+    """Return a folder with a model trained to call the server, and its questions."""
     folder = tmp_path_factory.mktemp("taught")
     call = {"action": "note", "arguments": {"text": "a"}}
-    # those that are held out have no letter that is not trained
+    # held-out questions contain only letters that are trained
     words = ["".join(letters) for letters in product("xyz", repeat=2)]
     records = [
         {"id": word, "question": f"Where is {word}?", "golden_answers": ["a"], "metadata": {}}
@@ -52,7 +52,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def recipe(taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Reinforcement learning of that model, with a server of its own."""
+    """Return a recipe for reinforcement learning of that model, with its own server."""
     monkeypatch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
     rl = {"type": "rl", "steps": 2, "questions_per_step": 2, "group_size": 2, "entropy_coef": 0.01}
     stages = {"rl": rl | {"checkpoint_every": 1, "optim": {"lr": 1e-5}}}
@@ -87,19 +87,19 @@ def test_from_a_check_to_an_answer(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Killed after the first step of reinforcement learning, it ends as one that was not."""
+    """A run killed after its first step of RL ends like an uninterrupted one."""
     file = write(tmp_path, recipe)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert status("check", file) == 0
     assert "1 of '" in " ".join(capsys.readouterr().out.split())
     assert status("run", file, "--out", whole) == 0
     answered = list(read_trajectories(whole / "evaluations" / "rl.jsonl"))
-    asked = [
+    calls = [
         c
-        for kept in read_training_rollouts(whole / "rl" / ROLLOUTS_FOLDER)
-        for c in kept.trajectory.calls
+        for rollout in read_training_rollouts(whole / "rl" / ROLLOUTS_FOLDER)
+        for c in rollout.trajectory.calls
     ]
-    assert "a" in [call.observation for call in asked]
+    assert "a" in [call.observation for call in calls]
     assert "All notes come back." in answered[0].segments[0].text  # the server's description
 
     append = MetricsLog.append
@@ -145,18 +145,18 @@ server.run()
 def test_a_server_that_breaks_stops_the_run_with_a_sentence(
     recipe: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whichever watch sees it first: that of an evaluation, or that of the training."""
+    """The watch that notices it first may be that of an evaluation or that of the training."""
     recipe["tools"] = [{"mcp": write_server(tmp_path, BREAKS)}]
     assert status("run", write(tmp_path, recipe), "--out", tmp_path / "run") == 2
     message = sentence(capsys)
-    assert "the last with 'The server of note is not there: it ended'" in message
+    assert "the last one: 'The server of note is not there: it ended'" in message
 
 
 @pytest.mark.long
 def test_a_check_names_every_problem(
     recipe: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A server that does not start hides neither the next one nor two tools of one name."""
+    """A server that does not start hides neither the next one nor two tools with the same name."""
     command = write_server(tmp_path)
     twice = {"mcp": command, "only": ["count"]}
     recipe["tools"] = [{"mcp": "no-such-server"}, twice, twice | {"connection": "shared"}]

@@ -1,4 +1,4 @@
-"""What makes a run fit: the key that costs most, and the value, as computed by hand."""
+"""Advice that makes a run fit: the most expensive key, and its value, as computed by hand."""
 
 import re
 from pathlib import Path
@@ -17,14 +17,14 @@ from fieldcraft.train.output_layer import MAX_CHUNK_LOGITS
 PARAMETERS = 1000
 SHAPE = {"vocab_size": 10, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}
-MODEL = PROCESS_BYTES + 12 * PARAMETERS  # a parameter, and two moments
+MODEL = PROCESS_BYTES + 12 * PARAMETERS  # a parameter and two moments
 GRADIENTS = 4 * PARAMETERS
 ROW = 608 * 2 * 2 * 2 * 32 * 4  # 600 tokens in blocks of 32: two layers, keys and values, two heads
 TOKEN = 4 * 2 * (10 * 64 + 4 * 128) + 3 * 4 * 10  # activations of two layers, and three logits
 
 
 def advice(monkeypatch: pytest.MonkeyPatch, there: int, *overrides: str) -> str:
-    """The end of the sentence about a recipe with one stage, on a machine with so many bytes."""
+    """Return the end of the sentence about a recipe with one stage, given free bytes."""
     smoke = load_recipe(
         "smoke", ["stages.rl2.start_from=null", "evaluation.concurrency=1", *overrides]
     )
@@ -52,15 +52,15 @@ def test_tokens_of_a_micro_batch_dominate(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_activations_of_one_long_text_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A micro-batch holds at least one text, so fewer tokens help nothing."""
+    """A micro-batch holds at least one text, so fewer tokens do not help."""
     there = MODEL + GRADIENTS + 400 * TOKEN
     hint = advice(monkeypatch, there, "max_num_seqs=1", "stages.rl2.optim.micro_batch_tokens=600")
     assert hint == "set stages.rl2.optim.activation_checkpointing=true, with which it fits"
 
 
 def test_the_length_dominates_where_all_else_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = 4 * (2 * 64 + 10 * 64 + 4 * 128) + 3 * 4 * 10  # two inputs, and one layer at a time
-    there = MODEL + GRADIENTS + 500 * kept
+    layers = 4 * (2 * 64 + 10 * 64 + 4 * 128) + 3 * 4 * 10  # two inputs, and one layer at a time
+    there = MODEL + GRADIENTS + 500 * layers
     own = [
         "stages.rl2.optim.micro_batch_tokens=16",
         "stages.rl2.optim.activation_checkpointing=true",
@@ -75,10 +75,10 @@ def test_weights_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_several_settings_where_none_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training and sampling both need more: each takes a key of its own."""
-    kept = 4 * (2 * 64 + 10 * 64 + 4 * 128) + 3 * 4 * 10  # two inputs, and one layer at a time
-    there = MODEL + GRADIENTS + 600 * kept
-    assert 5 * ROW < GRADIENTS + 600 * kept < 6 * ROW
+    """Training and sampling both need more memory: each requires its own key."""
+    layers = 4 * (2 * 64 + 10 * 64 + 4 * 128) + 3 * 4 * 10  # two inputs, and one layer at a time
+    there = MODEL + GRADIENTS + 600 * layers
+    assert 5 * ROW < GRADIENTS + 600 * layers < 6 * ROW
     own = ["stages.rl2.optim.micro_batch_tokens=8192", "max_num_seqs=64"]
     hint = advice(monkeypatch, there, *own)
     assert hint == (

@@ -1,4 +1,4 @@
-"""The estimate of memory, against what a process takes."""
+"""The estimate of memory, compared with the memory that a process uses."""
 
 import subprocess
 import sys
@@ -59,7 +59,7 @@ def test_a_stage_without_memory_ends_with_what_to_lower() -> None:
 
 @pytest.mark.slow
 def test_a_step_takes_about_what_was_estimated(tmp_path: Path) -> None:
-    """Never less than it does, or a run would be let in that ends in the killer of the system."""
+    """An estimate below the real use would accept a run that the out-of-memory killer ends."""
     done = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, check=True)
     parameters, peak = map(int, done.stdout.split())
     recipe = load_recipe(

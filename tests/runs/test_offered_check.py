@@ -1,4 +1,4 @@
-"""Questions that are asked with some of the tools alone, before a run."""
+"""Check of questions that are asked with only some of the tools, before a run."""
 
 from types import SimpleNamespace
 
@@ -19,6 +19,5 @@ def test_a_question_asked_with_a_tool_that_is_not_there() -> None:
     assert list(check_dialect(setup, [])) == []  # type: ignore[arg-type]
     setup.tasks.append(Task("q2", "Why?", (), {"offered": ["search", "calc"]}))
     assert list(check_dialect(setup, [])) == [  # type: ignore[arg-type]
-        "the question 'q2' is asked with the tool 'calc', which the recipe does not have: add it"
-        " to tools."
+        "the question 'q2' offers the tool 'calc', which the recipe does not have: add it to tools."
     ]

@@ -1,4 +1,4 @@
-"""One verdict for every use: answers that only a question's own grader tells right from wrong."""
+"""One verdict for every use: answers that only a question's own grader judges correctly."""
 
 import asyncio
 import json
@@ -66,7 +66,7 @@ GRADERS = {
     "plain": "em", "math": "math", "stdin": "stdin_tests", "unit": "unit_tests",
     "judged": "judge", "open": "judge",
 }  # fmt: skip
-# Only that of the plain question is right by words alone.
+# By words alone, only the answer of the plain question is correct.
 RIGHT = {
     "plain": "the Northport",
     "math": "0.75",
@@ -88,7 +88,7 @@ DIALECT = make_dialect("search-r1", tiny_tokenizer())
 
 
 async def judge_of_the_test(request: Request) -> Response:
-    """Calls correct what it reads of a right answer."""
+    """Judge an answer as correct if it contains the right text."""
     body = await request.json()
     message = body["messages"][0]["content"]
     right = any(RIGHT[name] in message for name in ("judged", "open"))
@@ -97,7 +97,7 @@ async def judge_of_the_test(request: Request) -> Response:
 
 @dataclass(frozen=True)
 class Graded:
-    """What the tests grade with, all of one recipe."""
+    """Graders of the tests, all of one recipe."""
 
     recipe: Recipe
     tasks: dict[str, Task]
@@ -121,8 +121,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("mixed")
     (folder / "tasks.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in RECORDS))
     tasks = read_tasks(folder / "tasks.jsonl")
-    shown = [(t, steps(text[t.id])) for text in (RIGHT, WRONG) for t in tasks]
-    write_demonstrations(folder / "shown.jsonl", shown)
+    demonstrations = [(t, steps(text[t.id])) for text in (RIGHT, WRONG) for t in tasks]
+    write_demonstrations(folder / "shown.jsonl", demonstrations)
     return {"tasks": folder / "tasks.jsonl", "demonstrations": folder / "shown.jsonl"}
 
 
@@ -160,16 +160,16 @@ def answered(task: Task, right: bool) -> Trajectory:
 
 # -- every use ---------------------------------------------------------------------------------
 
-Verdicts = dict[tuple[str, bool], bool | None]  # task and what it was answered with
+Verdicts = dict[tuple[str, bool], bool | None]  # task and its answer
 Use = Callable[[Graded, Path], Awaitable[Verdicts]]
 
 
 def asking_others(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe with an evaluation of another question, so that none is held out of training."""
+    """Return the recipe with an evaluation of another question, so that it holds none out."""
     file = folder / "others.jsonl"
     file.write_text('{"question": "Who?", "answer": "Bo"}')
-    asked = recipe.evaluation.model_copy(update={"tasks": {"others": file}, "splits": {}})
-    return recipe.model_copy(update={"evaluation": asked})
+    evaluation = recipe.evaluation.model_copy(update={"tasks": {"others": file}, "splits": {}})
+    return recipe.model_copy(update={"evaluation": evaluation})
 
 
 async def evaluation(graded: Graded, folder: Path) -> Verdicts:
@@ -207,7 +207,7 @@ async def selection(graded: Graded, folder: Path) -> Verdicts:
 
 
 class Teacher:
-    """Answers wrong, and then right."""
+    """A teacher that answers first wrong and then correctly."""
 
     async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:
         text = BY_WHAT_IT_ENDS_IN[key.endswith(":1")][task.id]
@@ -226,11 +226,11 @@ async def collection(graded: Graded, folder: Path) -> Verdicts:
     )
     await found.run(Teacher(), graded.grader, 2, lambda ended, kept: None)
     found.write(Teacher())
-    kept = {t.id: t.meta["right"] for t, _ in read_demonstrations(folder / "demonstrations.jsonl")}
+    given = {t.id: t.meta["right"] for t, _ in read_demonstrations(folder / "demonstrations.jsonl")}
     left = read_demonstrations(folder / "rejected.jsonl")
     assert {task.meta["rejected"] for task, _ in left} == {"wrong answer"}
     return {
-        **{(name, True): right for name, right in kept.items()},
+        **{(name, True): right for name, right in given.items()},
         **{(task.id, False): task.meta["right"] for task, _ in left},
     }
 
@@ -240,16 +240,16 @@ async def filtering(graded: Graded, folder: Path) -> Verdicts:
     chains = [(t, steps(text[t.id])) for text in (RIGHT, WRONG) for t in tasks]
     found = await apply_filters(chains, {"wrong": {}}, DIALECT, graded.grader, 0)
     assert {reason for _, _, reason in found.dropped} == {"a wrong answer"}
-    kept = {(chain.task.id, chain.answer) for chain in found.accepted}
+    accepted = {(chain.task.id, chain.answer) for chain in found.accepted}
     return {
-        (task.id, right): (task.id, text[task.id]) in kept
+        (task.id, right): (task.id, text[task.id]) in accepted
         for right, text in BY_WHAT_IT_ENDS_IN.items()
         for task in tasks
     }
 
 
 async def training(graded: Graded, folder: Path) -> Verdicts:
-    """Mathematics and programs in one step of reinforcement learning."""
+    """Train on mathematics and programs in one step of reinforcement learning."""
     rewards = {"correct": 1.0, "answer_format": 1.0, "plus_minus": 1.0, "otc-grpo": 1.0}
     stage = Rl.model_validate({"steps": 1, "optim": {"lr": 1.0}, "rewards": rewards})
     runner: Any = Unguarded()
@@ -271,9 +271,9 @@ async def training(graded: Graded, folder: Path) -> Verdicts:
 async def importing(graded: Graded, folder: Path) -> Verdicts:
     inputs = FileData(asking_others(graded.recipe, folder))
     inputs.verdict_reward = graded.correct
-    kept, reasons = await asyncio.to_thread(inputs.load_usable_demonstrations, DIALECT, [])
+    usable, reasons = await asyncio.to_thread(inputs.load_usable_demonstrations, DIALECT, [])
     assert reasons == {"with a wrong answer": len(RECORDS)}
-    read = {(t.task.id, t.answer) for t in kept}
+    read = {(t.task.id, t.answer) for t in usable}
     return {
         (name, right): (name, text[name]) in read
         for right, text in BY_WHAT_IT_ENDS_IN.items()
@@ -312,11 +312,11 @@ def test_each_task_carries_or_implies_its_grader(graded: Graded) -> None:
     assert "graded_by" not in graded.tasks["plain"].meta
 
 
-# -- a run, before it and without a judge ------------------------------------------------------
+# -- a check before a run, without a judge -----------------------------------------------------
 
 
 def run_check(recipe: Recipe, tmp_path: Path) -> tuple[list[str], str]:
-    """Problems, and all notes, of a look before the run."""
+    """Return the problems and all notes of a check before the run."""
     notes: list[str] = []
     problems = check_recipe(recipe, tmp_path, lambda name, noted, found: notes.extend(noted))
     return problems, "; ".join(notes)
@@ -334,10 +334,10 @@ def test_a_look_before_a_run_says_who_grades_and_asks_nobody(
     }
     apart = asking_others(graded.recipe, tmp_path)
     recipe = parse_recipe({**dump_recipe(apart), "stages": {"sft": stage}})
-    asked: list[str] = []
+    judged: list[str] = []
 
     async def ask(self: Any, trajectory: Trajectory) -> float:
-        asked.append(trajectory.task.id)
+        judged.append(trajectory.task.id)
         return 0.0
 
     for kind in (JudgeReward, UnitTestReward, StdinTestReward):
@@ -348,10 +348,12 @@ def test_a_look_before_a_run_says_who_grades_and_asks_nobody(
         assert note in notes
     assert "4 are graded by judge in the run" in notes
     assert "2 left out: with a wrong answer" in notes  # of the question and of the mathematics
-    assert asked == []
+    assert judged == []
     nobody_there = recipe.model_copy(update={"judge": JudgeConfig()})
     problems, _ = run_check(nobody_there, tmp_path)
-    assert problems[0].startswith("2 of 7 questions are graded by a judge, and there is none: set")
+    assert problems[0].startswith(
+        "2 of 7 questions are graded by a judge, but none is configured: set"
+    )
     words = recipe.model_copy(update={"verdict_reward": "em"})
     [problem] = [p for p in run_check(words, tmp_path)[0] if "grades by" in p]
     assert "nothing that the reward 'em' grades by: set verdict_reward=auto" in problem
@@ -360,21 +362,21 @@ def test_a_look_before_a_run_says_who_grades_and_asks_nobody(
 def test_what_nothing_can_grade_is_left_out_unless_it_is_trusted(
     graded: Graded, tmp_path: Path
 ) -> None:
-    shown = [
+    demonstrations = [
         (Task("known", "Who?", ("Ada",)), steps("Ada")),
         (Task("bare", "Who?", ()), steps("Bo")),
     ]
-    write_demonstrations(tmp_path / "bare.jsonl", shown)
+    write_demonstrations(tmp_path / "bare.jsonl", demonstrations)
     update = {"demonstrations": tmp_path / "bare.jsonl", "judge": JudgeConfig()}
     recipe = graded.recipe.model_copy(update=update)
 
     def usable(recipe: Recipe, correct: Reward | None = None) -> tuple[list[str], dict[str, int]]:
         (inputs := FileData(recipe)).verdict_reward = correct
-        kept, reasons = inputs.load_usable_demonstrations(DIALECT, [])
-        return [t.task.id for t in kept], reasons
+        usable_demonstrations, reasons = inputs.load_usable_demonstrations(DIALECT, [])
+        return [t.task.id for t in usable_demonstrations], reasons
 
-    ungraded = {"with an answer that nothing can grade": 1}
+    ungraded = {"with an answer that cannot be graded": 1}
     assert usable(recipe) == (["known"], ungraded)
     assert usable(recipe.model_copy(update={"ungraded": "trust"})) == (["known", "bare"], {})
-    wrong = {"with a wrong answer": 1}  # the judge does not know her
+    wrong = {"with a wrong answer": 1}  # the judge does not know the name
     assert usable(recipe, graded.correct) == (["known"], wrong)

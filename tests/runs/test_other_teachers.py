@@ -24,7 +24,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_checkpoint_as_teacher(tmp_path: Path, one_thread: None) -> None:
-    """One that never learned anything writes nothing that could be kept."""
+    """A checkpoint that never learned anything writes no demonstration that could be accepted."""
     folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     given = settings(tmp_path, "null", {"easy": 3}, f"teacher.model={folder}")
     out = tmp_path / "run"
@@ -53,7 +53,7 @@ def test_what_the_oracle_shows_can_be_trained_on(
                 "name": "train",
                 "required_paths": ["model", "demonstrations", "pairs"],
                 "evaluation": {"splits": {"heldout": 1}, "workflows": []},
-                "budget": {"max_turn_tokens": 4, "max_context_tokens": 1024},
+                "budget": {"max_turn_tokens": 4, "max_context_tokens": 1536},
                 "stages": {
                     "sft1": {
                         "type": "contrastive", "dataset": "pairs", "steps": 1, "batch_size": 2,

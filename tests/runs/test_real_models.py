@@ -1,4 +1,4 @@
-"""The recipes for DeepSeek-R1's distilled models: whole, on tiny ones made on the spot."""
+"""The recipes for DeepSeek-R1's distilled models: complete runs on tiny models."""
 
 import json
 from itertools import pairwise
@@ -37,7 +37,7 @@ SHORT = (
     *(f"stages.{name}.group_size=2" for name in STAGES[3:]),
     "evaluation.splits.heldout=2",
 )
-# What their config.json holds, and how many parameters that makes.
+# Contents of their config.json, and the number of parameters that result.
 SHAPES: dict[str, tuple[dict[str, int], str]] = {
     "autocoa-7b": (
         {
@@ -65,14 +65,14 @@ SHAPES["autocoa-7b-cluster"] = SHAPES["autocoa-7b"]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Questions, a corpus, and the authors' formats of demonstrations and pairs."""
+    """Write questions, a corpus, and the authors' formats of demonstrations and pairs."""
     folder = tmp_path_factory.mktemp("files")
     names = ("tasks.jsonl", "corpus.jsonl", "demonstrations.jsonl", "pairs.json")
     made = {name.partition(".")[0]: folder / name for name in names}
     tasks = {n: Task(n, f"Where was {n} born?", (town,)) for n, town in TOWNS.items()}
-    asked = [{"question": t.question, "golden_answers": t.answers} for t in tasks.values()]
+    task_records = [{"question": t.question, "golden_answers": t.answers} for t in tasks.values()]
     read = [{"title": n, "text": f"{n} was born in {town}."} for n, town in TOWNS.items()]
-    for name, records in (("tasks", asked), ("corpus", read)):
+    for name, records in (("tasks", task_records), ("corpus", read)):
         made[name].write_text("".join(f"{json.dumps(record)}\n" for record in records))
     search = {n: ToolCall("search", {"query": n}) for n in TOWNS}
     captured = [
@@ -111,7 +111,7 @@ def status(*arguments: object) -> int:
 def run(
     request: pytest.FixtureRequest, files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A run of the recipe, made short, with a tiny model; its first model stands beside it."""
+    """Run the recipe, shortened, with a tiny model; its first model is stored next to the run."""
     folder = tmp_path_factory.mktemp(request.param)
     model = write_tiny_r1(folder / "model")
     threads = torch.get_num_threads()
@@ -158,7 +158,7 @@ def test_what_a_stage_leaves(run: Path) -> None:
         assert found.keys() == base.keys()
         assert {value.dtype for value in found.values()} == {torch.float32}
         changed = {key for key in base if not torch.equal(before[key], found[key])}
-        assert changed or name in STAGES[3:]  # a tiny model earns no reward, only the KL is left
+        assert changed or name in STAGES[3:]  # a tiny model earns no reward, so only the KL remains
         assert (run / name / "adapter").exists() == adapted(run)
         if adapted(run):
             assert all("_proj.weight" in key for key in changed)
@@ -173,7 +173,7 @@ def test_an_adapter_goes_on_from_that_of_the_stage_before(run: Path) -> None:
         one, other = (
             load_file(run / name / "adapter" / "adapter_model.safetensors") for name in pair
         )
-        grown = [key for key in one if "lora_B" in key]  # which are 0 in a new one
+        grown = [key for key in one if "lora_B" in key]  # which are 0 in a new adapter
         moved = sum(float((one[key] - other[key]).norm()) for key in grown)
         assert 0 < moved < 0.1 * sum(float(one[key].norm()) for key in grown)
 
@@ -185,13 +185,13 @@ def test_the_reference_of_reinforcement_learning_is_where_its_stage_began(run: P
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """An exception that represents the end of the process."""
 
 
 def execute(
     recipe: Recipe, out: Path, dies_at: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run, or the rest of one, up to its optimiser step number `dies_at`."""
+    """Execute a run, or the rest of one, up to its optimiser step number `dies_at`."""
     taken = []
     step = Trainer.step
 
@@ -218,7 +218,7 @@ def test_a_run_with_adapters_goes_on_where_it_was_killed(
     mine = [*given(files, model), *SHORT, *longer, *unseen, *often, "evaluation.workflows=[]"]
     recipe = load_recipe("autocoa-1.5b", mine)
     execute(recipe, tmp_path / "whole", None, monkeypatch)
-    for dies_at in (3, 5, 3, 2):  # in sft1, at the start of rl1, between its steps, within one
+    for dies_at in (3, 5, 3, 2):  # in sft1, at the start of rl1, between its steps, within a step
         with pytest.raises(Killed):
             execute(recipe, tmp_path / "killed", dies_at, monkeypatch)
     execute(recipe, tmp_path / "killed", None, monkeypatch)
@@ -271,7 +271,7 @@ def test_an_export_overwrites_nothing(run: Path, capsys: pytest.CaptureFixture[s
 def test_all_that_a_check_misses_is_the_weights(
     name: str, files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a folder with the configuration and the tokenizer of the real model."""
+    """The folder has the configuration and the tokenizer of the real model."""
     shape, parameters = SHAPES[name]
     model = tmp_path / "model"
     Qwen2Config(
@@ -288,10 +288,10 @@ def test_all_that_a_check_misses_is_the_weights(
     assert captured.err == (
         f"fieldcraft: {model} holds no weights: copy its .safetensors files there.\n"
     )
-    assert f"fine  model  qwen2, {parameters} parameters" in captured.out
+    assert f"ok    model  qwen2, {parameters} parameters" in captured.out
     for check in ("dialect", "gold answers", "budget", *(f"stage {n}" for n in STAGES)):
-        assert f"fine  {check}  " in captured.out
-    assert ("fine  memory  " in captured.out) == (not many)  # one process is not a cluster
+        assert f"ok    {check}  " in captured.out
+    assert ("ok    memory  " in captured.out) == (not many)  # a single process is not a cluster
 
 
 def test_the_recipes_are_the_same_but_for_what_is_trained() -> None:

@@ -1,4 +1,4 @@
-"""A run that is killed again and again ends with the numbers of one that was not."""
+"""A run that is killed repeatedly ends with the numbers of an uninterrupted one."""
 
 import asyncio
 import json
@@ -90,11 +90,11 @@ SECONDS = 120  # after which a run that hangs fails
 
 
 def run(recipe: str, out: str) -> None:
-    """What `fieldcraft run RECIPE --out OUT` does, in a process of its own."""
+    """Run `fieldcraft run RECIPE --out OUT` in a separate process."""
     from fieldcraft.cli.main import main
     from fieldcraft.runs import context
 
-    # a clock's choice, in each run its own
+    # chosen by a clock, so different in each run
     vars(context)["find_fastest_threads"] = lambda _: ThreadCounts(1, 1)
     sys.stdout = sys.stderr = (Path(out).parent / "output").open("a")
     main(["run", recipe, "--out", out])
@@ -112,7 +112,7 @@ def step(stage: str, count: int) -> Callable[[Path], bool]:
     return lambda out: lines(out / stage / "metrics.jsonl") >= count
 
 
-# One after another in one run; each lasts, so none can be missed.
+# The runs are one after another; each lasts long enough that none can be missed.
 MOMENTS = [
     exists("recipe.json"),
     exists("start"),  # the first model is being written
@@ -133,7 +133,7 @@ def without_clocks(value: Any) -> Any:
 
 
 def figures(out: Path) -> dict[str, Any]:
-    """All numbers of a run but those of clocks."""
+    """Return all numbers of a run except the measured times."""
     found = {
         stage: [json.loads(row) for row in (out / stage / "metrics.jsonl").read_text().splitlines()]
         for stage in ("base", "rl")
@@ -168,20 +168,20 @@ def test_killed_while_rollouts_fold(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_asynchronous_stage_killed_at_every_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it samples depends on the time, so its numbers do not repeat; but it comes to its end,
-    does each step once, and trains on no question twice."""
+    """The stage's samples depend on time, so its numbers do not repeat. But it finishes, does each
+    step once, and trains on no question twice."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     text = RECIPE.replace("    type: rl\n", "    type: rl\n    async: {max_staleness: 2}\n")
     killed = killed_at([*map(partial(step, "rl"), range(1, 5))], text, tmp_path)
     rows = figures(killed)["rl"]
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert all(row["staleness_max"] <= 2 for row in rows)
-    kept = [
+    trained_groups = [
         record.trajectory.task.id
         for record in read_training_rollouts(killed / "rl" / ROLLOUTS_FOLDER)
     ]
-    assert len(set(kept)) == 4  # the first group of each step
-    assert len(kept) > 4
+    assert len(set(trained_groups)) == 4  # the first group of each step
+    assert len(trained_groups) > 4
 
 
 def compare_killed_run(
@@ -190,8 +190,8 @@ def compare_killed_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """The folder of a run that nobody killed, after one that was killed at these moments came to
-    the same numbers."""
+    """Return the folder of an uninterrupted run, whose numbers equal those of a run killed at these
+    moments."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     whole = killed_at([], text, tmp_path, "whole")
     killed = killed_at(moments, text, tmp_path)
@@ -201,7 +201,7 @@ def compare_killed_run(
         one, other = weights(whole, stage), weights(killed, stage)
         assert one.keys() == other.keys()
         assert [name for name in one if not torch.equal(one[name], other[name])] == []
-    # nothing is left of the steps on the way
+    # no intermediate steps remain
     assert sorted(path.name for path in killed.rglob("*draft*")) == []
     assert sorted(path.name for path in killed.rglob("step-*")) == []
     return whole
@@ -210,10 +210,10 @@ def compare_killed_run(
 def killed_at(
     moments: Sequence[Callable[[Path], bool]], text: str, tmp_path: Path, name: str = "killed"
 ) -> Path:
-    """The folder of a run that was killed at these moments, and then came to its end."""
+    """Return the folder of a run that was killed at these moments and then finished."""
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(text)
-    # A server that has imported everything forks each process, so that a start costs no seconds.
+    # A server that has imported everything forks each process, so that a start is fast.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fieldcraft.cli.main", "fieldcraft.runs.run"])
 
@@ -239,7 +239,7 @@ def killed_at(
 
 
 def test_a_run_that_goes_on_uses_as_many_threads(tmp_path: Path) -> None:
-    """Another number would add up floats in another order."""
+    """Another number of threads would add floats in another order."""
     (tmp_path / "tiny.yaml").write_text(RECIPE)
     recipe = load_recipe(str(tmp_path / "tiny.yaml"), [])
     before = torch.get_num_threads()

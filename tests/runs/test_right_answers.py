@@ -1,4 +1,4 @@
-"""The look that `check` takes at gold answers."""
+"""Validation of gold answers by `check`."""
 
 from types import SimpleNamespace
 

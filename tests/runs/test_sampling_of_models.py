@@ -32,27 +32,27 @@ def recommending(folder: Path, keys: dict[str, Any]) -> Path:
 
 
 def resolved(folder: Path, **keys: Any) -> tuple[Decoding, str]:
-    heard: list[Event] = []
-    found = resolve_decoding(SamplingConfig(sampling="model", **keys), folder, heard.append)
-    [told] = heard
-    return found, told.text  # type: ignore[union-attr]
+    events: list[Event] = []
+    found = resolve_decoding(SamplingConfig(sampling="model", **keys), folder, events.append)
+    [message] = events
+    return found, message.text  # type: ignore[union-attr]
 
 
 def test_what_the_folder_recommends_is_taken_and_said(tmp_path: Path) -> None:
-    found, told = resolved(recommending(tmp_path, QWEN))
+    found, message = resolved(recommending(tmp_path, QWEN))
     assert found == Decoding(0.7, Truncation(top_k=20, top_p=0.8))
     file = tmp_path / "generation_config.json"
-    assert told == (
+    assert message == (
         f"sampling: temperature=0.7, top_k=20, top_p=0.8 of {file}; repetition_penalty=1.05"
         " recommended there, but unknown here"
     )
 
 
 def test_keys_of_the_recipe_win(tmp_path: Path) -> None:
-    found, told = resolved(recommending(tmp_path, QWEN), temperature=1.0, top_k=0)
+    found, message = resolved(recommending(tmp_path, QWEN), temperature=1.0, top_k=0)
     assert found == Decoding(1.0, Truncation(top_p=0.8))
-    assert "top_p=0.8 of" in told
-    assert "; temperature=1, top_k=0 of the recipe;" in told
+    assert "top_p=0.8 of" in message
+    assert "; temperature=1, top_k=0 of the recipe;" in message
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_files_as_makers_write_them(
     [
         ({"eos_token_id": 2}, {}, "contains no recommended sampling settings"),
         ({"temperature": -1}, {}, "generation_config.json has unexpected contents"),
-        ({"do_sample": False}, {"top_p": 0.5}, "top_p would change nothing about greedy sampling"),
+        ({"do_sample": False}, {"top_p": 0.5}, "top_p would have no effect on greedy sampling"),
     ],
 )
 def test_what_cannot_be_taken_is_refused(
@@ -90,9 +90,9 @@ def test_a_folder_without_the_file_and_greedy_samples_are_refused(tmp_path: Path
     with pytest.raises(UserError, match="contains no recommended sampling settings"):
         resolve_decoding(settings, tmp_path, print)
     recommending(tmp_path, {"do_sample": False})
-    with pytest.raises(UserError, match="greedy samples of a question are all the same"):
+    with pytest.raises(UserError, match="greedy samples of a question are identical"):
         resolve_decoding(settings, tmp_path, print, needs_variety=True)
-    with pytest.raises(UserError, match="top_k would change nothing"):
+    with pytest.raises(UserError, match="top_k would have no effect"):
         make_sampling_config(top_k=3)
     with pytest.raises(UserError, match="sampling: it must be 'recipe' or 'model'"):
         make_sampling_config(sampling="mine")
@@ -112,21 +112,21 @@ def test_an_agent_samples_as_it_is_told(tmp_path: Path) -> None:
         budget={"max_turn_tokens": 8, "max_context_tokens": 512}
     )
 
-    def written(**keys: Any) -> list[int]:
+    def generate(**keys: Any) -> list[int]:
         return agent.ask("Who?", **keys).segments[-1].ids
 
-    greedy = written()
-    assert written(temperature=1.0, top_k=1) == greedy
-    sampled = written(temperature=1.0, seed=1)
-    assert sampled not in (greedy, written(temperature=1.0, seed=2))
-    assert written(temperature=1.0, seed=1) == sampled
-    assert written(sampling="model", seed=1) == written(
+    greedy = generate()
+    assert generate(temperature=1.0, top_k=1) == greedy
+    sampled = generate(temperature=1.0, seed=1)
+    assert sampled not in (greedy, generate(temperature=1.0, seed=2))
+    assert generate(temperature=1.0, seed=1) == sampled
+    assert generate(sampling="model", seed=1) == generate(
         temperature=0.7, top_p=0.8, top_k=20, seed=1
     )
-    told = agent.with_sampling(temperature=1.0, top_k=1, samples={"default": 1, "aime*": 3})
+    chosen = agent.with_sampling(temperature=1.0, top_k=1, samples={"default": 1, "aime*": 3})
     tasks = [Task("a", "Who?", ("x",), {"data_source": "AIME24"}), Task("b", "Why?", ("y",))]
-    assert told.evaluate(tasks)["n"] == 2
-    assert told.evaluate(tasks[:1])["sampled"]["samples"] == 3
-    assert told.with_sampling(temperature=0, samples=1).recipe.evaluation.explicit_keys == {
+    assert chosen.evaluate(tasks)["n"] == 2
+    assert chosen.evaluate(tasks[:1])["sampled"]["samples"] == 3
+    assert chosen.with_sampling(temperature=0, samples=1).recipe.evaluation.explicit_keys == {
         "temperature": 0
     }

@@ -1,4 +1,4 @@
-"""Runs of several seeds: side by side, gone on with, ended together."""
+"""Runs of several seeds: concurrent, resumed, and stopped together."""
 
 import functools
 import io
@@ -23,8 +23,8 @@ from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.seeds import divide_threads, run_seeds
 from fieldcraft.types import UserError
 
-# In place of `fieldcraft run FILE --out OUT`: notes when it begins and ends, and does what the file
-# `orders` beside the runs tells its seed.
+# Stand-in for `fieldcraft run FILE --out OUT`: records its start and end, and follows the file
+# `orders` next to the runs, which configures its seed.
 CHILD = """
 import json, os, sys, time, yaml
 file, _, out = sys.argv[1:]
@@ -75,7 +75,7 @@ note("end")
 
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder where the stand-in for a run keeps its orders and events."""
+    """Return the folder in which the stand-in for a run has its orders and events."""
     (tmp_path / "child.py").write_text(CHILD)
     monkeypatch.setattr(module, "RUN_COMMAND", (sys.executable, str(tmp_path / "child.py")))
     order(tmp_path, {})
@@ -133,7 +133,7 @@ def test_every_seed_is_an_ordinary_run(child: Path) -> None:
 
 
 def test_at_most_so_many_run_at_once(child: Path) -> None:
-    order(child, dict.fromkeys(range(3), "wait for 2"))  # both must be there together
+    order(child, dict.fromkeys(range(3), "wait for 2"))  # both must be running at the same time
     run_seeds(recipe("parallel_seeds=2"), child / "out", Console(file=io.StringIO()))
     running = most = 0
     for what, *_ in events(child):
@@ -170,7 +170,7 @@ def test_one_that_fails_ends_all_and_the_same_command_goes_on(child: Path) -> No
     (child / "events").unlink()
     order(child, {})
     run_seeds(recipe("parallel_seeds=1"), child / "out2", Console(file=io.StringIO()))
-    assert started_seeds(child) == [2]  # the others were done
+    assert started_seeds(child) == [2]  # the others were finished
 
 
 def test_the_folder_is_that_of_one_sweep(child: Path) -> None:
@@ -199,7 +199,7 @@ def test_ctrl_c_ends_every_run(child: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # so that the signal reaches the parent alone
+        start_new_session=True,  # so that only the parent receives the signal
         preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     try:
@@ -245,7 +245,7 @@ def without_clocks(value: Any) -> Any:
     return [without_clocks(entry) for entry in value] if isinstance(value, list) else value
 
 
-@pytest.mark.slow  # autocoa-table, which the tests of documents run, is such a command too
+@pytest.mark.slow  # autocoa-table, which the tests of documents run, is also such a command
 def test_the_command_from_end_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,7 +270,7 @@ def test_the_command_from_end_to_end(
         alone["evals"]["rl2"]["em"]
     ]
 
-    # what is done is not done again, and what is about one run says which
+    # finished work is not repeated, and messages about one run name its seed
     monkeypatch.setattr(module, "RUN_COMMAND", ("false",))
     capsys.readouterr()
     assert status(*command) == 0
@@ -279,7 +279,7 @@ def test_the_command_from_end_to_end(
     for about in (["show"], ["ask", "Why?", "--model"], ["eval", "--tasks", tasks, "--model"]):
         assert status(*about, out) == 2
         assert capsys.readouterr().err == (
-            f"fieldcraft: {out} holds a run for every seed: give one of them, such as"
+            f"fieldcraft: {out} contains one run per seed: give one of them, such as"
             f" {out}/seed-1.\n"
         )
     assert status("show", out / "seed-1") == 0

@@ -40,31 +40,31 @@ TINY = [
 def test_a_model_behind_an_endpoint_samples_without_tools(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The fake one knows the easy questions, and guesses the hard ones wrong."""
+    """The fake model knows the easy questions, and guesses the hard ones wrong."""
     teacher, out = FakeTeacher(), tmp_path / "run"
     with serve_in_thread(teacher.app) as url:
         _, *given = settings(tmp_path, f"{url}/v1", {"easy": 6, "hard": 6})
         given = [g for g in given if not g.startswith("collect")]
-        asked = ["afm-select-web", *given, "required_paths=[]", "select.closed_book_samples=4"]
-        asked += ["select.closed_book_model=teacher", "--out", str(out)]
-        assert status("run", *asked) == 0
+        arguments = ["afm-select-web", *given, "required_paths=[]", "select.closed_book_samples=4"]
+        arguments += ["select.closed_book_model=teacher", "--out", str(out)]
+        assert status("run", *arguments) == 0
         questions = {q for q, _ in teacher.asked}
         assert len(teacher.asked) == 4 * len(questions) == 4 * 11  # one question is held out
         assert {way for _, way in teacher.asked} == {"cot"}
-        assert status("run", *asked) == 0
+        assert status("run", *arguments) == 0
         assert len(teacher.asked) == 44
-    kept = read_tasks(out / "select" / "tasks.jsonl")
-    assert {task.question for task in kept} == {q for q in questions if "hard" in q}
-    assert {task.meta["closed_book"] for task in kept} == {0.0}
+    selected = read_tasks(out / "select" / "tasks.jsonl")
+    assert {task.question for task in selected} == {q for q in questions if "hard" in q}
+    assert {task.meta["closed_book"] for task in selected} == {0.0}
     card = json.loads((out / "select" / "card.json").read_text())
     counts = [(cut["name"], cut["before"], cut["after"]) for cut in card["cuts"]]
-    assert counts == [("overlap", 11, 11), ("toolless", 11, len(kept))]
+    assert counts == [("overlap", 11, 11), ("toolless", 11, len(selected))]
     assert "Person" in (out / "select" / "card.html").read_text()
     assert "select/tasks.jsonl" in capsys.readouterr().out
 
 
 def test_code_is_selected_by_what_the_model_solves(tmp_path: Path) -> None:
-    """A model from nothing solves nothing, so all questions stay, and none is asked without tools.
+    """An untrained model solves nothing, so all questions remain, and none is asked without tools.
     One of three is held out."""
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     records = [{"question": f"How much is {n} + 1?", "answer": str(n + 1)} for n in range(3)]
@@ -81,7 +81,7 @@ def test_code_is_selected_by_what_the_model_solves(tmp_path: Path) -> None:
 
 
 def test_questions_are_filtered_before_any_is_sampled(tmp_path: Path) -> None:
-    """Of four questions one is held out, and one is a proof."""
+    """One of four questions is held out, and one is a proof."""
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     sums = ["How much is 1 + 1?", "How much is 4 - 2?", "Prove that 1 + 1 is 2."]
     records = [{"problem": question, "answer": "2"} for question in [*sums, "What is 2?"]]
@@ -96,13 +96,13 @@ def test_questions_are_filtered_before_any_is_sampled(tmp_path: Path) -> None:
     given += ["budget.max_turn_tokens=4", "budget.max_context_tokens=1024", "device=cpu"]
     given += ["select.filters={proofs: , tests: }"]
     assert status("run", "afm-select-code", *given, "--out", out) == 0
-    kept = {task.question for task in read_tasks(out / "select" / "tasks.jsonl")}
+    selected = {task.question for task in read_tasks(out / "select" / "tasks.jsonl")}
     card = json.loads((out / "select" / "card.json").read_text())
     counts = [(cut["name"], cut["before"], cut["after"]) for cut in card["cuts"]]
     assert counts == [
         *(("proofs", 3, 2), ("tests", 2, 2), ("overlap", 2, 2), ("solver", 2, 2)),
     ]
-    assert kept == set(sums[:2])
+    assert selected == set(sums[:2])
 
 
 def test_filters_of_questions_look_at_no_steps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,8 @@ def test_the_recipe_of_both_names_its_successors(capsys: pytest.CaptureFixture[s
     assert status("run", "afm-select") == 2
     message = " ".join(capsys.readouterr().err.split())
     assert (
-        "no recipe 'afm-select' any more: use afm-select-web, which drops what a model" in message
+        "the recipe 'afm-select' no longer exists: use afm-select-web, which drops what a model"
+        in message
     )
     assert message.endswith("or afm-select-code, which drops what a model always solves.")
 
@@ -124,12 +125,12 @@ def test_the_recipe_of_both_names_its_successors(capsys: pytest.CaptureFixture[s
 def test_selection_inside_a_run_is_resumed(tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert status("run", *TINY, "--out", out) == 0
-    kept = {task.id for task in read_tasks(out / "select" / "tasks.jsonl")}
+    selected = {task.id for task in read_tasks(out / "select" / "tasks.jsonl")}
     [rollouts] = (out / "rl2" / "rollouts").glob("*")
-    assert any(task in rollouts.read_text() for task in kept)
+    assert any(task in rollouts.read_text() for task in selected)
     lines = (out / "select" / "samples.jsonl").read_text().splitlines()
     assert sum('"toolless"' in line for line in lines) <= 12
-    (out / "select" / "card.html").unlink()  # as if it had been killed while it selected
+    (out / "select" / "card.html").unlink()  # as if it had been killed during the selection
     (out / "select" / "samples.jsonl").write_text("".join(f"{line}\n" for line in lines[:3]))
     (out / "report.html").unlink()
     assert status("run", *TINY, "--out", out) == 0

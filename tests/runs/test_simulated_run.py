@@ -1,4 +1,4 @@
-"""Whole runs whose reinforcement learning simulates its search."""
+"""Complete runs whose reinforcement learning simulates its search."""
 
 import json
 import shutil
@@ -62,7 +62,7 @@ evaluation: {splits: {heldout: 4, train: 2, known: 2}, workflows: []}
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Measuring what is fastest would give each run another number."""
+    """Use one thread; measuring the fastest number would give each run another one."""
     before = torch.get_num_threads()
     monkeypatch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
     yield
@@ -100,7 +100,7 @@ def test_a_mixed_stage_with_a_frozen_simulator(
     for module in (context, stage_inputs):
         monkeypatch.setattr(module, "load_model", load_model)
     run(whole)
-    # what is trained, what simulates, and then the result of the stage is evaluated
+    # the trained model, the simulator, and then the result of the stage are evaluated
     assert loaded[-3:] == [
         whole / "sft4" / "model",
         whole / "sft3" / "model",
@@ -118,7 +118,7 @@ def test_a_mixed_stage_with_a_frozen_simulator(
         "fidelity/supports_answer" in row for row in found
     )
 
-    # Killed after the step that follows a checkpoint, it ends with the same numbers.
+    # A run killed after the step that follows a checkpoint ends with the same numbers.
     ignored = shutil.ignore_patterns("rl1", "evaluations", "report*", ".lock")
     shutil.copytree(whole, killed, ignore=ignored)
     append = MetricsLog.append

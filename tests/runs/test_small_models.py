@@ -1,9 +1,9 @@
-"""Small models as people have them: check, a step of each kind, export, serve.
+"""Small models in their published forms: check, a step of each kind, export, serve.
 
-Every model has the configuration class, the layout of the tokenizer, a chat template and the ends
-of the real one. The quick tests have tiny sizes. The slow ones have the true ones, but for the
-depth of Llama-3.2-1B: weights, gradients and moments in float32 would take 20 GB, so it has 4 of
-its 16 layers.
+Every model has the configuration class, the layout of the tokenizer, a chat template and the end
+tokens of the real one. The quick tests have tiny sizes. The slow tests have the true sizes, except
+for the depth of Llama-3.2-1B: weights, gradients and moments in float32 would take 20 GB, so it has
+4 of its 16 layers.
 """
 
 import asyncio
@@ -48,17 +48,18 @@ def write(file: Path, records: list[dict[str, Any]]) -> str:
 
 
 def recipe_of(model: Path, folder: Path, **keys: Any) -> dict[str, Any]:
-    """Four questions, their passages and demonstrations that search: a step of SFT, one of RL."""
+    """Return a recipe on four questions, their passages and demonstrations that search: a step of
+    SFT, one of RL."""
     names = ("Ada", "Bo", "Cy", "Di")
-    asked = [{"question": f"Where was {n} born?", "answer": f"{n}port"} for n in names]
-    shown = [
+    task_records = [{"question": f"Where was {n} born?", "answer": f"{n}port"} for n in names]
+    demonstrations = [
         record
         | {
             "gen_text_store": f"I look. <|begin_of_query|> {n} <|end_of_query|>\n\n"
             f'<|begin_of_documents|>\n(1)"Title: {n} Text: {n}port."\n<|end_of_documents|>\n\n'
             f"So it is {n}port.</think>\n\n<answer>{n}port</answer>"
         }
-        for n, record in zip(names, asked, strict=True)
+        for n, record in zip(names, task_records, strict=True)
     ]
     optim = {"lr": 1e-3, "micro_batch_tokens": 1024, "activation_checkpointing": True}
     sft = {"type": "sft", "dataset": "demonstrations", "steps": 1, "batch_size": 1, "optim": optim}
@@ -73,9 +74,9 @@ def recipe_of(model: Path, folder: Path, **keys: Any) -> dict[str, Any]:
     return {
         "name": "small",
         "model": str(model),
-        "tasks": write(folder / "tasks.jsonl", asked),
+        "tasks": write(folder / "tasks.jsonl", task_records),
         "corpus": write(folder / "corpus.jsonl", [{"text": f"{n}: {n}port"} for n in names]),
-        "demonstrations": write(folder / "shown.jsonl", shown),
+        "demonstrations": write(folder / "shown.jsonl", demonstrations),
         "budget": {"max_turn_tokens": 12, "max_context_tokens": 1500, "max_calls": 1},
         "evaluation": {"splits": {"heldout": 1}, "workflows": []},
         "max_num_seqs": 4,
@@ -90,17 +91,17 @@ def goes_all_the_way(model: Path, folder: Path, dialect: str) -> None:
     run_recipe(recipe, out, EventBus([]))
     agent = find_agent(out)
     assert agent.dialect.name == dialect
-    spoken = agent.dialect
+    loaded_dialect = agent.dialect
     for trajectory in read_trajectories(out / "evaluations" / "rl.jsonl", ""):
         first = trajectory.segments[0].ids
-        begin = get_bos_ids(spoken.tokenizer)
+        begin = get_bos_ids(loaded_dialect.tokenizer)
         assert tuple(first[: len(begin)]) == begin
         assert not begin or first.count(begin[0]) == 1
     export(out, folder / "exported", "float32")
     loaded = AutoModelForCausalLM.from_pretrained(folder / "exported")
     assert loaded.config.tie_word_embeddings
     assert loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight
-    assert set(loaded.generation_config.eos_token_id) == set(spoken.turn_end.ids)
+    assert set(loaded.generation_config.eos_token_id) == set(loaded_dialect.turn_end.ids)
     serves(folder / "exported")
 
 
@@ -108,8 +109,8 @@ def serves(folder: Path) -> None:
     agent = find_agent(folder)
     service = asyncio.run(open_service(agent, "small", ServiceLimits(), RunResources(folder)))
     with serve_in_thread(create_app(service)) as url:
-        asked = [{"role": "user", "content": "Where was Ada born?"}]
-        done = client(url).chat.completions.create(model="small", messages=asked)
+        messages = [{"role": "user", "content": "Where was Ada born?"}]
+        done = client(url).chat.completions.create(model="small", messages=messages)
     assert done.choices[0].message.role == "assistant"
     assert done.usage.total_tokens > done.usage.completion_tokens > 0
 
@@ -132,14 +133,14 @@ def test_one_of_the_true_shape_goes_all_the_way(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("dialect", [None, "hermes", "search-r1", "autocoa"])
 def test_every_dialect_reads_what_it_wrote(name: str, dialect: str | None, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model", SHAPES[name])
-    spoken = load_dialect(Recipe(name="r", model=model, dialect=dialect, stages={}), model)
-    assert set(spoken.turn_end.texts) == set(SHAPES[name].stops)
-    assert spoken.turn_end.text == SHAPES[name].stops[0]
-    ids = spoken.encode_prompt("Où est  né\tAda?\n\n(1931)", [])
-    assert "Où est  né\tAda?\n\n(1931)" in spoken.tokenizer.decode(ids)
+    loaded_dialect = load_dialect(Recipe(name="r", model=model, dialect=dialect, stages={}), model)
+    assert set(loaded_dialect.turn_end.texts) == set(SHAPES[name].stops)
+    assert loaded_dialect.turn_end.text == SHAPES[name].stops[0]
+    ids = loaded_dialect.encode_prompt("Où est  né\tAda?\n\n(1931)", [])
+    assert "Où est  né\tAda?\n\n(1931)" in loaded_dialect.tokenizer.decode(ids)
     result = "a  b\n\n ünd <end_of_turn> <|eot_id|>"
-    block = spoken.encode_observation(result)
-    assert spoken.tokenizer.decode(block) == spoken.render_observation(result)
+    block = loaded_dialect.encode_observation(result)
+    assert loaded_dialect.tokenizer.decode(block) == loaded_dialect.render_observation(result)
 
 
 def test_qwen3_that_does_not_think_is_spoken_to_as_one_that_writes_its_own(tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ def sized(shape: Shape, recipe: Recipe) -> RecipeSizes:
 
 
 def recipes(model: Path, folder: Path) -> dict[str, dict[str, Any]]:
-    """A shipped recipe, and what the README's program trains."""
+    """Return a shipped recipe, and the one that the README's program trains."""
     own = recipe_of(model, folder)
     files = {key: own[key] for key in ("model", "tasks", "corpus", "demonstrations")}
     shipped = load_recipe("hotpotqa", [f"{key}={value}" for key, value in files.items()])
@@ -195,16 +196,16 @@ def test_a_machine_of_24_gb_fits_it_or_is_told_what_fits(
     if name == "Qwen2.5-0.5B":
         assert problems == []
     for problem in problems:
-        told = problem.partition(": set ")[2].removesuffix(", with which it fits.")
-        settings = told.replace(" and ", ", ").split(", ")
+        advice = problem.partition(": set ")[2].removesuffix(", with which it fits.")
+        settings = advice.replace(" and ", ", ").split(", ")
         assert largest(data, SHAPES[name], settings) <= there
-        for setting in settings:  # and no one of them can be left out
+        for setting in settings:  # and none of them can be left out
             others = [other for other in settings if other != setting]
             assert largest(data, SHAPES[name], others) > there
 
 
 def largest(data: dict[str, Any], shape: Shape, settings: list[str]) -> int:
-    """The bytes of the largest part of a run with other settings."""
+    """Return the bytes of the largest memory estimate of a run with other settings."""
     changed = copy.deepcopy(data)
     for setting in settings:
         apply_override(changed, setting)

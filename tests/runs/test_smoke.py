@@ -1,4 +1,4 @@
-"""One run from nothing to a report, in which a model must have learned to use its tool."""
+"""A run from scratch to a report, in which a model must have learned to use its tool."""
 
 import json
 import subprocess

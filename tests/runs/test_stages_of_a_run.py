@@ -1,4 +1,4 @@
-"""What stages of one run share, and what they do not: draws, and evaluations while they train."""
+"""Draws and evaluations of stages in one run: which they share, and which differ."""
 
 import json
 from pathlib import Path
@@ -40,17 +40,17 @@ evaluation:
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     (folder / "tiny.yaml").write_text(RECIPE)
-    seen: list[TrajectoryCompleted] = []
+    done: list[TrajectoryCompleted] = []
     events = EventBus([write_metrics])
     events.subscribe(
-        lambda event: seen.append(event) if isinstance(event, TrajectoryCompleted) else None
+        lambda event: done.append(event) if isinstance(event, TrajectoryCompleted) else None
     )
     run_recipe(load_recipe(str(folder / "tiny.yaml"), []), folder / "out", events)
-    asked = {
-        name: [e.trajectory.task.id for e in seen if e.phase == name] for name in ("one", "two")
+    task_ids = {
+        name: [e.trajectory.task.id for e in done if e.phase == name] for name in ("one", "two")
     }
-    (folder / "asked.json").write_text(json.dumps(asked))
-    turns = [s for e in seen for s in e.trajectory.segments if s.author is Author.POLICY]
+    (folder / "asked.json").write_text(json.dumps(task_ids))
+    turns = [s for e in done for s in e.trajectory.segments if s.author is Author.POLICY]
     assert max(len(s.ids) for s in turns if s.ids) == 16
     return folder / "out"
 
@@ -61,8 +61,8 @@ def rows(out: Path, stage: str) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 def test_two_stages_of_the_same_settings_ask_other_questions(out: Path) -> None:
-    asked = json.loads((out.parent / "asked.json").read_text())
-    one, two = (list(dict.fromkeys(asked[name])) for name in ("one", "two"))
+    task_ids = json.loads((out.parent / "asked.json").read_text())
+    one, two = (list(dict.fromkeys(task_ids[name])) for name in ("one", "two"))
     assert len(one) > 8
     assert len(set(one) & set(two)) < 4
 
@@ -75,7 +75,7 @@ def test_a_stage_is_evaluated_every_so_many_steps(out: Path) -> None:
 
 
 def test_what_is_measured_after_the_last_step_is_what_the_evaluation_finds(out: Path) -> None:
-    """On the same questions: the first of the leading split."""
+    """The questions are the same: the first ones of the leading split."""
     done = list(read_trajectories(out / "evaluations" / "one.jsonl"))
     first = [t for t in done if t.task.meta["split"] == "train"][:4]
     last = rows(out, "one")[-1]
@@ -84,7 +84,7 @@ def test_what_is_measured_after_the_last_step_is_what_the_evaluation_finds(out: 
 
 
 def test_evaluations_have_their_own_budget(out: Path) -> None:
-    """Turns of 7 tokens; in training they have 16."""
+    """Turns of evaluations have 7 tokens; those of training have 16."""
     done = list(read_trajectories(out / "evaluations" / "one.jsonl"))
     turns = [s for t in done for s in t.segments if s.author is Author.POLICY]
     assert max(len(s.ids) for s in turns) == 7

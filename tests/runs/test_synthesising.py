@@ -19,8 +19,9 @@ pytest.importorskip("openai", reason="remote models need the extra openai")
 
 
 class FakeWriter:
-    """Knows that towns have mayors: asks for them, tells them only after a search, and of Town2
-    even without one; of Town3 it says another one. Of Town4 its question holds the answer."""
+    """An endpoint that knows the mayors of towns. It asks for them and reports them only after a
+    search, but Town2's even without one. For Town3 it reports a different one. Its question about
+    Town4 contains the answer."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -37,9 +38,9 @@ class FakeWriter:
         if found := re.search(r"Its answer: Town(\d)", first):
             if "You make a harder" not in first:
                 return f"Thought: I look.\nQuery: Town{found[1]}"
-            said = f" of Mayor{found[1]}" if found[1] == "4" else ""
+            name = f" of Mayor{found[1]}" if found[1] == "4" else ""
             return (
-                f"Fact: It has a mayor.\nNew question: Who{said} is mayor where Person{found[1]} "
+                f"Fact: It has a mayor.\nNew question: Who{name} is mayor where Person{found[1]} "
                 f"was born?\nNew answer: Mayor{found[1]}"
             )
         if "You join" in first:
@@ -73,17 +74,17 @@ def test_a_model_writes_and_checks_them(tmp_path: Path) -> None:
         assert status(*command, 2, "--width", 3) == 0
         before = writer.asked
         assert status(*command, 2, "--width", 3) == 0
-        assert writer.asked == before + 1  # whether it answers
+        assert writer.asked == before + 1  # the answer exists
     drafts = [json.loads(x) for x in (out / "synthesis/drafts.jsonl").read_text().splitlines()]
     assert {d["meta"]["made"]: d["answers"] for d in drafts if d["kind"] == "count" and d["meta"]}
-    kept = read_tasks(out / "synthesis" / "tasks.jsonl")
-    deep = [task for task in kept if task.meta["made"] == "depth"]
+    synthesised = read_tasks(out / "synthesis" / "tasks.jsonl")
+    deep = [task for task in synthesised if task.meta["made"] == "depth"]
     assert len(deep) == 2
     for task in deep:
         [number] = re.findall(r"Person(\d)", task.question)
         assert number in "015"
         assert task.answers == (f"Mayor{number}",)
-    [counted] = [task for task in kept if task.meta["made"] == "count"]
+    [counted] = [task for task in synthesised if task.meta["made"] == "count"]
     assert counted.answers == ("3",)
     assert len(counted.meta["from"]) == 3
     reasons = {d["kind"]: d["reason"] for d in drafts if d["kind"] in ("compare", "intersect")}
@@ -91,10 +92,10 @@ def test_a_model_writes_and_checks_them(tmp_path: Path) -> None:
         "intersect": "no other question has the same answer",
         "compare": "there are no two questions with numbers as answers",
     }
-    told = {d["reason"]: d["question"] for d in drafts if d["kind"] == "depth" and d["rule"]}
-    assert set(told) <= {
+    rejected = {d["reason"]: d["question"] for d in drafts if d["kind"] == "depth" and d["rule"]}
+    assert set(rejected) <= {
         *("", "right without tools", "an agent with tools finds another answer"),
-        *("it says an answer", "it was made before"),
+        *("it contains an answer", "it was made before"),
     }
 
 
@@ -102,13 +103,13 @@ def test_a_world_makes_and_checks_them(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = ["synthesise", "afm-data", "world.people=60", "--out", out]
     assert status(*command, "--depth", 5, "--width", 6) == 0
-    kept = read_tasks(out / "synthesis" / "tasks.jsonl")
-    kinds = [task.meta["made"] for task in kept]
+    synthesised = read_tasks(out / "synthesis" / "tasks.jsonl")
+    kinds = [task.meta["made"] for task in synthesised]
     assert kinds == ["depth"] * 5 + ["intersect"] * 2 + ["compare"] * 2 + ["count"] * 2
-    assert not any(task.meta["known"] for task in kept)
-    assert status(*command, "--depth", 7, "--width", 0) == 0  # more of what is there
+    assert not any(task.meta["known"] for task in synthesised)
+    assert status(*command, "--depth", 7, "--width", 0) == 0  # more of the available ones
     more = read_tasks(out / "synthesis" / "tasks.jsonl")
-    assert (more[:5], len(more)) == (kept[:5], 7)
+    assert (more[:5], len(more)) == (synthesised[:5], 7)
     card = json.loads((out / "synthesis" / "card.json").read_text())
     assert [cut["name"] for cut in card["cuts"]] == ["made", "new", "closed", "right"]
     assert card["cuts"][2]["dropped"]["the model was taught all of it"] > 0

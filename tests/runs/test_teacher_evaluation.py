@@ -1,4 +1,4 @@
-"""Teachers that answer the questions of an evaluation: those of a world, and models."""
+"""Teachers that answer the questions of an evaluation: a world's teachers, and models."""
 
 import json
 from pathlib import Path
@@ -58,20 +58,20 @@ def test_the_team_and_the_agent_of_a_world_are_rows_of_the_run(
     assert lone["requests_mean"] == pytest.approx(lone["calls_mean"] + 1)
     assert team["cost_per_success"] > 0
     output = capsys.readouterr().out
-    assert "tokens\na success" not in output
-    assert "a success" in output
+    assert "tokens per\nsuccess" not in output
+    assert "A success is" in output
     assert "best of n" in output
     assert "pass@3" in output
     [first, *_] = read_trajectories(out / "evaluations" / "team.jsonl")
     assert first.well_formed
     assert first.task.meta["spent"]["requests"] > 5
     page = (out / "report.html").read_text()
-    assert "What an answer costs" in page
+    assert "Answer costs" in page
     assert "Several samples of a question" in page
 
 
 def test_a_model_behind_an_endpoint_answers_as_one_agent(tmp_path: Path) -> None:
-    """The fake one knows the easy questions, and of the hard ones it guesses unless it searches."""
+    """The fake model knows the easy questions, and guesses the hard ones unless it searches."""
     pytest.importorskip("openai", reason="remote models need the extra openai")
     teacher, out = FakeTeacher(), tmp_path / "run"
     with serve_in_thread(teacher.app) as url:
@@ -83,8 +83,8 @@ def test_a_model_behind_an_endpoint_answers_as_one_agent(tmp_path: Path) -> None
             "evaluation: {splits: {heldout: 5}, workflows: [], teachers: [lone]}\n"
         )
         model = write_tiny_checkpoint(tmp_path / "model", "qwen2", seed=0)
-        asked = [recipe, *given, f"model={model}", "budget.max_turn_tokens=8", "--out", out]
-        assert status("run", *asked) == 0
+        arguments = [recipe, *given, f"model={model}", "budget.max_turn_tokens=8", "--out", out]
+        assert status("run", *arguments) == 0
     rows = list(read_trajectories(out / "evaluations" / "lone.jsonl"))
     for row in rows:
         kind = row.task.question.split()[3]

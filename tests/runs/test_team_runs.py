@@ -79,14 +79,14 @@ def test_a_team_behind_an_endpoint(
     down = "the request failed: the team member 'lead': status 500 (on fire)"
     assert reasons == {prose: 2 * kinds["nonsense"], down: kinds["broken"]}
     for task, steps in rejected:
-        assert steps[1] == Thought(steps[1].text, ThoughtRole.PLAN)  # what it had written is kept
+        assert steps[1] == Thought(steps[1].text, ThoughtRole.PLAN)  # its files are retained
         assert task.meta["seats"]["planner"]["requests"] == 1
 
     summary = json.loads((out / "collect" / "summary.json").read_text())
     assert summary["questions"] == {"coa": 14, "both": 0}
-    asked = Counter(member for _, member, _ in team.asked.elements())
+    requests = Counter(member for _, member, _ in team.asked.elements())
     answered = {name: use["prompt_tokens"] // 10 for name, use in summary["seats"].items()}
-    assert answered == {**asked, "lead": asked["lead"] - kinds["broken"]}
+    assert answered == {**requests, "lead": requests["lead"] - kinds["broken"]}
     assert summary["usage"]["prompt_tokens"] == 10 * sum(answered.values())
     assert status("show", out) == 0
 
@@ -101,7 +101,7 @@ def test_a_model_that_was_down_is_asked_again_and_nobody_else(
     assert status("run", *given, "--out", out) == 0
     new = team.asked - before
     assert {question.split()[0] for question, _, _ in new} == {"broken"}
-    assert not [member for _, member, _ in new if member == "planner"]  # its reply was kept
+    assert not [member for _, member, _ in new if member == "planner"]  # its reply was stored
     demonstrations = read_demonstrations(out / "collect" / "demonstrations.jsonl")
     broken = [task for task, _ in demonstrations if "broken" in task.question]
     assert len(broken) == len({question for question, _, _ in new})
@@ -130,7 +130,7 @@ def test_check_looks_at_every_seat(
         ("teacher.members.lead.temperature=-1", "'temperature' of the member 'lead': it must be 0"),
         ("teacher.team=afn", "unknown team 'afn'"),
         ("teacher.team=fieldcraft.agents.afm_team:PROMPTS", "is not a team: make it"),
-        ("teacher.team=null", "so set team as well, as in team: afm"),
+        ("teacher.team=null", "set it, as in team: afm"),
         ("teacher.model=null", "the teacher has no name: set teacher.model"),
     ],
 )

@@ -16,7 +16,7 @@ from fieldcraft.runs.tool_training import ever_trained_with_tools, is_agent
 
 
 def model_of(run: Path, stage: str, recipe: Recipe) -> Path:
-    """A stage's model in a run folder; only what says where it comes from is there."""
+    """Create a stage's model in a run folder, with only the record of its origin."""
     model = run / stage / "model"
     model.mkdir(parents=True)
     write_json(run / "recipe.json", dump_recipe(recipe))
@@ -25,7 +25,7 @@ def model_of(run: Path, stage: str, recipe: Recipe) -> Path:
 
 
 def begun_with(model: Path) -> Recipe:
-    """A recipe whose only stage shows no tool."""
+    """Return a recipe whose only stage shows no tool."""
     recipe = load_recipe("smoke", [])
     return recipe.model_copy(update={"model": model, "stages": {"more": recipe.stages["base"]}})
 
@@ -47,12 +47,12 @@ def test_a_model_of_a_run_is_what_its_stages_made_it(
 @pytest.mark.parametrize("met", [True, False])
 def test_an_exported_model_says_it_itself(met: bool, tmp_path: Path) -> None:
     write_json(tmp_path / "config.json", {})
-    assert not is_agent(tmp_path)  # weights alone
+    assert not is_agent(tmp_path)  # only weights
     write_agent_settings(tmp_path, load_recipe("smoke", []), None, trained_with_tools=met)
     assert is_agent(tmp_path) == met
     found = read_agent_settings(tmp_path)
     assert found is not None
-    assert "met_tools" not in found[0]  # no key of a recipe
+    assert "met_tools" not in found[0]  # not a key of a recipe
 
 
 def test_a_model_that_is_gone_is_no_agent(tmp_path: Path) -> None:

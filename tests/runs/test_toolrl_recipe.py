@@ -1,4 +1,4 @@
-"""The recipe of ToolRL: the paper's numbers, sound as it is, and it runs."""
+"""The recipe of ToolRL: the paper's settings, accepted by `check`, and runnable."""
 
 import json
 from pathlib import Path
@@ -41,8 +41,8 @@ def record(town: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What a user brings: a Qwen2 checkpoint, and a file of ToolRL's, which is both questions and
-    demonstrations."""
+    """Return the user's inputs: a Qwen2 checkpoint, and a file of ToolRL's, which contains both
+    questions and demonstrations."""
     folder = tmp_path_factory.mktemp("given")
     model = write_tiny_checkpoint(folder / "model", "qwen2")
     config = json.loads((model / "config.json").read_text())
@@ -93,8 +93,8 @@ def test_questions_without_wanted_calls(given: list[str], tmp_path: Path) -> Non
 
 
 def test_questions_that_want_no_call(given: list[str], tmp_path: Path) -> None:
-    says = {"output": "<think> So. </think>\n<response> No. </response>"}
-    (tmp_path / "tasks.json").write_text(json.dumps([record(town) | says for town in TOWNS]))
+    answer_only = {"output": "<think> So. </think>\n<response> No. </response>"}
+    (tmp_path / "tasks.json").write_text(json.dumps([record(town) | answer_only for town in TOWNS]))
     recipe = load_recipe("toolrl", [given[0], f"tasks={tmp_path / 'tasks.json'}"])
     assert problems(recipe, tmp_path) == []
 
@@ -106,7 +106,7 @@ def test_a_prompt_that_leaves_no_room_for_the_turn(given: list[str], tmp_path: P
 
 
 def taught(folder: Path) -> Path:
-    """The recipe with a supervised stage before it."""
+    """Return the recipe with a supervised stage before it."""
     data = yaml.safe_load((Path(recipes.__file__).parent / "toolrl.yaml").read_text("utf-8"))
     sft = {
         **{"type": "sft", "dataset": "demonstrations", "train_on": ["policy"]},
@@ -139,5 +139,5 @@ def test_it_runs(given: list[str], tmp_path: Path) -> None:
         scores = trajectory.rewards
         assert trajectory.reward == (scores["toolrl"] or 0.0) + (scores["toolrl_format"] or 0.0)
         assert trajectory.is_correct is (trajectory.reward == 4.0)
-    # Who names the tool but not the town has 1 + 1 of the 3 points: 6 * 2 / 3 - 3, and the layout.
+    # An answer with the tool but not the town has 1 + 1 of 3 points: 6 * 2 / 3 - 3, and the layout.
     assert max(t.reward or -3.0 for t in sampled) >= 2.0

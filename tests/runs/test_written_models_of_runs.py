@@ -1,4 +1,4 @@
-"""What a run and its export leave: the trained model, for every program that reads it."""
+"""Models left by a run and its export: the trained model, for every program that reads it."""
 
 import json
 from pathlib import Path

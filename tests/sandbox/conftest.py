@@ -1,4 +1,4 @@
-"""One sandbox for all tests of a file, used from loops that come and go."""
+"""A sandbox shared by the tests of a session, used from changing event loops."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from fieldcraft.types import UserError
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
     try:
-        made = Sandbox(QUICK)
+        instance = Sandbox(QUICK)
     except UserError as error:
         pytest.skip(f"this system has no full isolation: {error}")
-    with made:
-        assert made.layers == list(LAYERS)
-        yield made
+    with instance:
+        assert instance.layers == list(LAYERS)
+        yield instance
 
 
 @pytest.fixture

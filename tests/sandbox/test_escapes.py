@@ -12,7 +12,7 @@ from fieldcraft.sandbox.limits import ProgramStatus
 
 SECRET = "a secret of the host"
 
-# Each reads or reaches something of the host. What is refused raises, which ends the attempt.
+# Each reads or reaches part of the host. A refused operation raises, which ends the attempt.
 READS = {
     "passwords": "print(open('/etc/passwd').read(), 'ESCAPED')",
     "shadow": "print(open('/etc/shadow').read(), 'ESCAPED')",
@@ -67,7 +67,7 @@ READS = {
     "shared memory of the host": (
         "import os\nif {shared!r} in os.listdir('/dev/shm'): print('ESCAPED')"
     ),
-    # The folders above a Python that is installed in /tmp are there, and nothing else.
+    # The parent folders of a Python installed in /tmp exist, and nothing else.
     "temporary files of the host": (
         "import os\nif {{*os.listdir('/tmp')}} & {{*{folder!r}.split('/')}}: print('ESCAPED')"
     ),
@@ -169,12 +169,12 @@ ATTEMPTS = {
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory):
-    """Things of the host that attempts are after."""
+    """Create objects on the host that the attempts target."""
     folder = tmp_path_factory.mktemp("host")
     file = folder / "secret.txt"
     file.write_text(SECRET)
     os.environ["FIELDCRAFT_KEY"] = SECRET
-    shared = Path(f"/dev/shm/fieldcraft-{os.getpid()}")  # tests run side by side
+    shared = Path(f"/dev/shm/fieldcraft-{os.getpid()}")  # tests run in parallel
     shared.write_text(SECRET)
     abstract = f"\0fieldcraft-{os.getpid()}"
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as unix:
@@ -198,7 +198,7 @@ def host(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.parametrize("name", ATTEMPTS)
 def test_an_attempt_is_contained(run, host, name: str) -> None:
     code = ATTEMPTS[name].format(**host)
-    compile(code, name, "exec")  # an attempt with a mistake in it would prove nothing
+    compile(code, name, "exec")  # a faulty attempt would prove nothing
     done = run(code)
     assert done.status is ProgramStatus.FINISHED
     assert "ESCAPED" not in done.stdout + (done.value or "")
@@ -214,7 +214,7 @@ BOMBS = {
         "while True:\n"
         "    try:\n"
         "        if os.fork() == 0: os._exit(0)\n"
-        "    except OSError: pass"  # those that nobody waited for count, too
+        "    except OSError: pass"  # processes that were not waited for also count
     ),
     "threads": (
         "import threading, time\n"
@@ -280,7 +280,7 @@ def test_what_a_program_may_use_is_limited(run, name: str) -> None:
 
 
 def test_programs_do_not_see_each_other(sandbox) -> None:
-    """Two at once: neither files, nor shared memory, nor variables, nor processes in common."""
+    """Two concurrent programs share neither files, shared memory, variables nor processes."""
     mark = """
 import _posixshmem, os, builtins
 open('mark', 'x').close(); open('/dev/shm/mark', 'x').close(); builtins.mark = 1
@@ -289,8 +289,8 @@ _posixshmem.shm_open('/same name', os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     look = "print(os.getpid(), sorted(os.listdir('.')))"
 
     async def both():
-        async with sandbox.open_session() as one, sandbox.open_session() as other:
-            return [await each.run(code) for code in (mark, look) for each in (one, other)]
+        async with sandbox.open_session() as first, sandbox.open_session() as second:
+            return [await each.run(code) for code in (mark, look) for each in (first, second)]
 
     found = [(run.stdout, run.stderr) for run in asyncio.run(both())]
     assert found == [("", "")] * 2 + [("2 ['mark']\n", "")] * 2

@@ -1,4 +1,4 @@
-"""Tests of a program run in another process: what a program cannot forge, and what works."""
+"""Tests of a program run in another process: forgeries that fail, and tests that work."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from fieldcraft.sandbox import value_codec
 
 @pytest.fixture
 def passes(sandbox):
-    """Whether a program passes a test."""
+    """Return whether a program passes a test."""
 
     def run(code: str, tests: str, imports: str = "") -> bool:
         return asyncio.run(sandbox.test(code, tests, imports)).ok
@@ -105,25 +105,25 @@ ATTACKS = {
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_program_cannot_forge_the_verdict(passes, name: str) -> None:
     code = ATTACKS[name]
-    compile(code, name, "exec")  # an attempt with a mistake in it would prove nothing
+    compile(code, name, "exec")  # a faulty attempt would prove nothing
     assert not passes(code, TEST)
     assert passes("def f(n): return 2 * n", TEST)
 
 
 FORGED = [
-    # The loop of a test must not end by what the program raises.
+    # An exception of the program must not end the loop of a test.
     (
         "def f(n): raise StopIteration",
         "for got, wanted in zip(map(f, [1, 2]), [2, 4]): assert got == wanted",
     ),
-    # What a test takes from Python is Python's.
+    # Names that a test takes from Python are Python's.
     (
         "class math: isclose = lambda *g, **k: True\ndef f(n): return 0",
         "assert math.isclose(f(1), 2)",
     ),
     ("def isclose(*g, **k): return True\ndef f(n): return 0", "assert isclose(f(1), 2)"),
     ("def all(x): return True\ndef f(n): return 0", "assert all(f(n) == 2 * n for n in [1, 2])"),
-    # A context of the program hides no error of a test.
+    # A context manager of the program does not hide an error of a test.
     (
         "class C:\n"
         "    def __enter__(self): return self\n"
@@ -131,12 +131,12 @@ FORGED = [
         "    def get(self): return 0",
         "with C() as c:\n    assert c.get() == 1",
     ),
-    # A failure inside of a call that the program makes is not hidden by the program.
+    # A program cannot hide a failure inside a call that it makes.
     (
         "def each(f):\n    try: f(0)\n    except AssertionError: pass",
         "def see(x): assert x == 1\neach(see)",
     ),
-    # A library takes no memory of the tests by what an object says it is.
+    # A library does not read memory of the tests at the address that an object claims.
     (
         "class F: __array_interface__ = dict(data=(8, False), shape=(1,), typestr='<i8')\n"
         "def f(n): return F()",

@@ -1,4 +1,4 @@
-"""Whatever is killed from outside, a status comes back and nothing is left behind."""
+"""After a kill from outside, a status is returned and no resources leak."""
 
 import asyncio
 import os
@@ -11,13 +11,13 @@ from fieldcraft.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimit
 from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.types import UserError
 
-# It says by its name that it runs: the sandbox lets it write nowhere that a test could look.
+# The process name marks it as running, because it cannot write to a place that a test can read.
 SLEEP = """
 import ctypes, time
 ctypes.CDLL(None).prctl(15, b"asleep")  # PR_SET_NAME
 time.sleep(3600)
 """
-OTHERS: set[int] = set()  # the outermost processes of other tests' sandboxes: nobody may harm them
+OTHERS: set[int] = set()  # outermost processes of other tests' sandboxes; must not be harmed
 
 
 @pytest.fixture(autouse=True)
@@ -28,25 +28,28 @@ def _others() -> None:
 
 @pytest.fixture
 def own():
-    """A sandbox that a test may harm."""
+    """Yield a sandbox that a test may harm."""
     try:
-        # So long that a machine that stood still for a minute does not end a run.
-        made = Sandbox(SandboxLimits(wall_seconds=600), max_concurrent=4, libraries=())
+        # Long enough that a machine that stalls for a minute does not end a run.
+        sandbox = Sandbox(SandboxLimits(wall_seconds=600), max_concurrent=4, libraries=())
     except UserError as error:
         pytest.skip(f"this system has no full isolation: {error}")
-    with made:
-        yield made
+    with sandbox:
+        yield sandbox
 
 
 def parents() -> dict[int, int]:
-    """Parent of each process, the oldest first. Read from all of /proc, because the kernel's list
-    of a process's children is incomplete while one of them or a thread ends."""
+    """Return the parent of each process, the oldest process first.
+
+    All of /proc is read, because the kernel's list of children is incomplete while a child or a
+    thread ends.
+    """
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            except (FileNotFoundError, ProcessLookupError):  # it has ended
                 continue
             found.append((int(fields[19]), int(folder.name), int(fields[1])))  # start, parent
     return {process: parent for _, process, parent in sorted(found)}
@@ -57,7 +60,7 @@ def children(process: int) -> list[int]:
 
 
 def descendants(process: int) -> list[int]:
-    """Descendants of a process but for other tests' sandboxes, a parent before its children."""
+    """Return descendants of a process without other tests' sandboxes, parents before children."""
     found, above = [process], parents()
     for child, parent in above.items():
         if parent in found and child not in OTHERS:
@@ -66,8 +69,8 @@ def descendants(process: int) -> list[int]:
 
 
 def templates() -> list[int]:
-    """The processes of this test's sandbox, the nearest first: the outermost, the template, and
-    those of workers."""
+    """Return the processes of this test's sandbox, the nearest first: the outermost process, the
+    template, and the processes of workers."""
     found = descendants(os.getpid())
     return [process for process in found if b"sandbox.zygote" in command(process)]
 
@@ -79,22 +82,21 @@ def command(process: int) -> bytes:
 def read(process: int, name: str) -> bytes:
     try:
         return Path(f"/proc/{process}/{name}").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
         return b""
 
 
 async def asleep(count: int) -> None:
-    """Wait until so many programs sleep."""
+    """Wait until `count` programs sleep."""
     while sum(read(each, "comm") == b"asleep\n" for each in templates()) != count:
         await asyncio.sleep(0.05)
 
 
 async def settled(sandbox: Sandbox, busy: int = 0, started: int = 0) -> None:
-    """Wait until the sandbox has its spare workers and, beside them, only those that are busy and
-    the processes that programs started."""
+    """Wait until only spare workers, busy workers, and processes started by programs remain."""
     while True:
         workers = len(sandbox._supervisors[0]._workers)
-        fixed = 4  # the outermost process, the template, the server of namespaces, one of them
+        fixed = 4  # the outermost process, the template, the namespace server and its child
         if workers == busy + len(sandbox._idle_workers) and (
             len(templates()) == fixed + 2 * workers + started  # an init process and a program each
         ):
@@ -111,10 +113,12 @@ def mounts() -> str:
 
 
 async def killed_while_it_runs(sandbox: Sandbox, victim: int) -> ProgramResult:
-    """The run during which a process of the sandbox is killed: 0 the outermost, 1 the template,
-    the last the program."""
+    """Return the result of a run during which a process of the sandbox is killed.
+
+    Process 0 is the outermost, 1 the template, and the last the program.
+    """
     session = sandbox.open_session()
-    await session.run("1")  # so that its worker is there
+    await session.run("1")  # so that its worker exists
     running = asyncio.create_task(session.run(SLEEP))
     await asleep(1)
     os.kill(templates()[victim], signal.SIGKILL)
@@ -132,7 +136,7 @@ def test_a_template_that_is_killed_is_started_again(own, victim: int) -> None:
 
 
 def test_all_workers_can_be_killed(own) -> None:
-    """Those that wait for a program, too: a run gets another one."""
+    """Idle workers are killed as well: a run gets a new one."""
 
     async def story() -> tuple[ProgramResult, ProgramResult]:
         await own.run("1")
@@ -146,9 +150,7 @@ def test_all_workers_can_be_killed(own) -> None:
         while not all(worker.terminated.is_set() for worker in spare):
             await asyncio.sleep(0.05)
         after = await own.run("print('next')")
-        while (
-            after.status is ProgramStatus.LOST
-        ):  # of one that was being started, and was no spare yet
+        while after.status is ProgramStatus.LOST:  # a worker that was starting, and not yet spare
             after = await own.run("print('next')")
         return stopped, after
 
@@ -159,7 +161,7 @@ def test_all_workers_can_be_killed(own) -> None:
 
 
 def test_what_a_program_started_ends_with_it_whoever_ends_it(own) -> None:
-    """The namespace of a program ends with it, without a word from the owner of the sandbox."""
+    """The namespace of a program ends with it, without involvement of the sandbox's owner."""
 
     async def story() -> None:
         session = own.open_session()
@@ -171,7 +173,7 @@ def test_what_a_program_started_ends_with_it_whoever_ends_it(own) -> None:
         for process in programs:
             os.kill(process, signal.SIGKILL)
         async with asyncio.timeout(300):
-            await quiet(outermost, 3)  # the template, the server of namespaces, one of them
+            await quiet(outermost, 3)  # the template, the namespace server and its child
         assert len(before) > 4 + 2 * len(programs)  # programs, init processes, a child
         assert children(template) == [namespace_server]
 
@@ -225,7 +227,7 @@ async def many(sandbox: Sandbox, runs: int) -> None:
 
 
 async def quiet(process: int, most: int) -> None:
-    """Wait until the sandbox has no more processes than that."""
+    """Wait until the sandbox has at most `most` processes."""
     while len(descendants(process)) > most:
         await asyncio.sleep(0.05)
 

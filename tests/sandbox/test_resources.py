@@ -1,4 +1,4 @@
-"""Attempts to get ten times what is allowed, a resource at a time, by every way there is."""
+"""Attempts to get ten times the allowed amount of each resource, by every known way."""
 
 import asyncio
 import struct
@@ -12,7 +12,7 @@ from fieldcraft.sandbox import frames
 from fieldcraft.sandbox.limits import ProgramStatus, SandboxLimits
 
 CALL = "import ctypes, fcntl, os, socket\nlibc = ctypes.CDLL(None, use_errno=True)\n"
-# What the kernel would hold for a program without counting it.
+# Memory that the kernel would hold for a program without counting it.
 UNCOUNTED = {
     "files in memory": "os.write(os.memfd_create('x'), bytes(2**20))",
     "files in memory, by number": "assert libc.syscall(319, b'x', 0) >= 0, 'refused'",
@@ -93,7 +93,7 @@ print(held)
 
 
 def test_descriptors_that_are_on_their_way_keep_no_other_program_from_starting(sandbox) -> None:
-    """The kernel counts them for all programs together."""
+    """The kernel counts descriptors in transit for all programs together."""
     fill = """
 import array, os, socket
 ends = [socket.socketpair() for _ in range(20)]
@@ -136,9 +136,9 @@ except OSError: print('refused')
         async with sandbox.open_session() as session:
             return await session.run(lock), await sandbox.run(look)
 
-    locked, seen = asyncio.run(story())
+    locked, output = asyncio.run(story())
     assert locked.ok
-    assert seen.stdout == "True\nrefused\n", seen.stderr
+    assert output.stdout == "True\nrefused\n", output.stderr
 
 
 def test_databases_in_files_work(run) -> None:
@@ -151,7 +151,7 @@ def test_databases_in_files_work(run) -> None:
 
 
 def test_the_owner_dies_last(sandbox) -> None:
-    """Where memory ends, the kernel kills by this score."""
+    """If memory runs out, the kernel kills by this score."""
 
     def score(process: int | str) -> int:
         return int(Path(f"/proc/{process}/oom_score_adj").read_text())
@@ -159,15 +159,15 @@ def test_the_owner_dies_last(sandbox) -> None:
     found, scores = [sandbox._supervisors[0]._process.pid], []
     for process in found:
         children = Path(f"/proc/{process}/task/{process}/children")
-        with suppress(OSError):  # a worker of before may end just now
+        with suppress(OSError):  # an earlier worker may be exiting
             scores.append(score(process))
             found += map(int, children.read_text().split())
-    assert len(scores) > 4  # the template and its workers, too
+    assert len(scores) > 4  # includes the template and its workers
     assert set(scores) == {1000}
     assert score("self") < 1000
 
 
-# Expressions for the bytes that a program writes where its worker would answer.
+# Expressions for bytes that a program writes in place of its worker's answer.
 FORGED = {
     "much JSON": "b'[],' * 3_000_000",
     "a long value": f"{frames.REPORT + frames.REPORT_HEADER.pack(0, 2**40)!r} + bytes(2**20)",
@@ -185,7 +185,7 @@ def test_a_forged_answer_costs_the_owner_nothing(run, name: str) -> None:
     done = run(f"import os\nos.write(3, {FORGED[name]})\nos._exit(0)")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert done.status is ProgramStatus.FINISHED  # at once: nobody goes on writing to a closed ear
+    assert done.status is ProgramStatus.FINISHED  # at once: no process writes to a closed pipe
     assert len(done.value or "") < 100
     assert done.files == {}
     assert peak < 16 * 2**20

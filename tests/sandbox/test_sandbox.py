@@ -1,4 +1,4 @@
-"""What a run and a session give back."""
+"""Results of a run and a session."""
 
 import asyncio
 from dataclasses import replace
@@ -29,7 +29,7 @@ def test_a_program_that_works(run) -> None:
             "\0",
             1,
             "source code string cannot contain null bytes\n",
-        ),  # a ValueError in older patches
+        ),  # a ValueError in older patch releases
         ("This is no code.", 1, "SyntaxError: invalid syntax\n"),
         ("import sys; sys.exit(3)", 3, ""),
         ("import sys; sys.exit('why')", 1, "why\n"),
@@ -153,7 +153,7 @@ def test_closed_pipes_and_descriptors_do_not_hang(run) -> None:
 
 
 def test_what_a_program_starts_ends_with_it(run) -> None:
-    """A child that keeps the pipe open neither delays the result nor writes into the next."""
+    """A child that keeps the pipe open neither delays the result nor writes into the next one."""
     code = "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(99)\nprint('parent')"
     assert run(code).stdout == "parent\n"
 

@@ -1,4 +1,4 @@
-"""Escapes by system calls that no ordinary program needs: the kernel refuses each of them."""
+"""Escapes by system calls that no ordinary program needs: the kernel rejects each of them."""
 
 import os
 
@@ -123,18 +123,18 @@ def test_a_system_call_is_refused(run, name: str) -> None:
     done = run(ATTEMPT.format(number=number, arguments=arguments))
     result, error = map(int, done.stdout.split())
     assert result == -1
-    # 1 is EPERM of the filter, 38 ENOSYS. EINVAL or EBADF would mean that the kernel had looked.
+    # 1 is EPERM of the filter, 38 ENOSYS. EINVAL or EBADF would mean that the kernel ran the call.
     assert error in (1, 38)
     assert run("print('next')").stdout == "next\n"
 
 
 def test_the_list_is_of_use(run) -> None:
-    """The same way to call the kernel works for what is allowed: getpid."""
+    """The same way to call the kernel works for an allowed call: getpid."""
     assert run(ATTEMPT.format(number=39, arguments="0")).stdout.startswith("2 ")
 
 
 def test_calls_of_32_bits_end_the_program(run) -> None:
-    """int 0x80 has other numbers, on which a filter for 64 bits would say nothing."""
+    """int 0x80 has other call numbers, which a filter for 64 bits would not reject."""
     machine_code = r"b'\xb8\x14\x00\x00\x00\xcd\x80\xc3'"  # getpid of 32 bits
     done = run(f"""
 import ctypes, mmap

@@ -1,4 +1,4 @@
-"""Limits of all processes of a program together, in a call and between calls."""
+"""Limits for all processes of a program together, during a call and between calls."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,7 @@ from fieldcraft.sandbox.sandbox import Sandbox
 LIMITS = SandboxLimits(
     wall_seconds=600, cpu_seconds=2, memory_mb=96, processes=16, disk_mb=8, file_mb=4
 )
-# Each process stays below what one may have; all of them together want ten times as much.
+# Each process stays below its own limit; all of them together need ten times as much.
 EACH = "import os, mmap, time\n"
 MEMORY = {
     "of its children": (
@@ -38,8 +38,8 @@ MEMORY = {
     "of children of threads": (
         "import threading\n"
         "import warnings; warnings.simplefilter('ignore')\n"
-        "threading.stack_size(2**18)\n"  # what a child inherits counts as its own
-        # No other thread works while one forks: a child would inherit the locks that it holds.
+        "threading.stack_size(2**18)\n"  # memory inherited by a child counts as its own
+        # No other thread runs during a fork, because the child would inherit its locks.
         "alone = threading.Lock()\n"
         "def start():\n"
         "    with alone: child = os.fork()\n"
@@ -71,8 +71,8 @@ TIME = {
 
 @pytest.fixture(scope="module")
 def small():
-    with Sandbox(LIMITS, libraries=()) as made:
-        yield made
+    with Sandbox(LIMITS, libraries=()) as sandbox:
+        yield sandbox
 
 
 @pytest.mark.parametrize("name", MEMORY)
@@ -168,7 +168,7 @@ threading.Thread(target=count, daemon=True).start()
             return int(first.value), int(second.value)
 
     first, second = asyncio.run(asyncio.wait_for(story(), 600))
-    assert first < second  # in a call they go on
+    assert first < second  # they continue during a call
 
 
 def test_a_session_goes_on_after_a_rest(small) -> None:

@@ -1,4 +1,4 @@
-"""Formulas of times, against numbers worked out by hand."""
+"""Formulas of durations, compared with numbers computed by hand."""
 
 import math
 
@@ -26,7 +26,7 @@ from fieldcraft.scaling.steps import (
 )
 from fieldcraft.types import UserError
 
-# 100 operations a second of which 40 are reached, and 10 bytes a second of which 7 are
+# 100 operations a second, 40 of them achieved, and 10 bytes a second, 7 of them achieved
 SLOW = Device(
     "slow",
     memory_bytes=1e3,
@@ -40,7 +40,7 @@ SHAPE = ModelShape(parameters=10, layers=2, hidden_size=3, dtype_bytes=2, kv_byt
 
 
 class Steady:
-    """A token of all rows takes a second, and reading nothing."""
+    """Engine in which one token of all rows takes a second, and reading takes no time."""
 
     def decode_seconds(self, rows: int, cached_tokens: float) -> float:
         return 1.0
@@ -50,7 +50,7 @@ class Steady:
 
 
 class Reading(Steady):
-    """A token of a prompt takes a tenth of a second."""
+    """Engine in which a prompt token takes a tenth of a second."""
 
     def prefill_seconds(self, tokens: float) -> float:
         return tokens / 10
@@ -73,8 +73,9 @@ def test_training_is_operations_over_the_rate_of_all_ranks() -> None:
 
 
 def test_communication_is_bytes_over_the_slowest_wire() -> None:
-    """Two gathers of 2 bytes and a gradient of 4 bytes, for each of 10 numbers, of which a rank has
-    a half itself; 32 tokens are two micro-batches for each of two ranks."""
+    """Two gathers of 2 bytes and a gradient of 4 bytes are sent for each of 10 numbers, half of
+    which a rank holds itself. 32 tokens are two micro-batches for each of two ranks.
+    """
     two = TrainingCost(SLOW, ranks=2, micro_batch_tokens=8)
     assert two.communication_seconds(SHAPE, 16, ForwardPasses()) == pytest.approx(10 * 8 / 2 / 5)
     assert two.communication_seconds(SHAPE, 32, ForwardPasses()) == pytest.approx(
@@ -107,7 +108,7 @@ def test_sampling_is_tokens_over_throughput() -> None:
     rollouts = RolloutLoad(12, policy_tokens=10, mean_tokens=10, max_policy_tokens=10)
     assert estimate_sampling_seconds(Steady(), 2, 3, rollouts) == pytest.approx(20)
     assert estimate_sampling_seconds(Steady(), 2, 100, rollouts) == pytest.approx(10)
-    # the longest does not end before its time, in which two steps are done if they overlap
+    # the longest rollout bounds the time, which covers two steps if they overlap
     assert estimate_sampling_seconds(
         Steady(), 12, 100, RolloutLoad(12, 10, 10, max_policy_tokens=30, max_tool_seconds=6)
     ) == pytest.approx(36)
@@ -117,8 +118,10 @@ def test_sampling_is_tokens_over_throughput() -> None:
 
 
 def test_what_is_read_is_the_prompt_and_once_more_what_is_under_way() -> None:
-    """Six rollouts an engine, of which 10 tokens are written and 10 read. With one step ahead 12
-    of them are half done when weights are published."""
+    """Each engine has six rollouts with 10 tokens written and 10 read.
+
+    With one step ahead 12 rollouts are half done when weights are published.
+    """
     rollouts = RolloutLoad(12, policy_tokens=10, mean_tokens=20, max_policy_tokens=10)
     assert estimate_sampling_seconds(Reading(), 2, 12, rollouts) == pytest.approx(10 + 6 * 10 / 10)
     assert estimate_sampling_seconds(Reading(), 2, 12, rollouts, 1) == pytest.approx(
@@ -139,14 +142,14 @@ def test_devices_of_nodes() -> None:
     assert split_into_nodes(h100, 11) == [8, 3]
     assert get_link_bandwidth(h100, 8) == 450e9
     assert get_link_bandwidth(h100, 9) == 50e9
-    with pytest.raises(UserError, match="--gpus 0 is not a number of devices: give 1 or more"):
+    with pytest.raises(UserError, match="--gpus 0 is not a number of devices: set 1 or more"):
         split_into_nodes(h100, 0)
     with pytest.raises(UserError, match=r"no device 'h10' .* did you mean 'h100'\?"):
         find_device("h10")
 
 
 def test_devices_are_in_plausible_order() -> None:
-    """A product is read from memory more slowly than it is computed, and sent more slowly still."""
+    """Reading from memory is slower than computing, and sending is slower still."""
     for device in DEVICES.values():
         assert (
             device.flops_per_second

@@ -1,4 +1,4 @@
-"""The plan of a recipe: memory against numbers worked out by hand, and what the command says."""
+"""Plan of a recipe: memory, compared with numbers computed by hand, and output of the command."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ BIG = Device("big", 80e9, 1e15, 3e12, 450e9, 50e9)
 
 
 def sizes(*overrides: str, name: str = "autocoa-mini") -> Any:
-    """What the formulas read of a setup."""
+    """Return a setup with the fields that the formulas read."""
     recipe = load_recipe(name, list(overrides))
     config = Qwen2Config(**SHAPE)
     return SimpleNamespace(
@@ -78,8 +78,9 @@ def test_a_rank_has_its_share() -> None:
 
 
 def test_ranks_share_a_line_that_is_too_long_for_one() -> None:
-    """Of 10,000 tokens each has 5,000, and the keys and values of the others: 4 layers x 2 heads x
-    16 numbers of 4 bytes, twice."""
+    """Each rank has 5,000 of 10,000 tokens, and the keys and values of the others: 4 layers x 2
+    heads x 16 numbers of 4 bytes, twice.
+    """
     setup = sizes("budget.max_context_tokens=10000")
     stage = setup.recipe.stages["rl2"]
     parts = estimate_rank_memory(setup, stage, cluster_of(trainers=4, context_parallel=2))
@@ -94,8 +95,9 @@ def test_gradients_outside_of_the_layers_count_where_they_are_more_than_activati
 
 
 def test_an_engine_has_whole_weights_and_its_rows() -> None:
-    """160 rollouts on four engines are 40 rows of 600 tokens in whole blocks of 32; a token has
-    2 x 4 layers x 2 heads x 16 numbers of 4 bytes. With 100 rows for all engines it is 25 rows."""
+    """160 rollouts on four engines are 40 rows of 600 tokens in whole blocks of 32. A token has 2 x
+    4 layers x 2 heads x 16 numbers of 4 bytes. With 100 rows for all engines there are 25 rows.
+    """
     setup = sizes("max_num_seqs=1000")
     stage = setup.recipe.stages["rl2"]
     parts = estimate_process_memory(setup, stage, cluster_of(trainers=2, engines=4))["engine"]
@@ -135,7 +137,7 @@ def test_a_run_of_one_process_takes_what_check_says(overrides: tuple[str, ...]) 
 
 
 def test_a_stage_whose_budget_changes_is_planned_period_by_period() -> None:
-    """Texts are as long as their budget in proportion: of 300 tokens in 600, so 150 in 300."""
+    """Text lengths are proportional to the budget: 300 tokens for 600, so 150 tokens for 300."""
     setup = sizes("stages.rl2.budget=[{until: 20, max_context_tokens: 300}, {}]")
     cluster, stage = cluster_of(trainers=2, engines=2), setup.recipe.stages["rl2"]
     timing = StageTimeEstimator(setup, BIG, USUAL)
@@ -166,7 +168,7 @@ def test_passes_over_a_token() -> None:
     passes = make_forward_passes(setup.recipe, setup.recipe.stages["rl2"])
     assert (
         passes.frozen_models == 2
-    )  # the reference, and the policy whose probabilities are computed anew
+    )  # the reference, and the policy whose log-probabilities are recomputed
     assert passes.total == 5
     assert make_forward_passes(setup.recipe, setup.recipe.stages["base"]).total == 3
 
@@ -212,7 +214,7 @@ def test_what_the_recipe_says_is_kept() -> None:
         "sft1",
         "sft2",
         "sft3",
-    ]  # as long as the data of a world
+    ]  # their lengths follow from the world's data
 
 
 def too_large(setup: Any, memory: float, devices: int) -> str:
@@ -224,12 +226,12 @@ def too_large(setup: Any, memory: float, devices: int) -> str:
 def test_what_does_not_fit_is_told_with_what_to_set() -> None:
     setup = sizes()
     setup.parameters = setup.trainable_parameters = 10**9
-    said = too_large(setup, 16e9, 1)
-    assert said.startswith("stage 'base' does not fit: its process needs ")
-    assert said.endswith("set cluster.trainers=2 and give more devices.")
+    message = too_large(setup, 16e9, 1)
+    assert message.startswith("stage 'base' does not fit: its process needs ")
+    assert message.endswith("set cluster.trainers=2 and use more devices.")
     narrow = sizes("cluster={trainers: 2, engines: 1}", "budget.max_context_tokens=60000")
-    assert "its engine needs 10.4 GB" in (said := too_large(narrow, 8e9, 3))
-    assert said.endswith("set cluster.tensor_parallel=2, or lower max_num_seqs.")
+    assert "its engine needs 10.4 GB" in (message := too_large(narrow, 8e9, 3))
+    assert message.endswith("set cluster.tensor_parallel=2, or lower max_num_seqs.")
     many = ["cluster={trainers: 2, engines: 1}", "budget.max_context_tokens=1000000"]
     assert too_large(sizes(*many), 15e9, 3).endswith(
         "set cluster.trainers=2 cluster.context_parallel=2."
@@ -239,7 +241,9 @@ def test_what_does_not_fit_is_told_with_what_to_set() -> None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The true configuration of a 7B model without its weights, and a user's files."""
+    """Return overrides for the real configuration of a 7B model without weights, and for user
+    files.
+    """
     folder = tmp_path_factory.mktemp("large")
     Qwen2Config(
         hidden_size=3584,
@@ -251,8 +255,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         tie_word_embeddings=False,
     ).save_pretrained(folder / "model")
     r1_tokenizer().save_pretrained(folder / "model")
-    asked = [json.dumps({"question": f"Who is {n}?", "golden_answers": ["Ann"]}) for n in range(9)]
-    for name, lines in (("tasks", asked), ("demonstrations", ["{}"] * 6000), ("pairs", ["{}"])):
+    questions = [
+        json.dumps({"question": f"Who is {n}?", "golden_answers": ["Ann"]}) for n in range(9)
+    ]
+    for name, lines in (("tasks", questions), ("demonstrations", ["{}"] * 6000), ("pairs", ["{}"])):
         (folder / f"{name}.jsonl").write_text("\n".join([*lines, ""]))
     given = [f"{key}={folder / key}.jsonl" for key in ("tasks", "demonstrations", "pairs")]
     return [f"model={folder / 'model'}", "search.url=http://127.0.0.1:9", *given]
@@ -270,7 +276,7 @@ def test_the_command_on_a_large_model(
     assert "node 1, devices 0-7: trainers 8-15" in output
     assert "rl1: trainer, sampling" in output
     assert " 375 " in output  # 2 epochs of 6,000 demonstrations in batches of 32
-    assert "The limit of rl1: " in output
+    assert "Bottleneck of rl1: " in output
 
 
 @pytest.mark.parametrize(
@@ -295,7 +301,7 @@ def test_the_variants_for_clusters_fit(
     ("arguments", "complaint"),
     [
         (["--gpu", "h1000"], "there is no device 'h1000' in the table: use one of a100-80gb, h100"),
-        (["--gpus", "0"], "--gpus 0 is not a number of devices: give 1 or more."),
+        (["--gpus", "0"], "--gpus 0 is not a number of devices: set 1 or more."),
         (["--gpus", "1"], "stage 'sft1' does not fit: its process needs 96.4 GB"),
         (["cluster.engines=9", "--gpus", "8"], "the recipe requires 9 devices (0 trainers and 9"),
         (["stages={}"], "recipe 'autocoa-7b' trains nothing, so there is nothing to plan."),

@@ -1,4 +1,4 @@
-"""Reinforcement learning in virtual time: what must hold whatever the durations are."""
+"""Simulation of reinforcement learning in virtual time: properties that hold for all durations."""
 
 import asyncio
 import itertools
@@ -29,7 +29,7 @@ SLOW_TOOLS = RolloutWorkload(
 
 
 class Constant:
-    """An engine whose steps take 10 ms, whatever there is in them, and whose prompts take none."""
+    """Engine with steps of 10 ms, regardless of their rows, and prompts that take no time."""
 
     def decode_seconds(self, rows: int, cached_tokens: float) -> float:
         return 0.01
@@ -39,7 +39,7 @@ class Constant:
 
 
 class Growing(Constant):
-    """A step takes 1 ms for each row, and a token of a prompt 1 ms."""
+    """Engine with 1 ms a step for each row and 1 ms for each prompt token."""
 
     def decode_seconds(self, rows: int, cached_tokens: float) -> float:
         return 0.001 * rows
@@ -62,8 +62,9 @@ def virtually(calls: Any) -> Any:
 
 
 def test_with_one_engine_and_no_tools_the_rate_is_that_of_the_formula() -> None:
-    """Ten rollouts of 100 steps of 10 ms, and 0.5 s of training: a step takes 1.5 s in turns, and
-    1 s when both are done at once. With five rows sampling takes two rounds."""
+    """Ten rollouts have 100 steps of 10 ms, and training takes 0.5 s. A step takes 1.5 s if the two
+    alternate, and 1 s if they overlap. With five rows sampling takes two rounds.
+    """
     assert simulate(pipeline()).rollouts_per_second == pytest.approx(10 / 1.5)
     assert simulate(pipeline(max_staleness=1)).rollouts_per_second == pytest.approx(10)
     assert simulate(pipeline(rows=5)).rollouts_per_second == pytest.approx(10 / 2.5)
@@ -75,7 +76,7 @@ def test_with_one_engine_and_no_tools_the_rate_is_that_of_the_formula() -> None:
 
 
 def test_publishing_takes_time_from_both() -> None:
-    """0.2 s for which everybody waits; then 10 rollouts are read again by the engine."""
+    """Sampling and training wait for 0.2 s. Then the engine reads 10 rollouts again."""
     assert simulate(pipeline(publish_seconds=0.2)).rollouts_per_second == pytest.approx(10 / 1.7)
     both = simulate(pipeline(max_staleness=1, publish_seconds=0.2, speeds=[Growing()]))
     alone = simulate(pipeline(max_staleness=1, speeds=[Growing()]))
@@ -107,12 +108,12 @@ def test_what_a_session_has_read_is_not_read_again_until_weights_change() -> Non
             times.append(loop.time())
         return [later - earlier for earlier, later in itertools.pairwise(times)]
 
-    # 100 tokens are read and 10 written; none and 10; all 120 again and 10
+    # 100 tokens are read and 10 written; 0 and 10; all 120 again and 10
     assert virtually(calls) == pytest.approx([0.11, 0.01, 0.13], abs=0.002)
 
 
 def test_a_turn_under_way_is_read_again_when_weights_change() -> None:
-    """100 tokens are read and 50 of 100 written. Then 150 are read again, and 50 written."""
+    """100 tokens are read and 50 of 100 written. Then 150 are read again and 50 written."""
 
     async def calls() -> float:
         engine, loop = SimulatedEngine(Growing(), 10), asyncio.get_running_loop()
@@ -213,7 +214,7 @@ def test_working_ahead_hides_slow_tools() -> None:
 
 
 def test_calls_wait_at_the_gate() -> None:
-    """Ten rollouts of two turns with a call of 3 s between them: all at once, or two by two."""
+    """Ten rollouts have two turns with a call of 3 s between them, all at once or two at a time."""
     calls = RolloutWorkload(10, LogNormal(100, 100), 1e9, 1, 5, LogNormal(3, 3))
     assert simulate(pipeline(workload=calls)).rollouts_per_second == pytest.approx(
         10 / (1 + 3 + 1 + 0.5)
@@ -223,7 +224,7 @@ def test_calls_wait_at_the_gate() -> None:
 
 
 def test_a_step_gives_up_no_more_than_its_twentieth() -> None:
-    """Of 40 rollouts two, and with them the groups of two that they are in."""
+    """Two of 40 rollouts may be dropped, together with the groups of two that contain them."""
     steps = simulate(
         pipeline(workload=SLOW_TOOLS, questions=20, group=2, max_staleness=2, steps=6)
     ).steps

@@ -1,4 +1,4 @@
-"""Clients of a test end with it."""
+"""Clients are closed at the end of each test."""
 
 from collections.abc import Iterator
 

@@ -43,49 +43,49 @@ def serve(agent: Agent, **limits: float) -> AgentService:
     )  # type: ignore[arg-type]
 
 
-def asking(question: str = "Who?", **more: object) -> dict[str, object]:
+def make_body(question: str = "Who?", **more: object) -> dict[str, object]:
     return {"model": "tiny", "messages": [{"role": "user", "content": question}], **more}
 
 
 async def hang_up(url: str, body: dict[str, object]) -> None:
     """Close the connection at the first event."""
-    at = httpx.URL(url)
-    reader, writer = await asyncio.open_connection(at.host, at.port)
+    peer = httpx.URL(url)
+    reader, writer = await asyncio.open_connection(peer.host, peer.port)
     data = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {at.host}\r\ncontent-length: {len(data)}"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {peer.host}\r\ncontent-length: {len(data)}"
     writer.write(f"{head}\r\ncontent-type: application/json\r\n\r\n".encode() + data)
     await reader.readuntil(b"data: ")
     writer.close()
 
 
 def test_its_folder_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Path] = []
+    folders: list[Path] = []
 
     async def serving(*arguments: Any) -> None:
-        [resources] = [one for one in arguments if isinstance(one, RunResources)]
-        made.append(resources.folder)
+        [resources] = [argument for argument in arguments if isinstance(argument, RunResources)]
+        folders.append(resources.folder)
         assert resources.folder.stat().st_mode & 0o777 == 0o700
 
     monkeypatch.setattr(server, "_run_server", serving)
     where = server.ListenAddress(host="127.0.0.1", port=0, token=None)
     for _ in range(2):
         server.serve_agent(None, "a", where, ServiceLimits())  # type: ignore[arg-type]
-    first, second = made
+    first, second = folders
     assert first != second
-    assert not first.exists()  # nothing was written there
+    assert not first.exists()  # no files were written there
 
 
 def test_it_answers_as_the_agent_does(agent: Agent) -> None:
-    wanted = agent.ask("Who directed it?")
+    expected = agent.ask("Who directed it?")
     with serve_in_thread(create_app(serve(agent))) as url:
-        done = client(url).chat.completions.create(**asking("Who directed it?"))
+        done = client(url).chat.completions.create(**make_body("Who directed it?"))
         streamed = list(
-            client(url).chat.completions.create(**asking("Who directed it?"), stream=True)
+            client(url).chat.completions.create(**make_body("Who directed it?"), stream=True)
         )
-    assert done.choices[0].message.content == (wanted.answer or "")
+    assert done.choices[0].message.content == (expected.answer or "")
     deltas = [chunk.choices[0].delta for chunk in streamed]
-    assert "".join(delta.content or "" for delta in deltas) == (wanted.answer or "")
-    assert done.usage.total_tokens == len(wanted.ids)
+    assert "".join(delta.content or "" for delta in deltas) == (expected.answer or "")
+    assert done.usage.total_tokens == len(expected.ids)
 
 
 def test_an_agent_of_an_environment_of_others_is_refused(agent: Agent) -> None:
@@ -97,8 +97,8 @@ def test_an_agent_of_an_environment_of_others_is_refused(agent: Agent) -> None:
 
 def test_the_seed_decides_what_is_sampled(agent: Agent) -> None:
     def sample(seed: int | None) -> str:
-        given = asking(temperature=1.0, seed=seed, max_tokens=24)
-        message = client(url).chat.completions.create(**given).choices[0].message
+        body = make_body(temperature=1.0, seed=seed, max_tokens=24)
+        message = client(url).chat.completions.create(**body).choices[0].message
         return f"{message.reasoning_content}|{message.content}"
 
     with serve_in_thread(create_app(serve(agent))) as url:
@@ -109,42 +109,42 @@ def test_the_seed_decides_what_is_sampled(agent: Agent) -> None:
 
 @pytest.mark.long
 def test_two_hundred_clients_at_once(agent: Agent) -> None:
-    """A quarter of them streams, and a quarter hangs up in the middle."""
+    """A quarter of the clients streams, and a quarter disconnects during the stream."""
     service = serve(agent, concurrency=64, queue=CLIENTS)
 
-    async def one(ask: openai.AsyncOpenAI, number: int) -> str:
-        given = asking(f"Who is number {number}?", temperature=1.0, seed=number, max_tokens=20)
+    async def send(api: openai.AsyncOpenAI, number: int) -> str:
+        body = make_body(f"Who is number {number}?", temperature=1.0, seed=number, max_tokens=20)
         if number % 4 == 0:
-            stream = await ask.chat.completions.create(**given, stream=True)
+            stream = await api.chat.completions.create(**body, stream=True)
             return [chunk async for chunk in stream][-1].choices[0].finish_reason
         if number % 4 == 1:
-            await hang_up(url, {**given, "stream": True})
+            await hang_up(url, {**body, "stream": True})
             return "left"
-        done = await ask.chat.completions.create(**given)
+        done = await api.chat.completions.create(**body)
         assert done.usage.completion_tokens <= 20
         return done.choices[0].finish_reason
 
     async def all_of_them() -> list[str]:
-        async with asyncs(url) as ask:
-            return await asyncio.gather(*(one(ask, number) for number in range(CLIENTS)))
+        async with asyncs(url) as api:
+            return await asyncio.gather(*(send(api, number) for number in range(CLIENTS)))
 
     with serve_in_thread(create_app(service)) as url:
         ends = asyncio.run(all_of_them())
         for _ in range(600):
-            shown = httpx.get(f"{url}/metrics").text
-            if "fieldcraft_agent_under_way 0.0" in shown:
+            metrics = httpx.get(f"{url}/metrics").text
+            if "fieldcraft_agent_under_way 0.0" in metrics:
                 break
-        assert "fieldcraft_agent_engine_sessions 0.0" in shown
+        assert "fieldcraft_agent_engine_sessions 0.0" in metrics
     assert len(ends) == CLIENTS
     assert ends.count("left") == CLIENTS // 4
     assert set(ends) <= {"left", "stop", "length"}
-    counted = re.findall(r"^fieldcraft_agent_requests_total.* (\d+)\.0$", shown, re.MULTILINE)
+    counted = re.findall(r"^fieldcraft_agent_requests_total.* (\d+)\.0$", metrics, re.MULTILINE)
     assert sum(map(int, counted)) == CLIENTS
 
 
 @pytest.fixture
 def process(agent: Agent, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`fieldcraft serve agent` in a process of its own, and its url."""
+    """Start `fieldcraft serve agent` in a separate process, and yield it with its URL."""
     command = [sys.executable, "-m", "fieldcraft", "serve", "agent", "--model", agent.model]
     command += ["--dialect", "hermes", "--device", "cpu", "--port", "0", "--name", "tiny"]
     command += ["--token-env", "TINY_TOKEN", "--log-folder", tmp_path / "served"]
@@ -175,8 +175,8 @@ def test_a_signal_lets_it_finish_what_is_under_way(
     process: tuple[subprocess.Popen[str], str], number: signal.Signals, tmp_path: Path
 ) -> None:
     server, url = process
-    given = asking(temperature=1.0, seed=3)
-    stream = client(url, "sesame").chat.completions.create(**given, stream=True)
+    body = make_body(temperature=1.0, seed=3)
+    stream = client(url, "sesame").chat.completions.create(**body, stream=True)
     first = next(stream)
     server.send_signal(number)
     rest = list(stream)
@@ -200,11 +200,11 @@ def test_mistakes_at_the_start_are_sentences(
         assert status("serve", "agent", "--model", agent.model, *options) == 2
         return sentence(capsys)
 
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert "choose another port" in refused("--port", taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert "choose another port" in refused("--port", listener.getsockname()[1])
     assert "not both" in refused("--token-env", "A", "--token-file", tmp_path / "b")
     monkeypatch.setenv("EMPTY", " ")
-    assert "EMPTY holds no token" in refused("--token-env", "EMPTY")
+    assert "EMPTY contains no token" in refused("--token-env", "EMPTY")
     assert "token" in refused("--token-file", tmp_path / "none")
     (tmp_path / "file").touch()
     assert "nothing can be written" in refused("--log-folder", tmp_path / "file" / "folder")

@@ -1,4 +1,4 @@
-"""Chat completions of a served agent, as OpenAI's client sees them."""
+"""Chat completions of a served agent, as OpenAI's client receives them."""
 
 import json
 
@@ -72,7 +72,7 @@ FORCED = [SEARCHES[0], "I need another.\n<begin_search> Stalker </end_search>", 
 
 
 def test_an_answer_that_an_agent_was_made_to_give_is_an_answer():
-    """It is the content and no thought, also in a stream."""
+    """The answer is content and not reasoning, also in a stream."""
     service, _ = scripted(FORCED, most_calls=1, at_limit="answer")
     with serve_in_thread(create_app(service)) as url:
         [choice] = client(url).chat.completions.create(**ASK).choices
@@ -81,8 +81,8 @@ def test_an_answer_that_an_agent_was_made_to_give_is_an_answer():
     thoughts = "I need the director.\n\nI need another."
     assert choice.message.reasoning_content == thoughts
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
-    told = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
-    assert told == thoughts
+    streamed_thoughts = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    assert streamed_thoughts == thoughts
     assert "".join(delta.content or "" for delta in deltas) == "Tarkovsky"
 
 
@@ -109,7 +109,7 @@ def test_what_was_said_before_is_put_into_the_question():
         "System: Be brief.\n\nUser: Who made Solaris?\n\nAssistant: Tarkovsky\n\n"
         "User: Where was he born? <|im_end|>"
     ) in engine.tokenizer.decode(prompt)
-    # the special token of the client's text is plain text: only the template's own is one
+    # the client's special token is encoded as plain text: only the template's is special
     plain, _ = scripted()
     own = plain.env.dialect.encode_prompt("?", []).count(engine.tokenizer.eos_token_id)
     assert prompt.count(engine.tokenizer.eos_token_id) == own
@@ -139,9 +139,9 @@ def test_what_was_said_before_is_put_into_the_question():
 def test_what_cannot_be_done_is_refused_in_a_sentence(change, status, sentence):
     service, engine = scripted()
     with serve_in_thread(create_app(service)) as url:
-        got = httpx.post(f"{url}/v1/chat/completions", json={**ASK, **change})
-        assert got.status_code == status
-        error = got.json()["error"]
+        response = httpx.post(f"{url}/v1/chat/completions", json={**ASK, **change})
+        assert response.status_code == status
+        error = response.json()["error"]
         assert error.keys() == {"message", "type", "param", "code"}
         assert sentence in error["message"]
         assert engine.prompts == []
@@ -151,7 +151,7 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(change, status, sentence):
 @pytest.mark.parametrize(
     ("change", "temperature", "truncation"),
     [
-        ({}, 0.7, Truncation(top_k=20, top_p=0.8)),  # as the server is told
+        ({}, 0.7, Truncation(top_k=20, top_p=0.8)),  # the server's settings
         ({"temperature": 0}, 0, Truncation(top_k=20, top_p=0.8)),
         ({"top_p": 0.5, "min_p": 0.1}, 0.7, Truncation(top_k=20, top_p=0.5, min_p=0.1)),
         ({"temperature": 1, "top_k": -1, "top_p": 1}, 1, NO_TRUNCATION),
@@ -163,9 +163,9 @@ def test_a_request_says_how_it_is_sampled(change, temperature, truncation):
     with serve_in_thread(create_app(service)) as url:
         assert httpx.post(f"{url}/v1/chat/completions", json={**ASK, **change}).status_code == 200
         body = {"model": "scripted", "input": "Who?", **change}
-        got = httpx.post(f"{url}/v1/responses", json=body).json()
-    assert (got["temperature"], got["top_p"]) == (temperature, truncation.top_p)
-    assert {(one.temperature, one.truncation) for one in engine.sampled} == {
+        response = httpx.post(f"{url}/v1/responses", json=body).json()
+    assert (response["temperature"], response["top_p"]) == (temperature, truncation.top_p)
+    assert {(sampling.temperature, sampling.truncation) for sampling in engine.sampled} == {
         (temperature, truncation)
     }
 
@@ -174,8 +174,8 @@ def test_what_asks_for_nothing_is_let_through():
     service, _ = scripted()
     neutral = {"n": 1, "top_p": 1.0, "logprobs": False, "tools": [], "user": "me", "stop": None}
     with serve_in_thread(create_app(service)) as url:
-        got = httpx.post(f"{url}/v1/chat/completions", json={**ASK, **neutral})
-    assert got.status_code == 200
+        response = httpx.post(f"{url}/v1/chat/completions", json={**ASK, **neutral})
+    assert response.status_code == 200
 
 
 def test_the_one_model_is_there_by_its_name():
@@ -190,9 +190,9 @@ def test_bodies_that_are_no_requests():
     service, _ = scripted()
     with serve_in_thread(create_app(service)) as url:
         for body, status in ((b"{", 400), (b"[]", 400), (b"x" * (5 * 2**20), 413)):
-            got = httpx.post(f"{url}/v1/chat/completions", content=body)
-            assert got.status_code == status
-            assert got.json()["error"]["message"]
+            response = httpx.post(f"{url}/v1/chat/completions", content=body)
+            assert response.status_code == status
+            assert response.json()["error"]["message"]
         assert httpx.get(f"{url}/v1/chat/completions").json()["error"]["message"]
         nothing = httpx.get(f"{url}/v1/nothing")
         assert nothing.status_code == 404
@@ -222,8 +222,8 @@ def test_models_are_listed():
 def test_lines_of_a_stream_are_server_sent_events():
     service, _ = scripted()
     with serve_in_thread(create_app(service)) as url:
-        got = httpx.post(f"{url}/v1/chat/completions", json={**ASK, "stream": True})
-    assert got.headers["content-type"].startswith("text/event-stream")
-    blocks = got.text.strip().split("\n\n")
+        response = httpx.post(f"{url}/v1/chat/completions", json={**ASK, "stream": True})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    blocks = response.text.strip().split("\n\n")
     assert blocks[-1] == "data: [DONE]"
     assert all(json.loads(block.removeprefix("data: "))["id"] for block in blocks[:-1])

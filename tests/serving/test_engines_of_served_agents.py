@@ -1,4 +1,4 @@
-"""Served agents with the engine of their recipe, or another one that is asked for."""
+"""Served agents with the engine of their recipe, or with a requested one."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ WISH = {"messages": [{"role": "user", "content": "Who?"}], "model": "tiny", "max
 
 
 class Silent(ScriptedEngine):
-    """An engine that tells nobody of its tokens."""
+    """An engine without a token callback."""
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__(tokenizer, [])
@@ -65,13 +65,13 @@ def opened(agent: Agent, rig: VllmRig) -> AgentService:
 
 
 def test_an_agent_answers_alike_with_vllm_and_with_the_local_engine(rig: VllmRig) -> None:
-    """A recipe that names vLLM is what the option makes."""
+    """A recipe that names vLLM is equivalent to the option."""
     fake = rig.fake(max_len=400)
     agent = with_fake(rig, fake)
     assert agent.recipe.engine.name == "vllm"
     found = []
-    for one in (agent, agent.with_overrides(["engine=local"])):
-        service = opened(one, rig)
+    for variant in (agent, agent.with_overrides(["engine=local"])):
+        service = opened(variant, rig)
         assert service.context_tokens <= service.engine.max_len
         with serve_in_thread(create_app(service)) as url:
             done = client(url).chat.completions.create(**WISH)
@@ -80,16 +80,16 @@ def test_an_agent_answers_alike_with_vllm_and_with_the_local_engine(rig: VllmRig
         message = done.choices[0].message
         found.append((message.content, message.reasoning_content, "".join(thoughts)))
         found.append((done.usage.completion_tokens, done.choices[0].finish_reason))
-        kind = VllmEngine if one is agent else LocalEngine
+        kind = VllmEngine if variant is agent else LocalEngine
         assert isinstance(service.engine, kind)
     assert found[:2] == found[2:]
-    asked = [r for r in fake.requests if r["sampling_params"]["max_tokens"] > 1]
-    assert asked
-    assert all(r["stream"] for r in asked)
+    requests = [r for r in fake.requests if r["sampling_params"]["max_tokens"] > 1]
+    assert requests
+    assert all(r["stream"] for r in requests)
 
 
 def until(true: Callable[[], bool]) -> None:
-    """A test that waits for ever is ended from outside."""
+    """Wait until a condition is true; the test timeout ends an endless wait."""
     while not true():
         time.sleep(0.01)
 
@@ -117,8 +117,8 @@ def test_a_server_that_is_not_there_is_a_sentence_at_the_start(rig: VllmRig) -> 
 def test_an_engine_that_tells_no_tokens_is_refused(rig: VllmRig) -> None:
     agent = bare(rig.folder / "model")
     agent = agent.with_overrides([f"engine={__name__}:Silent"])
-    wanted = r"has no max_len, num_sessions, generate\(\.\.\., on_token\).*say engine=local"
-    with pytest.raises(UserError, match=wanted):
+    expected = r"has no max_len, num_sessions, generate\(\.\.\., on_token\).*set engine=local"
+    with pytest.raises(UserError, match=expected):
         opened(agent, rig)
 
 
@@ -139,25 +139,25 @@ def test_mistakes_in_the_keys_are_sentences(
 @pytest.mark.slow
 @pytest.mark.skipif(not PYTHON, reason="FIELDCRAFT_VLLM_PYTHON names no Python with vLLM")
 def test_an_agent_with_the_real_vllm(tmp_path: Path) -> None:
-    """It answers as the local engine does, and tells each token when it is sampled."""
+    """The answers equal the local engine's, and each token is reported when it is sampled."""
     model_of(tied=False).save_pretrained(tmp_path / "model")
     agent = bare(tmp_path / "model")
     resources = RunResources(tmp_path / "engine")
     found, times = [], list[float]()
 
-    def hear(token: int) -> None:
+    def note(token: int) -> None:
         times.append(time.perf_counter())
 
     try:
-        for one in (agent.with_overrides(["engine=vllm", f"engine.python={PYTHON}"]), agent):
-            service = asyncio.run(open_service(one, "tiny", ServiceLimits(), resources))
+        for variant in (agent.with_overrides(["engine=vllm", f"engine.python={PYTHON}"]), agent):
+            service = asyncio.run(open_service(variant, "tiny", ServiceLimits(), resources))
             with serve_in_thread(create_app(service)) as url:
                 done = client(url).chat.completions.create(**WISH)
                 pieces = list(client(url).chat.completions.create(**WISH, stream=True))
             refused = [getattr(p.choices[0].delta, "reasoning_content", "") or "" for p in pieces]
             assert "".join(refused) == done.choices[0].message.reasoning_content
             turn = asyncio.run(
-                service.engine.generate([5, 6, 7], SamplingParams(40, temperature=0.0), "s", hear)
+                service.engine.generate([5, 6, 7], SamplingParams(40, temperature=0.0), "s", note)
             )
             found.append((done.choices[0].message, done.usage, turn.ids))
     finally:

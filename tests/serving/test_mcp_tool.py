@@ -1,4 +1,4 @@
-"""A served agent as a tool, as the official client of MCP sees it."""
+"""A served agent as a tool, as the official MCP client uses it."""
 
 import asyncio
 
@@ -32,11 +32,11 @@ def test_what_goes_wrong_is_an_error_of_the_tool():
         _, long = asyncio.run(call(url, "long " * 500))
         service.closed = True
         _, stopped = asyncio.run(call(url, "Who?"))
-    told = [result.content[0].text for result in (broken, long, stopped)]
+    messages = [result.content[0].text for result in (broken, long, stopped)]
     assert all(result.is_error for result in (broken, long, stopped))
-    assert "asked for one more" in told[0]
-    assert "shorten the question" in told[1]
-    assert "shutting down" in told[2]
+    assert "asked for one more" in messages[0]
+    assert "shorten the question" in messages[1]
+    assert "shutting down" in messages[2]
     assert engine.open == set()
 
 
@@ -45,12 +45,12 @@ def test_a_client_that_hangs_up_is_worked_for_no_more():
     engine.go_on.clear()
 
     async def ask_and_leave(url: str) -> None:
-        asking = asyncio.create_task(call(url, "Who?"))
+        request = asyncio.create_task(call(url, "Who?"))
         while not engine.open:
             await asyncio.sleep(0.005)
-        asking.cancel()
-        await asyncio.wait([asking])
-        while engine.open:  # the test hangs if nobody tells the server
+        request.cancel()
+        await asyncio.wait([request])
+        while engine.open:  # the test hangs if the server is not notified
             await asyncio.sleep(0.005)
 
     with serve_in_thread(create_app(service)) as url:

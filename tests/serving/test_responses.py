@@ -1,4 +1,4 @@
-"""Responses of a served agent, as OpenAI's client sees them."""
+"""Responses of a served agent, as OpenAI's client receives them."""
 
 import httpx
 from openai.types.responses import Response, ResponseStreamEvent
@@ -52,14 +52,14 @@ def test_each_event_of_a_stream_is_one_that_the_client_knows():
     events = TypeAdapter(ResponseStreamEvent)
     with serve_in_thread(create_app(service)) as url:
         with client(url).responses.stream(**ASK) as stream:
-            told = list(stream)
+            streamed = list(stream)
             final = stream.get_final_response()
         whole = client(url).responses.create(**ASK)
         raw = list(client(url).responses.create(**ASK, stream=True))
     for event in raw:
         events.validate_python(event.model_dump(), strict=True)
     assert [event.sequence_number for event in raw] == list(range(len(raw)))
-    assert told[0].type == "response.created"
+    assert streamed[0].type == "response.created"
     assert final.output_text == "Tarkovsky"
     assert [item.type for item in final.output] == [item.type for item in whole.output]
     assert sum(event.type == "response.reasoning_text.delta" for event in raw) > 6
@@ -87,17 +87,17 @@ def test_a_response_can_be_sent_back_as_the_beginning_of_the_next():
             model="scripted", instructions="Be brief.", input=messages
         )
     assert again.output_text == "Tarkovsky"
-    asked = engine.tokenizer.decode(engine.prompts[-2])
-    assert "System: Be brief.\n\nUser: Who?\n\nAssistant: Tarkovsky\n\nUser: Where?" in asked
+    prompt = engine.tokenizer.decode(engine.prompts[-2])
+    assert "System: Be brief.\n\nUser: Who?\n\nAssistant: Tarkovsky\n\nUser: Where?" in prompt
 
 
 def test_what_cannot_be_done_is_refused_in_a_sentence():
     service, _ = scripted()
     with serve_in_thread(create_app(service)) as url:
         for change in ({"previous_response_id": "x"}, {"tools": [{"type": "web_search"}]}):
-            got = httpx.post(f"{url}/v1/responses", json={**ASK, **change})
-            assert got.status_code == 400
-            assert "does not support" in got.json()["error"]["message"]
+            response = httpx.post(f"{url}/v1/responses", json={**ASK, **change})
+            assert response.status_code == 400
+            assert "does not support" in response.json()["error"]["message"]
 
 
 def test_a_defect_and_a_passed_time_limit_are_failed_responses():

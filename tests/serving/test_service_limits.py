@@ -1,4 +1,4 @@
-"""Places, the queue, time limits, tokens of access, clients that hang up, and the end."""
+"""Slots, the queue, time limits, access tokens, disconnecting clients, and shutdown."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ from fieldcraft.tools.serving import serve_in_thread
 from serving_parts import client, scripted
 
 ASK = {"model": "scripted", "messages": [{"role": "user", "content": "Who?"}]}
-SECONDS = 300  # after which a test that waits fails
+SECONDS = 300  # timeout of a waiting test
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -29,25 +29,25 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def metric(url: str, line: str) -> float:
-    """The value of a line of /metrics; 0 if it is not there."""
-    shown = httpx.get(f"{url}/metrics").text.splitlines()
-    return next((float(text.split()[-1]) for text in shown if text.startswith(line)), 0.0)
+    """Return the value of a line of /metrics, or 0 if it is missing."""
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    return next((float(text.split()[-1]) for text in lines if text.startswith(line)), 0.0)
 
 
 def test_who_finds_no_place_is_told_when_to_come_again():
     service, engine = scripted(concurrency=1, queue=1)
     engine.go_on.clear()
     with serve_in_thread(create_app(service)) as url, ThreadPoolExecutor() as pool:
-        ask = client(url).chat.completions.create
-        first = pool.submit(ask, **ASK)
+        create = client(url).chat.completions.create
+        first = pool.submit(create, **ASK)
         until(lambda: len(engine.open) == 1)
-        second = pool.submit(ask, **ASK)
+        second = pool.submit(create, **ASK)
         until(lambda: service.active_requests == 2)
         with pytest.raises(openai.RateLimitError) as refused:
-            ask(**ASK)
+            create(**ASK)
         assert refused.value.response.headers["Retry-After"] == "1"
         with pytest.raises(openai.RateLimitError):
-            ask(**ASK, stream=True)
+            create(**ASK, stream=True)
         assert len(engine.open) == 1  # the second one waits
         engine.go_on.set()
         assert first.result(SECONDS).choices[0].message.content == "Tarkovsky"
@@ -60,14 +60,14 @@ def test_a_client_that_comes_again_finds_a_place():
     service, engine = scripted(concurrency=1, queue=0)
     engine.go_on.clear()
     with serve_in_thread(create_app(service)) as url, ThreadPoolExecutor() as pool:
-        ask = client(url).with_options(max_retries=8).chat.completions.create
-        first = pool.submit(ask, **ASK)
+        create = client(url).with_options(max_retries=8).chat.completions.create
+        first = pool.submit(create, **ASK)
         until(lambda: len(engine.open) == 1)
-        second = pool.submit(ask, **ASK)
+        second = pool.submit(create, **ASK)
         until(lambda: metric(url, 'fieldcraft_agent_refused_total{status="429"}') > 0)
         engine.go_on.set()
-        for asked in (first, second):
-            assert asked.result(SECONDS).choices[0].message.content == "Tarkovsky"
+        for request in (first, second):
+            assert request.result(SECONDS).choices[0].message.content == "Tarkovsky"
 
 
 def test_a_request_has_its_time_and_no_more():
@@ -99,20 +99,20 @@ def test_a_client_that_hangs_up_is_worked_for_no_more(route, stream):
 
     async def ask_and_leave(url: str) -> None:
         async with httpx.AsyncClient(timeout=SECONDS) as http:
-            asking = asyncio.create_task(
+            request = asyncio.create_task(
                 http.post(f"{url}/v1/{route}", json={**body, "stream": stream})
             )
             while not engine.open:
                 await asyncio.sleep(0.005)
-            asking.cancel()
-            await asyncio.wait([asking])
+            request.cancel()
+            await asyncio.wait([request])
 
     with serve_in_thread(create_app(service)) as url:
         asyncio.run(ask_and_leave(url))
         until(lambda: not engine.open and service.active_requests == 0)
         interface = {"responses": "resp"}.get(route, "chatcmpl")
-        left = f'fieldcraft_agent_requests_total{{interface="{interface}",outcome="left"}}'
-        assert metric(url, left) == 1
+        metric_line = f'fieldcraft_agent_requests_total{{interface="{interface}",outcome="left"}}'
+        assert metric(url, metric_line) == 1
         engine.go_on.set()
         assert client(url).chat.completions.create(**ASK).choices[0].message.content
 
@@ -121,9 +121,9 @@ def test_without_the_token_nobody_is_let_in():
     service, engine = scripted()
     with serve_in_thread(create_app(service, token="sesame")) as url:
         for path in ("/v1/chat/completions", "/v1/responses", "/v1/feedback", "/mcp"):
-            got = httpx.post(f"{url}{path}", json=ASK)
-            assert got.status_code == 401
-            assert got.json()["error"]["code"] == "invalid_api_key"
+            response = httpx.post(f"{url}{path}", json=ASK)
+            assert response.status_code == 401
+            assert response.json()["error"]["code"] == "invalid_api_key"
         with pytest.raises(openai.AuthenticationError, match="requires a token"):
             client(url, token="wrong").models.list()
         assert engine.prompts == []
@@ -166,8 +166,8 @@ def test_whoever_is_not_done_in_time_is_stopped():
 
 
 def test_a_queue_that_is_full_encodes_nothing(monkeypatch):
-    """Whoever finds no place costs no encoding, and a question that is far too long costs only that
-    of its beginning."""
+    """A rejected request costs no encoding, and a question that is far too long costs only the
+    encoding of its start."""
     service, engine = scripted(concurrency=1, queue=0)
     engine.go_on.clear()
     encoded: list[int] = []
@@ -179,7 +179,7 @@ def test_a_queue_that_is_full_encodes_nothing(monkeypatch):
 
     monkeypatch.setattr(AutoCoADialect, "encode_prompt", counted)
 
-    async def ask() -> None:
+    async def send_requests() -> None:
         long = AgentRequest(model="scripted", question="who " * 10**6)
         with pytest.raises(RequestRejectedError, match="tokens, but the agent's context has"):
             await service.start_request(long, "chatcmpl")
@@ -191,4 +191,4 @@ def test_a_queue_that_is_full_encodes_nothing(monkeypatch):
         assert len(encoded) == count
         await service.close(0)
 
-    asyncio.run(ask())
+    asyncio.run(send_requests())

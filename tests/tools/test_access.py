@@ -1,4 +1,4 @@
-"""Who may ask a server that wants no token."""
+"""Clients that may call a server that requires no token."""
 
 import asyncio
 import socket
@@ -34,11 +34,11 @@ REBOUND = {"host": "evil.example:8000"}
         ({}, 200, 200),
         ({"host": "LOCALHOST:8000"}, 200, 200),
         ({"host": "[::1]:8000"}, 200, 200),
-        ({"host": "sandbox.internal"}, 403, 200),  # nobody knows how others call a machine
+        ({"host": "sandbox.internal"}, 403, 200),  # other clients may use any name
         (REBOUND, 403, 200),
         (REBOUND | {"origin": "http://evil.example:8000"}, 403, 403),
         ({"host": "localhost.evil.example"}, 403, 200),
-        ({"host": "evil.example@127.0.0.1"}, 200, 200),  # no browser writes a name there
+        ({"host": "evil.example@127.0.0.1"}, 200, 200),  # browsers do not send a user name there
         ({"host": "["}, 403, 200),
         ({"host": ""}, 403, 200),
         (EVIL, 403, 403),
@@ -62,8 +62,8 @@ def test_the_servers_of_the_project_refuse_them() -> None:
     service, engine = scripted()
     with serve_in_thread(create_app(service)) as url:
         for headers, reason in ((EVIL, "Cross-origin requests"), (REBOUND, "Unknown host name")):
-            got = httpx.post(f"{url}/v1/chat/completions", headers=headers, content=b"{}")
-            assert (got.status_code, reason in got.text) == (403, True)
+            response = httpx.post(f"{url}/v1/chat/completions", headers=headers, content=b"{}")
+            assert (response.status_code, reason in response.text) == (403, True)
     assert engine.prompts == []
 
     async def gateway() -> int:
@@ -77,23 +77,23 @@ def test_the_servers_of_the_project_refuse_them() -> None:
 def test_a_client_that_hangs_up_is_no_failure(
     token: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left = threading.Event()
+    disconnected = threading.Event()
 
     async def reads(request: Request) -> PlainTextResponse:
         try:
             return PlainTextResponse(await request.body())
         finally:
-            left.set()
+            disconnected.set()
 
     config = make_server_config(
         Starlette(routes=[Route("/", reads, methods=["POST"])]), "127.0.0.1", token
     )
     with serve_in_thread(config.app) as url:
-        at = httpx.URL(url)
-        with socket.create_connection((at.host, at.port)) as connection:
-            head = f"POST / HTTP/1.1\r\nhost: {at.host}\r\ncontent-length: 99\r\n\r\nhalf"
+        address = httpx.URL(url)
+        with socket.create_connection((address.host, address.port)) as connection:
+            head = f"POST / HTTP/1.1\r\nhost: {address.host}\r\ncontent-length: 99\r\n\r\nhalf"
             connection.sendall(head.encode())
-        assert left.wait(300)
+        assert disconnected.wait(300)
     assert capsys.readouterr().err == ""
 
 

@@ -1,4 +1,4 @@
-"""Servers keep to their limits, whatever clients do at the sockets."""
+"""Servers enforce their limits, regardless of client behaviour at the sockets."""
 
 import asyncio
 import contextlib
@@ -24,9 +24,9 @@ from fieldcraft.tools.request_bodies import BodyLimitMiddleware
 from fieldcraft.tools.serving import open_listener, serve_in_thread
 from virtual_time import Clock
 
-SECONDS = 300.0  # after which a test has failed; nothing waits for it otherwise
-GO_ON = threading.Event()  # what is held may be answered
-HELD = threading.Semaphore(0)  # how many are
+SECONDS = 300.0  # timeout after which a test fails; nothing else waits for it
+GO_ON = threading.Event()  # lets held requests be answered
+HELD = threading.Semaphore(0)  # counts the held requests
 
 
 async def hold(request: Request) -> Response:
@@ -60,7 +60,7 @@ APP = Starlette(
 def served(
     limits: ConnectionLimiter, app: object = APP, clock: Clock | None = None
 ) -> Iterator[tuple[str, int]]:
-    """A server with these limits, and with a clock of the test's; its address."""
+    """Serve an app with these limits and the clock of the test; yield its address."""
     config = uvicorn.Config(app, log_level="error", http=limits.make_protocol)  # type: ignore[arg-type]
     with open_listener("127.0.0.1", 0) as listener:
         server = uvicorn.Server(config)
@@ -78,16 +78,16 @@ def served(
             GO_ON.clear()
 
 
-def opened(address: tuple[str, int], sent: bytes = b"") -> socket.socket:
-    """A connection on which something was said; `received` waits for its end."""
+def opened(address: tuple[str, int], data: bytes = b"") -> socket.socket:
+    """Open a connection and send `data`; `received` waits for its end."""
     client = socket.create_connection(address, timeout=SECONDS)
-    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # it is there at once
-    client.sendall(sent)
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # sent without delay
+    client.sendall(data)
     return client
 
 
 def received(client: socket.socket) -> bytes:
-    """All that comes until the server closes the connection."""
+    """Return everything received until the server closes the connection."""
     answer = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := client.recv(65536):
@@ -113,31 +113,31 @@ def test_a_client_that_sends_no_whole_headers_is_cut_off(sent: bytes) -> None:
 
 
 def test_a_byte_now_and_then_buys_no_time() -> None:
-    """The time runs from the first byte, and no other byte begins it anew."""
+    """The timeout runs from the first byte, and further bytes do not restart it."""
     limits, clock = ConnectionLimiter(header_timeout_seconds=100), Clock()
-    sent = b"GET / HTTP/1.1\r\nHost: a\r\nSlow: "
-    with served(limits, clock=clock) as address, opened(address, sent) as client:
+    data = b"GET / HTTP/1.1\r\nHost: a\r\nSlow: "
+    with served(limits, clock=clock) as address, opened(address, data) as client:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for _ in range(10):
                 client.sendall(b"a")
                 clock.jump(25)
-        client.settimeout(5)  # what was closed is closed by now
+        client.settimeout(5)  # closed connections have ended by now
         assert received(client) == b""
 
 
 def test_a_body_that_does_not_come_is_cut_off() -> None:
-    sent = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf"
+    data = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf"
     limits, clock = ConnectionLimiter(body_timeout_seconds=100), Clock()
-    with served(limits, clock=clock) as address, opened(address, sent) as client:
+    with served(limits, clock=clock) as address, opened(address, data) as client:
         clock.jump(101)
         assert b"200 OK" not in received(client)
 
 
 def test_an_answer_under_way_has_no_time_of_the_client() -> None:
-    """A request that is whole is the server's to answer, however long that takes."""
+    """The time that a server takes to answer a complete request is not limited."""
     limits, clock = ConnectionLimiter(header_timeout_seconds=100, body_timeout_seconds=100), Clock()
-    sent = b"POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nConnection: close\r\n\r\nhalf"
-    with served(limits, clock=clock) as address, opened(address, sent) as client:
+    data = b"POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nConnection: close\r\n\r\nhalf"
+    with served(limits, clock=clock) as address, opened(address, data) as client:
         assert HELD.acquire(timeout=SECONDS)
         clock.jump(1000)
         GO_ON.set()
@@ -157,10 +157,10 @@ def test_a_web_socket_may_be_silent() -> None:
 
 
 def test_headers_have_a_length() -> None:
-    sent = b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a: " + b"b" * (3 * MAX_HEADER_BYTES)
+    data = b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a: " + b"b" * (3 * MAX_HEADER_BYTES)
     with served(ConnectionLimiter()) as address, opened(address) as client:
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-            client.sendall(sent)
+            client.sendall(data)
         assert b"200 OK" not in received(client)
 
 
@@ -168,7 +168,7 @@ POST_HOLD = b"POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
 
 
 def test_who_asks_nothing_makes_room_for_who_asks() -> None:
-    """Oldest first, and whoever is being answered stays."""
+    """The oldest idle connections close first, and connections being answered stay."""
     with served(ConnectionLimiter(max_connections=3)) as address, contextlib.ExitStack() as stack:
         held = stack.enter_context(opened(address, POST_HOLD))
         assert HELD.acquire(timeout=SECONDS)
@@ -185,13 +185,13 @@ def test_without_room_a_client_is_told_to_come_again() -> None:
         for _ in range(2):
             stack.enter_context(opened(address, POST_HOLD))
             assert HELD.acquire(timeout=SECONDS)
-        got = received(stack.enter_context(opened(address)))
-        assert got.startswith(b"HTTP/1.1 503")
-        assert b"Retry-After: 1" in got
+        response = received(stack.enter_context(opened(address)))
+        assert response.startswith(b"HTTP/1.1 503")
+        assert b"Retry-After: 1" in response
 
 
 def chunked(*pieces: bytes) -> Iterator[bytes]:
-    """A body that tells no length."""
+    """Send a body without a content length."""
     yield from pieces
 
 
@@ -220,7 +220,7 @@ def test_bodies_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("path", ["/", "/hold"])
 def test_every_server_has_the_limits(path: str) -> None:
-    """Those of `serve_in_thread` and `serve_until_interrupt` alike: they share a configuration."""
+    """`serve_in_thread` and `serve_until_interrupt` use the same configuration."""
     with serve_in_thread(APP) as url:
         where = urlsplit(url)
         assert where.hostname is not None

@@ -1,4 +1,4 @@
-"""Programs of others end with all that they have started, in whatever session that is."""
+"""External programs end with all their descendants, including those in other sessions."""
 
 import asyncio
 import os
@@ -19,8 +19,8 @@ from fieldcraft.tools import descendants
 from fieldcraft.tools.descendants import ProcessDescendants
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc")
-PATIENCE = 300  # seconds that no test needs
-# Leaves a process behind as a daemon does, which holds a pipe of the test's and its own output.
+PATIENCE = 300  # seconds, more than any test needs
+# Leaves a daemon process behind that holds a pipe of the test and its own output.
 DAEMON = """
 import os, signal, sys
 ready, begun = os.pipe()
@@ -37,9 +37,9 @@ os.read(ready, 1)
 ANSWERS = DAEMON + "print('Oslo')"
 FAILS = DAEMON + "sys.exit(3)"
 HANGS = DAEMON + "signal.pause()"
-# A worker that answers its first line, and ends with its input.
+# A worker that answers its first line and exits when its input ends.
 WORKER = DAEMON + "sys.stdin.readline(); print('{}', flush=True); sys.stdin.read()"
-# Starts processes, each of which does the same in a session of its own.
+# Starts processes, each of which does the same in a separate session.
 SPREADS = """
 import os, sys, time
 held = os.open(sys.argv[1], os.O_WRONLY)
@@ -52,7 +52,7 @@ time.sleep(3600)
 
 @contextmanager
 def held_by_nobody_after(folder: Path) -> Iterator[str]:
-    """A pipe that somebody may hold in the block, and nobody behind it."""
+    """Yield a pipe that processes may hold in the block, and none after it."""
     pipe = folder / "pipe"
     os.mkfifo(pipe)
     end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -79,7 +79,7 @@ def test_also_where_the_agent_fails(tmp_path: Path) -> None:
 
 
 def test_also_where_the_rollout_is_given_up(tmp_path: Path) -> None:
-    """As by its limit of time; the daemon holds the pipe by then."""
+    """The rollout is cancelled, as by its time limit, while the daemon holds the pipe."""
 
     async def give_up(pipe: str) -> None:
         command = [sys.executable, "-c", HANGS, pipe]
@@ -118,7 +118,7 @@ def test_also_where_it_is_given_up_while_it_begins(
 
 
 def _until_held(pipe: str) -> None:
-    """Until somebody has opened the pipe to write: then it can be opened to read, blocking."""
+    """Wait until a process has opened the pipe for writing, by a blocking open for reading."""
     os.close(os.open(pipe, os.O_RDONLY))
 
 
@@ -146,12 +146,12 @@ def test_processes_that_start_others_meanwhile_do_not_escape(tmp_path: Path) -> 
 
 
 def test_others_live_on() -> None:
-    """Programs with a mark of their own, also where one has started the other."""
+    """Programs with a different mark survive, even if one has started the other."""
     outer, inner = ProcessDescendants(), ProcessDescendants()
-    one = {**os.environ, **outer.environment_mark}
-    both = {**one, **inner.environment_mark}
+    outer_only = {**os.environ, **outer.environment_mark}
+    both = {**outer_only, **inner.environment_mark}
     with (
-        subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=one) as process,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=outer_only) as process,
         subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=both) as nested,
     ):
         inner.kill()

@@ -1,4 +1,4 @@
-"""Tools by name: every shape that can be named, and a sentence for every one that cannot."""
+"""Tools by name: every supported form, and an error message for every unsupported one."""
 
 import asyncio
 import re
@@ -72,26 +72,26 @@ def read(found: Any, **settings: Any) -> Tool | StatefulTool:
     return coerce_tool(found, "mine", settings)
 
 
-def answer(made: Tool | StatefulTool, **arguments: Any) -> str:
-    assert isinstance(made, Tool)
-    return asyncio.run(made(**arguments))
+def answer(tool: Tool | StatefulTool, **arguments: Any) -> str:
+    assert isinstance(tool, Tool)
+    return asyncio.run(tool(**arguments))
 
 
-# -- what can be named ---------------------------------------------------------------------------
+# -- supported names -------------------------------------------------------------------------------
 
 
 def test_functions() -> None:
     assert read(decorated) is decorated
-    made = read(population)
-    assert isinstance(made, FunctionTool)
-    assert (made.name, answer(made, city="Rome")) == ("population", "Rome has 7")
+    tool = read(population)
+    assert isinstance(tool, FunctionTool)
+    assert (tool.name, answer(tool, city="Rome")) == ("population", "Rome has 7")
 
 
 def test_classes_and_factories_take_settings() -> None:
     assert answer(read(Browser)) == "10 a"
     assert (
         answer(read(Browser, pages="2", home="b")) == "5 b"
-    )  # converted, as a recipe's values are
+    )  # converted, as the values of a recipe are
     assert answer(read(browser_from, url="c")) == "10 c"
 
 
@@ -109,7 +109,7 @@ def test_a_name_may_be_of_the_users_module(tmp_path: Path, monkeypatch: pytest.M
     assert answer(make_tool("my_tools_of_a_test:add", {}), a=1) == "2"
 
 
-# -- what cannot ---------------------------------------------------------------------------------
+# -- unsupported names -----------------------------------------------------------------------------
 
 
 class Nameless(Browser):
@@ -178,7 +178,7 @@ def undocumented(city: str) -> str:
         (unreadable, {}, r"a type hint is unknown \(name 'Missing'"),
         (undocumented, {}, "The tool 'undocumented' has no docstring"),
         (Browser, {"page": 1}, "has no setting 'page'; did you mean 'pages'"),
-        (Session, {"page": 1}, "has no setting 'page'; it takes none"),
+        (Session, {"page": 1}, "has no setting 'page'; it accepts no settings"),
         (
             Browser,
             {"pages": "many"},
@@ -216,7 +216,7 @@ def test_names_that_lead_nowhere(name: str, sentence: str) -> None:
 
 
 class Listed:
-    """A tool as a server lists it."""
+    """A tool as listed by a server."""
 
     def __init__(self, name: str) -> None:
         self.name = name

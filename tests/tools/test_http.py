@@ -1,4 +1,4 @@
-"""Answers that are packed, and redirections to nowhere, for every client of a server."""
+"""Compressed responses and redirects for every HTTP client."""
 
 import asyncio
 import socket
@@ -21,12 +21,12 @@ def packed(body: bytes) -> bytes:
 
 
 def bomb() -> bytes:
-    """64 MiB of zero bytes in 64 KiB."""
+    """Return 64 MiB of zero bytes, compressed to 64 KiB."""
     packer = zlib.compressobj(9, wbits=31)
     return b"".join(packer.compress(bytes(2**22)) for _ in range(16)) + packer.flush()
 
 
-def says(body: bytes, encoding: bytes = b"gzip") -> Behaviour:
+def reply(body: bytes, encoding: bytes = b"gzip") -> Behaviour:
     def behave(connection: socket.socket) -> None:
         connection.sendall(HEAD + b"content-encoding: " + encoding + b"\r\n\r\n" + body)
         connection.shutdown(socket.SHUT_WR)
@@ -37,39 +37,39 @@ def says(body: bytes, encoding: bytes = b"gzip") -> Behaviour:
 
 
 def get(url: str) -> bytes:
-    async def got() -> bytes:
+    async def fetch() -> bytes:
         async with LimitedHttpClient(30, trust_env=False) as client:
             return (await client.get(url)).content
 
-    return asyncio.run(got())
+    return asyncio.run(fetch())
 
 
-def lines_of(url: str) -> list[str]:
-    async def got() -> list[str]:
+def stream_lines(url: str) -> list[str]:
+    async def fetch() -> list[str]:
         lines: list[str] = []
         async with LimitedHttpClient(30, trust_env=False) as client:
             await client.stream_lines("GET", url, lines.append)
         return lines
 
-    return asyncio.run(got())
+    return asyncio.run(fetch())
 
 
 def test_packed_answers_are_unpacked() -> None:
     lines = ['{"a": 1}', "second", "", "last \u2028 one"]
-    for behave in (says(packed(TEXT)), says(packed(TEXT), b"X-GZIP"), says(TEXT, b"identity")):
-        with raw_server(behave) as (url, asked):
+    for behave in (reply(packed(TEXT)), reply(packed(TEXT), b"X-GZIP"), reply(TEXT, b"identity")):
+        with raw_server(behave) as (url, requests):
             assert get(url) == TEXT
-            assert lines_of(url) == lines
-            assert b"accept-encoding: gzip\r\n" in asked[0].lower()
-    with raw_server(says(b"")) as (url, _):
+            assert stream_lines(url) == lines
+            assert b"accept-encoding: gzip\r\n" in requests[0].lower()
+    with raw_server(reply(b"")) as (url, _):
         assert get(url) == b""
 
 
-@pytest.mark.parametrize("read", [get, lines_of])
+@pytest.mark.parametrize("read", [get, stream_lines])
 def test_a_small_answer_that_unpacks_to_a_huge_one_is_left_at_the_limit(read) -> None:
     small = bomb()
     assert len(small) < 2**17
-    with raw_server(says(small)) as (url, _):
+    with raw_server(reply(small)) as (url, _):
         tracemalloc.start()
         with pytest.raises(ResponseTooLargeError):
             read(url)
@@ -81,16 +81,16 @@ def test_a_small_answer_that_unpacks_to_a_huge_one_is_left_at_the_limit(read) ->
 @pytest.mark.parametrize(
     ("behave", "message"),
     [
-        (says(TEXT, b"br"), "not asked for"),
-        (says(TEXT, b"zstd"), "not asked for"),
-        (says(TEXT, b"gzip, gzip"), "not asked for"),
-        (says(TEXT), "not packed as its header says"),
-        (says(packed(TEXT)[:-9]), "ends too early"),
+        (reply(TEXT, b"br"), "not requested"),
+        (reply(TEXT, b"zstd"), "not requested"),
+        (reply(TEXT, b"gzip, gzip"), "not requested"),
+        (reply(TEXT), "not compressed as its header states"),
+        (reply(packed(TEXT)[:-9]), "body is truncated"),
     ],
 )
 def test_an_answer_that_is_packed_otherwise_is_a_failure(behave: Behaviour, message: str) -> None:
     with raw_server(behave) as (url, _):
-        for read in (get, lines_of):
+        for read in (get, stream_lines):
             with pytest.raises(httpx.DecodingError, match=message):
                 read(url)
 

@@ -197,7 +197,7 @@ def test_a_function_the_model_could_not_call_is_refused(function, complaint):
 
 
 def test_titles_of_a_schema_are_left_out_and_arguments_of_that_name_are_not() -> None:
-    shown = {
+    simplified = {
         "type": "object",
         "properties": {
             "title": {"type": "string", "default": {"title": "t"}},
@@ -205,5 +205,5 @@ def test_titles_of_a_schema_are_left_out_and_arguments_of_that_name_are_not() ->
         },
         "$defs": {"properties": {"type": "object", "properties": {"title": {}}}},
     }
-    full = {"title": "S", "additionalProperties": False, **shown}
-    assert simplify_schema(full) == shown
+    full = {"title": "S", "additionalProperties": False, **simplified}
+    assert simplify_schema(full) == simplified

@@ -1,4 +1,4 @@
-"""The trackers with their real libraries: what was written is read back from their own files."""
+"""Trackers with their real libraries: written values are read back from the libraries' files."""
 
 import json
 import os
@@ -48,9 +48,9 @@ def event_curves(folder: Path) -> list[Curve]:
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     played = play_stopped_run(open_folder(tmp_path / "out", ["tensorboard"]))
-    shown = tmp_path / "out" / "tensorboard"
-    assert event_curves(shown) == CURVES
-    assert played.said == [f"tensorboard: tensorboard --logdir {shown}"] * 2
+    events = tmp_path / "out" / "tensorboard"
+    assert event_curves(events) == CURVES
+    assert played.said == [f"tensorboard: tensorboard --logdir {events}"] * 2
 
 
 def test_tensorboard_in_one_folder_for_all_runs(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_tensorboard_in_one_folder_for_all_runs(tmp_path: Path) -> None:
 
 
 def wandb_records(folder: Path) -> Iterator[Any]:
-    """Every record of the offline runs of a folder, in their order."""
+    """Yield every record of the offline runs of a folder, in order."""
     from wandb.proto import wandb_internal_pb2
 
     files = folder.glob("wandb/offline-run-*/run-*.wandb")
@@ -74,8 +74,11 @@ def wandb_records(folder: Path) -> Iterator[Any]:
 
 
 def log_records(data: bytes) -> Iterator[bytes]:
-    """The records of a file of wandb: a header of 7 bytes, then LevelDB's log format, in which
-    blocks of 32 KiB hold pieces of records, each with a checksum, a length and a kind."""
+    """Yield the records of a wandb file.
+
+    The format is a header of 7 bytes, then LevelDB's log format: blocks of 32 KiB hold pieces of
+    records, each with a checksum, a length and a kind.
+    """
     assert data.startswith(b":W&B")
     place, record = 7, b""
     while place + 7 <= len(data):
@@ -85,7 +88,7 @@ def log_records(data: bytes) -> Iterator[bytes]:
         length, kind = struct.unpack("<HB", data[place + 4 : place + 7])
         record += data[place + 7 : place + 7 + length]
         place += 7 + length
-        if kind in (1, 4):  # whole, or the last piece
+        if kind in (1, 4):  # a full record, or the last piece
             yield record
             record = b""
 
@@ -186,7 +189,7 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mlflow_over_http(tmp_path: Path) -> None:
-    """A tracking server of the whole package, of which fieldcraft only needs the client."""
+    """The server needs the whole package, while fieldcraft only needs the client."""
     pytest.importorskip("mlflow")
     if not MLFLOW:
         pytest.skip("FIELDCRAFT_MLFLOW names no Python that has the package mlflow")

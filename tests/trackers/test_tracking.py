@@ -1,4 +1,4 @@
-"""Every step and evaluation is told once, and no tracker can harm a run."""
+"""Trackers receive each step and evaluation once, and no tracker can harm a run."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def test_a_stopped_run_goes_on_with_the_same_curves(tmp_path: Path) -> None:
 
 
 def test_a_kill_loses_and_doubles_no_point(tmp_path: Path) -> None:
-    """What trackers.json says is older than what the run folder holds."""
+    """The trackers.json file is older than the contents of the run folder."""
     folder = open_folder(tmp_path / "out", [LINES])
     played = Played(folder)
     with attach_trackers(folder, played.events):
@@ -48,7 +48,7 @@ def test_a_kill_loses_and_doubles_no_point(tmp_path: Path) -> None:
         for number in range(3):
             played.step("sft", number, loss=1.0)
     folder.trackers_file.write_text(before)
-    for last in (2, 4):  # killed once more before it is where it was
+    for last in (2, 4):  # killed again before it has caught up
         with attach_trackers(folder, played.events):
             before = folder.trackers_file.read_text()
             rewind(folder, "sft", 1)
@@ -85,7 +85,7 @@ def test_a_tracker_that_fails_is_told_the_rest_later(tmp_path: Path) -> None:
 
 
 def test_a_tracker_may_come_later_and_pause(tmp_path: Path) -> None:
-    """Which trackers a run has is no reason to refuse it, and a new one gets everything."""
+    """A run may change its trackers on resumption, and a new tracker receives everything."""
     out = tmp_path / "out"
     played = Played(open_folder(out, []))
     with attach_trackers(open_folder(out, []), played.events):
@@ -107,9 +107,9 @@ def test_a_server_that_never_answers_keeps_no_run_from_its_end(
     with attach_trackers(folder, played.events):
         played.step("sft", 0, loss=1.0)
     assert any(f"'{STUCK}' has not received all metrics by the end" in text for text in played.said)
-    told = json.loads(folder.trackers_file.read_text())["told"]
-    assert told[STUCK] == {"steps": {}, "evaluations": [], "behind": True}
-    assert told[LINES] == {"steps": {"sft": 1}, "evaluations": [], "behind": False}
+    state = json.loads(folder.trackers_file.read_text())["told"]
+    assert state[STUCK] == {"steps": {}, "evaluations": [], "behind": True}
+    assert state[LINES] == {"steps": {"sft": 1}, "evaluations": [], "behind": False}
 
 
 def test_the_seeds_of_a_run_are_a_group(tmp_path: Path) -> None:
@@ -165,6 +165,6 @@ def test_a_missing_package_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:
     folder = open_folder(tmp_path / "out", [LINES])
     folder.trackers_file.write_text('{"id": 3}')
-    with pytest.raises(UserError, match=r"trackers\.json .* rename .* to begin new curves"):  # noqa: SIM117
+    with pytest.raises(UserError, match=r"trackers\.json .* rename .* to start new curves"):  # noqa: SIM117
         with attach_trackers(folder, Played(folder).events):
             pass

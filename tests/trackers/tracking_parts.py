@@ -1,4 +1,4 @@
-"""A run's folder and its events, without the training, to test trackers with."""
+"""Run folder and events without training, for tests of trackers."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def open_folder(out: Path, trackers: Sequence[Any]) -> RunFolder:
 
 
 class Played:
-    """What a run would emit: rows of steps, and evaluations, which are on disk before."""
+    """Source of a run's events: rows of steps, and evaluations, which are on disk before."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder, self.said = folder, list[str]()
@@ -58,16 +58,19 @@ class Played:
 
 
 def rewind(folder: RunFolder, stage: str, steps: int) -> None:
-    """What resuming does with rows after the last checkpoint."""
+    """Remove the rows after the last checkpoint, as resuming does."""
     file = folder.stage(stage).metrics
     rows = [line for line in file.read_text().splitlines(True) if json.loads(line)["step"] < steps]
     file.write_text("".join(rows))
 
 
 def play_stopped_run(folder: RunFolder) -> Played:
-    """Three steps of `sft`, a stop after which the last of them is trained again, a fourth step,
-    an evaluation, and a step of `rl`. Losses of a step that is repeated differ, as they can with a
-    remote engine."""
+    """Play a run that is stopped and resumed.
+
+    It has three steps of `sft`, a stop after which the last of them is trained again, a fourth
+    step, an evaluation, and a step of `rl`. Losses of a repeated step differ, as they can with a
+    remote engine.
+    """
     played = Played(folder)
     with attach_trackers(folder, played.events):
         for number in range(3):

@@ -26,7 +26,9 @@ TASKS = [Task(str(i), f"Question {i}?", ("Northport",)) for i in range(50)]
 
 
 class Versioned(ScriptedEngine):
-    """Member 0 of a group searches and is right, the others are wrong at once."""
+    """Engine in which member 0 of a group searches and answers correctly; the others answer
+    wrongly.
+    """
 
     def __init__(self) -> None:
         super().__init__(TOKENIZER, [])
@@ -54,7 +56,7 @@ class Versioned(ScriptedEngine):
 
 
 class Waiting:
-    """A tool whose every call waits for `until`, by its number."""
+    """Tool whose every call waits for `until`, called with the number of the call."""
 
     name = "search"
     schema: ClassVar[Any] = {
@@ -90,7 +92,9 @@ async def never(_: int) -> None:
 
 
 class AtOnce(Executor):
-    """No thread: to wait for one would look like waiting for the next timer."""
+    """Executor without a thread, because waiting for one would look like waiting for the next
+    timer.
+    """
 
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -99,7 +103,7 @@ class AtOnce(Executor):
 
 
 class Recorder:
-    """Keeps the groups that each step trains on."""
+    """Learner that records the groups of each step."""
 
     def __init__(self) -> None:
         self.steps: list[list[RolloutGroup]] = []
@@ -117,12 +121,12 @@ class Recorder:
 
     @property
     def places(self) -> list[int]:
-        """Of the questions, which are as many as there are tasks: no epoch ends."""
+        """Indices of the questions. There are as many as tasks, so no epoch ends."""
         return [int(group[0].task.id) for groups in self.steps for group in groups]
 
 
 class Parts:
-    """A stage and what it is made of."""
+    """Stage and its components."""
 
     def __init__(
         self,
@@ -155,7 +159,7 @@ class Parts:
     async def steps(
         self, first: int, last: int | None, trainer: Executor | None
     ) -> list[StepMetrics]:
-        """Open the stage, do some steps, and close it."""
+        """Open the stage, run steps, and close it."""
         await self.stream.open()
         if trainer is not None:
             self.stream._executor.shutdown()
@@ -167,7 +171,7 @@ class Parts:
             await self.stage.close()
 
     def run(self, first: int = 0, last: int | None = None) -> list[StepMetrics]:
-        """Some steps in virtual time, of which to learn takes `seconds`."""
+        """Run steps in virtual time, in which learning takes `seconds`."""
         train = self.stream.train
 
         async def modelled(learn: Callable[[], Any]) -> Any:

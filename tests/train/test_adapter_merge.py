@@ -1,4 +1,4 @@
-"""Adapters of PEFT with their base become whole models."""
+"""Merging of PEFT adapters with their base into full models."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ from hub_parts import NAME, go_offline, hub
 from hub_server import Hub
 
 __all__ = ["hub"]
-# of PEFT, which writes the adapters here
+# PEFT, which writes the adapters of these tests
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 CPU = torch.device("cpu")
 IDS = torch.arange(3, 40)[None]
@@ -35,7 +35,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_adapter(folder: Path, base: Path | str, own: Path, **settings: Any) -> torch.Tensor:
-    """Write an adapter on `base`, whose weights are in `own`; return what the two say."""
+    """Write an adapter on `base` with the weights of `own`, and return the logits of both."""
     torch.manual_seed(0)
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=2, init_lora_weights=False, **settings)
     model = peft.get_peft_model(load_model(own, CPU), config)
@@ -60,11 +60,11 @@ def refused(adapter: Path) -> str:
 def test_a_merged_model_says_what_the_two_said(
     tmp_path: Path, base: Path, settings: dict[str, Any]
 ) -> None:
-    wanted = write_adapter(tmp_path / "adapter", base, base, **settings)
+    expected = write_adapter(tmp_path / "adapter", base, base, **settings)
     (tmp_path / "made").mkdir()
     write_merged_model(tmp_path / "made", tmp_path / "adapter", base)
-    torch.testing.assert_close(compute_logits(tmp_path / "made"), wanted, rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(wanted, compute_logits(base), atol=0.1)
+    torch.testing.assert_close(compute_logits(tmp_path / "made"), expected, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(expected, compute_logits(base), atol=0.1)
     assert load_tokenizer(tmp_path / "made").get_vocab() == load_tokenizer(base).get_vocab()
 
 
@@ -78,9 +78,7 @@ def test_an_adapter_on_a_model_of_the_hub(
     made = resolve_checkpoint(Path("org/adapter"))
     assert (made / "model.safetensors").exists()
     go_offline(monkeypatch)
-    assert (
-        resolve_checkpoint(Path("org/adapter")) == made
-    )  # of another folder with the same contents
+    assert resolve_checkpoint(Path("org/adapter")) == made  # another folder with the same contents
     assert (
         resolve_checkpoint(tmp_path / "adapter").name.rpartition("-")[2]
         == made.name.rpartition("-")[2]
@@ -128,7 +126,7 @@ def test_what_cannot_be_merged(tmp_path: Path, base: Path) -> None:
     adapter = tmp_path / "adapter"
     config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     peft.get_peft_model(load_model(base, CPU), config).save_pretrained(adapter)
-    with pytest.raises(UserError, match="kind PREFIX_TUNING, which cannot be merged"):
+    with pytest.raises(UserError, match="type PREFIX_TUNING, which cannot be merged"):
         write_merged_model(tmp_path / "made", adapter, base)
     found = json.loads((adapter / "adapter_config.json").read_bytes())
     found["task_type"] = "SEQ_CLS"

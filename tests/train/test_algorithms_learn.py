@@ -1,4 +1,4 @@
-"""Every named algorithm raises exact match on a small task, through the real rollout loop."""
+"""Improvement of exact match by every named algorithm, on a small task with real rollouts."""
 
 from typing import Any
 
@@ -46,12 +46,12 @@ def test_exact_match_rises(name: str) -> None:
 
 
 def timeless(row: StepMetrics) -> StepMetrics:
-    """What is left without what a clock says."""
+    """Remove the entries that depend on a clock."""
     return {name: value for name, value in row.items() if "seconds" not in name}
 
 
 def test_a_stage_with_a_critic_and_a_memory_goes_on_where_it_was() -> None:
-    """Four steps equal two, another stage with the first one's state, and two more."""
+    """Four steps equal two steps, then a new stage with the saved state and two more steps."""
     case = {"algorithm": "ppo", "rewards": {"otc-grpo": 1.0}, "kl_coef": 0.01}
     whole, first, second = bandit(**case), bandit(**case), bandit(seed=0, **case)
     rows = [timeless(step(whole, number)) for number in range(4)]
@@ -70,7 +70,7 @@ def test_a_stage_with_a_critic_and_a_memory_goes_on_where_it_was() -> None:
 
 
 def test_the_ratio_leaves_1_with_the_second_optimiser_step() -> None:
-    """Without mini-batches a clip would be inert."""
+    """Without mini-batches clipping would have no effect."""
     once, often = bandit(optim={"lr": 0.05}), bandit(optim={"lr": 0.05}, minibatches=4)
     assert step(once, 0)["clip_fraction"] == 0
     assert step(often, 0)["clip_fraction"] > 0
@@ -129,14 +129,14 @@ def test_otc_takes_its_verdict_from_the_reward_that_the_recipe_names() -> None:
         otc, weight = made["otc-grpo"]
         assert isinstance(otc, OtcGrpoReward)
         assert (otc.correct, weight) == (made[name][0], 1.0)
-        assert made[name][1] == 0.0  # looked at, not rewarded itself
+        assert made[name][1] == 0.0  # recorded, but not rewarded itself
 
 
 def test_dapo_punishes_length() -> None:
     [*_, (overlong, weight)] = make_rubric(settings(algorithm="dapo"), LIMITS).rewards
     assert isinstance(overlong, SoftOverlongPenalty)
     assert (overlong.limit, overlong.cache, weight) == (24, 4, 0.5)
-    told = settings(overlong_penalty=1.0, overlong_limit=20, overlong_buffer=5)
-    [*_, (overlong, weight)] = make_rubric(told, LIMITS, verdict_name="math").rewards
+    penalised = settings(overlong_penalty=1.0, overlong_limit=20, overlong_buffer=5)
+    [*_, (overlong, weight)] = make_rubric(penalised, LIMITS, verdict_name="math").rewards
     assert isinstance(overlong, SoftOverlongPenalty)
     assert (overlong.limit, overlong.cache, weight) == (20, 5, 1.0)

@@ -1,7 +1,7 @@
-"""Every causal architecture of transformers is computed as by a plain forward pass, or refused.
+"""Causal architectures of transformers: each one matches a plain forward pass or is refused.
 
-The table of docs/lab-notes/architectures.md has the verdicts:
-`python scripts/architecture_table.py --write`.
+The table of docs/lab-notes/architectures.md has the verdicts: `python scripts/architecture_table.py
+--write`.
 """
 
 import re
@@ -13,21 +13,21 @@ from architectures import NAMES, judge
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "lab-notes" / "architectures.md"
 TABLE = dict(re.findall(r"^\| (\S+) \| (equal|refused)", DOCUMENT.read_text("utf-8"), re.MULTILINE))
-# Of each kind of attention, position and verdict one; the others are slow.
+# One architecture for each kind of attention, position and verdict; the others are slow.
 QUICK = (
-    "bert",  # reads in both directions
+    "bert",  # bidirectional
     "bloom",  # biases by distance
     "deepseek_v3",  # latent attention
-    "doge",  # a mask of its own
+    "doge",  # a separate mask
     "dory",
     "gemma2",  # bounded scores
     "gemma3_text",  # windows
-    "gpt2",  # learnt positions
-    "gpt_bigcode",  # one head of keys
+    "gpt2",  # learned positions
+    "gpt_bigcode",  # one key head
     "gpt_oss",  # sinks
-    "jetmoe",  # experts of attention
+    "jetmoe",  # attention experts
     "llama",
-    "mamba",  # a state
+    "mamba",  # recurrent state
     "modernbert-decoder",  # an output layer of two matrices
     "nemotron",  # layers that take no further arguments
     "opt",  # dropout

@@ -1,4 +1,4 @@
-"""The table of the bias of asynchronous steps is what its script finds, by exact enumeration."""
+"""Bias of asynchronous steps: the table equals the script's result, by exact enumeration."""
 
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ def test_the_document_has_the_table_of_the_script(script: Any) -> None:
     rows = script.table()
     assert script.markdown(rows) in (ROOT / "docs/lab-notes/asynchronous.md").read_text()
     for drift in script.DRIFTS:
-        assert rows["sequence, no cap"][drift][0] < 1e-9  # unbiased, whatever the drift
+        assert rows["sequence, no cap"][drift][0] < 1e-9  # unbiased, regardless of the drift
 
 
 def test_the_expectation_is_that_of_all_texts(script: Any) -> None:
-    """With no drift every correction but none is the plain policy gradient."""
+    """Without drift every correction, including none, is the plain policy gradient."""
     _, problem = next(script.problems(0))
     same = script.Problem(problem.policy, problem.policy, problem.reward)
     assert same.drift == 0

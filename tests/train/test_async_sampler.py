@@ -1,4 +1,4 @@
-"""Sampling that does not wait for the trainer, with scripted rollouts and tools that take time."""
+"""Sampling that does not wait for the trainer, with scripted rollouts and slow tools."""
 
 import asyncio
 import random
@@ -34,16 +34,16 @@ def test_the_same_policy_is_sampled_and_trained_in_order_if_nothing_takes_time()
     parts = Parts(max_staleness=2)
     rows = parts.run()
     assert parts.engine.separated
-    asked = parts.learner.places
-    assert len(asked) == len(set(asked)) == 12
+    places = parts.learner.places
+    assert len(places) == len(set(places)) == 12
     assert [row["staleness_max"] for row in rows] == [0, 1, 2, 2, 2, 2]
     assert [row["rollouts_dropped"] for row in rows] == [0] * 6
-    assert parts.tool.calls == 12  # nothing was sampled that no step could train on
+    assert parts.tool.calls == 12  # no surplus rollouts were sampled
     assert [row["em"] for row in rows] == [pytest.approx(1 / 3)] * 6
 
 
 def test_rollouts_go_on_while_the_trainer_works() -> None:
-    """The trainer waits for a search which ends only after it has begun."""
+    """The trainer waits for a search that ends only after training has started."""
     parts = Parts()
     trains, searched = threading.Event(), threading.Event()
 
@@ -54,7 +54,7 @@ def test_rollouts_go_on_while_the_trainer_works() -> None:
 
     def learning() -> None:
         trains.set()
-        assert searched.wait(timeout=300)  # or sampling waits for the trainer
+        assert searched.wait(timeout=300)  # fails if sampling waits for the trainer
 
     parts.tool.until, parts.learner.learning = until, learning
     parts.run_in_a_thread()
@@ -62,13 +62,14 @@ def test_rollouts_go_on_while_the_trainer_works() -> None:
 
 
 def test_weights_are_exchanged_while_turns_are_under_way() -> None:
-    """The searches of the second batch take as long as the first step, so their rollouts begin with
-    one version and end with the next."""
+    """The searches of the second batch take as long as the first step. Their rollouts therefore
+    start with one version and end with the next.
+    """
     parts = Parts(steps=3)
     published = [asyncio.Event() for _ in range(3)]
     publish = parts.engine.update_weights
 
-    async def tell(version: int) -> None:
+    async def update_and_record(version: int) -> None:
         await publish(version)
         if version < 3:
             published[version].set()
@@ -76,7 +77,7 @@ def test_weights_are_exchanged_while_turns_are_under_way() -> None:
     async def until(call: int) -> None:
         await published[call // 2].wait()
 
-    parts.engine.update_weights, parts.tool.until = tell, until  # type: ignore[method-assign]
+    parts.engine.update_weights, parts.tool.until = update_and_record, until  # type: ignore[method-assign]
     parts.run()
     spans = [
         [segment.versions[0][0] for segment in group[0].segments if segment.versions]
@@ -101,7 +102,7 @@ def test_a_slow_rollout_delays_nobody_and_its_group_is_trained_without_it() -> N
 
 
 def test_a_step_drops_few_and_waits_for_the_others() -> None:
-    """A twentieth of six rollouts, rounded up, is one: two are late, so the step waits for one."""
+    """A twentieth of six rollouts, rounded up, is one. Two are late, so the step waits for one."""
 
     async def until(call: int) -> None:
         if call == 2:
@@ -111,12 +112,12 @@ def test_a_step_drops_few_and_waits_for_the_others() -> None:
     parts = Parts(until)
     rows = parts.run()
     assert [row["rollouts_dropped"] for row in rows] == [0, 1, 0, 0, 0, 0]
-    assert rows[1]["trainer_wait_seconds"] == pytest.approx(2 * 0.3)  # as long again
+    assert rows[1]["trainer_wait_seconds"] == pytest.approx(2 * 0.3)  # as long again as the step
     assert [len(group) for group in parts.learner.steps[1]] == [3, 2]
 
 
 def test_a_group_that_has_nothing_to_compare_is_dropped_whole() -> None:
-    """Two rollouts a question, one of which never ends; other questions take its place."""
+    """One of the two rollouts of a question never ends, so other questions replace it."""
 
     async def until(call: int) -> None:
         await (never if call == 0 else at_once)(call)
@@ -129,7 +130,7 @@ def test_a_group_that_has_nothing_to_compare_is_dropped_whole() -> None:
 
 
 class OddGroupsReward(StatelessReward):
-    """Groups of even questions do not differ."""
+    """Reward that is equal within the groups of even questions."""
 
     name = "spread"
 
@@ -146,7 +147,7 @@ def test_groups_that_teach_nothing_are_replaced() -> None:
 
 
 def test_what_became_too_old_in_a_line_that_moves_slowly_is_dropped() -> None:
-    """A step that takes what there is takes fewer groups than begin for it."""
+    """A step that takes the available groups takes fewer than are started for it."""
     parts = Parts(
         rubric=Rubric([(OddGroupsReward(), 1.0)]), group_filter="reward", max_sampling_batches=1
     )
@@ -157,7 +158,7 @@ def test_what_became_too_old_in_a_line_that_moves_slowly_is_dropped() -> None:
 
 
 def test_groups_are_trained_in_the_order_in_which_they_began() -> None:
-    """Even if later ones end earlier: each search of an even number waits for the next one."""
+    """The order holds even if later groups end earlier: each even search waits for the next one."""
     ended = [asyncio.Event() for _ in range(12)]
 
     async def until(call: int) -> None:
@@ -205,7 +206,7 @@ def test_a_kill_asks_the_questions_again_that_were_not_trained() -> None:
 
     first = Parts(until, max_staleness=2)
     first.run(0, 2)
-    # as `run_steps` does after a step, while rollouts are under way
+    # like `run_steps` after a step, while rollouts are in flight
     state = first.stage.state_dict()
     again = Parts(max_staleness=2)
     again.stage.load_state_dict(state)
@@ -224,13 +225,14 @@ def test_a_kill_asks_the_questions_again_that_were_not_trained() -> None:
     slow=st.floats(0, 0.5),
 )
 def test_whatever_takes_how_long(seed: int, max_staleness: int, kill: int, slow: float) -> None:
-    """No trained token is too old, no question is trained twice, and none is lost but those whose
-    rollouts were dropped."""
+    """No trained token is too old, no question is trained twice, and the only lost questions are
+    those whose rollouts were dropped.
+    """
     rng = random.Random(seed)
 
     def learning(stream: AsyncRolloutSampler) -> None:
-        """Rollouts have ended meanwhile."""
-        assert len(stream.queue) <= 2 * max_staleness  # no more than later steps may train
+        """Check the queue, because rollouts ended during the step."""
+        assert len(stream.queue) <= 2 * max_staleness  # no more groups than later steps may train
 
     async def until(_: int) -> None:
         if rng.random() < slow:

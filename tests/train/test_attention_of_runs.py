@@ -1,8 +1,7 @@
-"""Attention of packed runs: one kernel for all of them, and parts without a mask, compute what a
-kernel with a mask for each one does.
+"""Attention of packed runs, with one kernel for all runs or in parts without a mask.
 
-The kernel for CUDA devices is replaced here by what its documentation says; tests/gpu has the real
-one.
+Both compute the same as a kernel with a mask for each run. A function written from the
+documentation of the CUDA kernel replaces it here; tests/gpu uses the real one.
 """
 
 import random
@@ -33,7 +32,7 @@ def documented(
     scale: float | None,
     window_size: tuple[int, int],
 ) -> Tensor:
-    """`varlen_attn`: texts one after the other, causal from the last key on."""
+    """Compute `varlen_attn` as documented: consecutive texts, causal up to the last key."""
     assert window_size == (-1, 0)
     asking, seen = query_ends.diff().tolist(), key_ends.diff().tolist()
     assert (longest_query, longest_keys) == (max(asking), max(seen))
@@ -68,8 +67,8 @@ def test_one_kernel_computes_what_many_do(
     expected = not_in_parts(runs, held, seed)
     monkeypatch.setattr(packed_attention, "supports_varlen_kernel", lambda query: True)
     monkeypatch.setattr(packed_attention, "varlen_attn", documented)
-    for found, wanted in zip(not_in_parts(runs, held, seed), expected, strict=True):
-        torch.testing.assert_close(found, wanted)
+    for found, target in zip(not_in_parts(runs, held, seed), expected, strict=True):
+        torch.testing.assert_close(found, target)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -78,8 +77,8 @@ def test_one_kernel_computes_what_many_do(
 def test_parts_compute_what_masks_do(seed: int, partly: bool, dtype: torch.dtype) -> None:
     runs, held = random_case(seed, partly)
     expected = not_in_parts(runs, held, seed, dtype)
-    for found, wanted in zip(attended(runs, held, seed, dtype=dtype), expected, strict=True):
-        torch.testing.assert_close(found, wanted)
+    for found, target in zip(attended(runs, held, seed, dtype=dtype), expected, strict=True):
+        torch.testing.assert_close(found, target)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -87,13 +86,13 @@ def test_parts_in_bfloat16_are_as_near_as_masks(seed: int) -> None:
     runs, _ = random_case(seed, partly=False)
     exact = not_in_parts(runs, None, seed)
     masks, parts = (way(runs, None, seed, dtype=torch.bfloat16) for way in (not_in_parts, attended))
-    for wanted, by_masks, by_parts in zip(exact, masks, parts, strict=True):
-        most = (by_masks.float() - wanted).norm()
-        assert (by_parts.float() - wanted).norm() < 1.2 * most + 1e-6
+    for target, by_masks, by_parts in zip(exact, masks, parts, strict=True):
+        most = (by_masks.float() - target).norm()
+        assert (by_parts.float() - target).norm() < 1.2 * most + 1e-6
 
 
 def test_scores_far_apart_are_joined() -> None:
-    """One query sees next to nothing of the run before its own, and one nothing else."""
+    """The last query gives almost no weight to the run before its own."""
     runs = (TokenRun(0, 2, None), TokenRun(2, 4, 0))
     query = torch.full((1, 1, 4, 8), 100.0)
     key = torch.tensor([-10.0, -10, -10, 10]).view(1, 1, 4, 1).expand(1, 1, 4, 8).contiguous()
@@ -104,7 +103,7 @@ def test_scores_far_apart_are_joined() -> None:
 
 @pytest.mark.parametrize("window", [2, 3, 5])
 def test_a_window_that_hides_something_needs_masks(window: int) -> None:
-    """Of a prefix of two, and three behind it, the last sees five tokens."""
+    """The last token sees five tokens: a prefix of two and a run of three after it."""
     runs = (TokenRun(0, 2, None), TokenRun(2, 5, 0))
     query, key, value = (torch.randn(1, 2, 5, 8) for _ in range(3))
     layer: Any = SimpleNamespace(config=SimpleNamespace(sliding_window=window))
@@ -112,8 +111,8 @@ def test_a_window_that_hides_something_needs_masks(window: int) -> None:
         layer, query, key, value, None, runs=runs, sliding_window=window
     )
     mask = torch.ones(5, 5, dtype=torch.bool).tril().triu(1 - window)
-    wanted = scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    torch.testing.assert_close(found, wanted.transpose(1, 2))
+    expected = scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    torch.testing.assert_close(found, expected.transpose(1, 2))
 
 
 def test_a_prefix_meets_all_that_continue_it_at_once() -> None:

@@ -14,7 +14,7 @@ def trajectory(*segments: Segment) -> Trajectory:
     return Trajectory(Task("t", "who?", ("Kalo",)), list(segments))
 
 
-# The trajectory of the module's docstring: 3 + 5 + 4 + 4 tokens, and a simulated observation.
+# Tokens of the module docstring's trajectory: 3 + 5 + 4 + 4, and a simulated observation.
 PROMPT = Segment(Author.PROMPT, [10, 11, 12], "<user> who? <assistant>")
 THINK = Segment(Author.POLICY, [20, 21, 22, 23, 24], "", [-0.1, -0.2, -0.3, -0.4, -0.5])
 READ = Segment(Author.TOOL, [30, 31, 32, 33], "<r> Kalo is .. </r>")
@@ -73,7 +73,7 @@ def test_a_token_without_a_finite_logprob_is_never_trained() -> None:
 
 
 def sample_of(number: int, length: int, untrained: int = 1) -> Sample:
-    """Ids that no other sample has; the first `untrained` tokens carry no weight."""
+    """Return a sample with unique ids, whose first `untrained` tokens have no weight."""
     ids = np.arange(length, dtype=np.int64) + 1000 * number
     weight = np.where(np.arange(length) < untrained, 0, 1).astype(np.float32)
     logp = -ids.astype(np.float32)
@@ -99,7 +99,7 @@ def test_a_turn_is_an_unbroken_run_of_trained_tokens() -> None:
     second = to_sample(trajectory(PROMPT, THINK), {Author.POLICY})
     both = pack([first, second])
     assert both.turn_T.tolist() == [0] * 5 + [1] * 4 + [2] * 5
-    # behind one another in a row, two runs of trained tokens are still two
+    # two trained runs that are adjacent in a row are still two turns
     bare = [sample_of(1, 2, untrained=0), sample_of(2, 2, untrained=0)]
     assert pack(bare).turn_T.tolist() == [0, 0, 1, 1]
 
@@ -121,7 +121,7 @@ def test_nothing_is_lost_or_doubled(lengths: list[list[int]], max_tokens: int) -
     trained: list[int] = []
     for batch in split_micro_batches(given_units, max_tokens):
         assert sum(map(len, batch.samples)) <= max(max_tokens, largest)
-        # the members of a unit stand side by side, in order, in one micro-batch
+        # the members of a unit are adjacent, in order, and in one micro-batch
         members = [owner[id(sample)] for sample in batch.samples]
         for unit in set(members):
             first = members.index(unit)
@@ -144,14 +144,14 @@ def test_nothing_is_lost_or_doubled(lengths: list[list[int]], max_tokens: int) -
 
 
 def sample_with(ids: list[int]) -> Sample:
-    """All but the first token are trained; the log-probability of a token is minus its id."""
+    """Return a sample whose first token is untrained, with log-probabilities of minus the ids."""
     weight = np.array([0] + [1] * (len(ids) - 1), np.float32)
     logp = -np.array(ids, np.float32)
     return Sample(np.array(ids, np.int64), weight, logp, logp, logp, logp)
 
 
 def test_a_common_prefix_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worked example of `pack`; then a prefix that is not worth it."""
+    """The case is the worked example of `pack`, followed by a prefix that is too short to share."""
     samples = [sample_with([7, 8, 1]), sample_with([7, 8, 2, 3])]
     monkeypatch.setattr(batch_module, "MIN_SHARED_PREFIX_TOKENS", 2)
     batch = pack(samples)
@@ -169,7 +169,7 @@ def test_a_common_prefix_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_short_sequence_does_not_keep_the_others_from_sharing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As prompts of one template do: all begin alike, and those of a question go on alike."""
+    """Prompts of one template have the same start, and those of one question share more."""
     monkeypatch.setattr(batch_module, "MIN_SHARED_PREFIX_TOKENS", 4)
     batch = pack([sample_with([1, 2, *rest]) for rest in ([], [3, 4, 5], [3, 4, 6], [7, 8])])
     assert batch.ids_N.tolist() == [1, 2, 1, 2, 3, 4, 5, 6, 1, 2, 7, 8]

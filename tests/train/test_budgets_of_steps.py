@@ -1,4 +1,4 @@
-"""A stage whose budget changes while it trains: which rollouts have which, and what follows it."""
+"""A stage whose budget changes during training: budgets of rollouts and dependent settings."""
 
 import asyncio
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ GIVEN = {"type": "rl", "steps": 4, "questions_per_step": 2, "group_size": 2, "op
 
 
 class Endless(KeyedEngine):
-    """Never comes to an end, and remembers how long it could have been."""
+    """Engine whose turns never end, and which records the token limits of its calls."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -74,13 +74,13 @@ def test_rollouts_have_the_budget_of_their_step() -> None:
         step(rl, number)
         divisors.append(rl._learner_at(number).total_tokens)
     assert engine.limits == [6] * 8 + [12] * 8
-    assert divisors == [2048, 2048, 900, 900]  # of a loss by constant weights
+    assert divisors == [2048, 2048, 900, 900]  # divisor of a loss with constant weights
     assert rl.sampler.env_at(0).limiter is rl.sampler.env_at(3).limiter
 
 
 @dataclass
 class Recorder:
-    """Keeps the groups that each step trains on."""
+    """Learner that records the groups of each step."""
 
     steps: list[list[RolloutGroup]]
     total_tokens: int = 0
@@ -95,7 +95,7 @@ class Recorder:
 
 
 def test_a_group_keeps_the_budget_that_it_began_with() -> None:
-    """The second step's budget is another one, and groups begin a step before they are trained."""
+    """The second step has another budget, and its groups start one step before their training."""
     own = {"async": {"max_staleness": 1}, "budget": [{"until": 1, "max_turn_tokens": 6}, {}]}
     learner, trainer = Recorder([]), RecordingTrainer()
     stream = AsyncRolloutSampler(
@@ -162,7 +162,7 @@ class Killed(Exception):
 
 
 def real_stage(folder: Path, until: int | None) -> RlStage:
-    """A stage with a model, that is killed in the step `until`."""
+    """Create a stage with a model that is killed in step `until`."""
     trainer = make_trainer(folder)
     settings = Rl.model_validate(GIVEN | GROWING | {"checkpoint_every": 1})
     rl = rl_stage(
@@ -187,7 +187,7 @@ def real_stage(folder: Path, until: int | None) -> RlStage:
 
 
 def rows(folder: Path, *kills: int) -> list[StepMetrics]:
-    """The metrics of a stage that was killed in these steps, without those of clocks."""
+    """Return the metrics of a stage that was killed in these steps, without its times."""
     (folder / "stage").mkdir(parents=True)
     for until in (*kills, None):
         rl = real_stage(folder / f"model-{until}", until)
@@ -201,7 +201,7 @@ def rows(folder: Path, *kills: int) -> list[StepMetrics]:
 
 
 def test_a_stage_that_was_killed_goes_on_with_the_budget_of_its_step(tmp_path: Path) -> None:
-    """Once in each half, and at the border."""
+    """The stage is killed once in each half and once at the boundary."""
     whole = rows(tmp_path / "whole")
     assert [row["step"] for row in whole] == [0, 1, 2, 3]
     assert max(row["policy_tokens_mean"] for row in whole[:2]) <= 6 * 3

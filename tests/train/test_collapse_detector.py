@@ -1,4 +1,4 @@
-"""A run that collapses is stopped with the likely cause; a healthy one, however noisy, is not."""
+"""Collapse detection: a collapsing run stops with a likely cause, a noisy healthy run continues."""
 
 import random
 import re
@@ -36,13 +36,13 @@ HEALTHY: StepMetrics = {
     "calls_mean": 1.5,
     "tool_failure_rate": 0.0,
 }
-FALL = 60  # the step from which exact match falls
+FALL = 60  # first step in which exact match falls
 
 
 def series(
     steps: int = 120, seed: int = 0, **changes: Callable[[int], float | None]
 ) -> list[StepMetrics]:
-    """Rows in which everything scatters by a fifth around HEALTHY, but for `changes` by step."""
+    """Return rows with values within a fifth of HEALTHY, except for `changes` by step."""
     rng = random.Random(seed)
     rows = []
     for number in range(steps):
@@ -54,16 +54,16 @@ def series(
 
 
 def falling(step: int) -> float:
-    """Exact match that is lost within 20 steps; FALL is the first of them."""
+    """Return an exact match that is lost within 20 steps from step FALL on."""
     return 0.8 * min(1.0, max(0.0, 1 - (step - FALL) / 20))
 
 
 def stopped(rows: Sequence[StepMetrics]) -> int | None:
-    """How many rows the watch lets pass."""
+    """Return the number of rows at which the detector stops, or None if it does not."""
     return next((n for n in range(1, len(rows) + 1) if WATCH.detect(rows[:n])), None)
 
 
-# -- what is no collapse ------------------------------------------------------------------------
+# -- no collapse --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("right", [0.02, 0.1, 0.3, 0.8])
@@ -76,7 +76,7 @@ def test_noise_is_no_collapse(right: float, rollouts: int) -> None:
 
 
 def test_what_moves_while_right_answers_stay_is_no_collapse() -> None:
-    """Entropy dies, rollouts grow, calls go, and likelihood rises: a policy that becomes sure."""
+    """Entropy and calls fall while rollouts and likelihood grow: the policy becomes confident."""
     rows = series(
         entropy=lambda step: 0.3 * 0.9**step,
         policy_tokens_mean=lambda step: 100.0 + 10 * step,
@@ -95,7 +95,7 @@ def test_a_score_that_never_rose_has_nothing_to_lose() -> None:
     assert stopped(series(em=lambda step: 0.09 if step < 60 else 0.0)) is None
 
 
-# -- what is one, and why -----------------------------------------------------------------------
+# -- collapse and its cause ---------------------------------------------------------------------
 
 
 def ramp(start: int, before: float, after: float) -> Callable[[int], float]:
@@ -105,7 +105,7 @@ def ramp(start: int, before: float, after: float) -> Callable[[int], float]:
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({}, "no other metric left its range before"),
+        ({}, "no other metric left its range earlier"),
         ({"entropy": lambda s: 0.3 * 0.8 ** max(0, s - 40)}, "entropy fell from 0."),
         ({"entropy": lambda s: 0.3 + 0.1 * max(0, s - 50)}, "entropy rose from 0.3 to"),
         ({"grad_norm": ramp(55, 0.4, 40.0)}, "gradient norm rose from 0.4 to 40"),
@@ -118,7 +118,7 @@ def ramp(start: int, before: float, after: float) -> Callable[[int], float]:
         ({"calls_mean": ramp(62, 1.5, 4)}, "number of calls rose from 1.5 to 4"),
         (
             {"correct_logp_mean": lambda s: -0.1 * 1.05 ** max(0, s - 40)},
-            "log-probability of right answers fell from -0.",
+            "log-probability of correct answers fell from -0.",
         ),
         ({"ratio_mean": ramp(60, 1.0, 1.4)}, "policy ratio rose from 1 to 1.4"),
         ({"ratio_mean": ramp(60, 1.0, 0.6)}, "policy ratio fell from 1 to 0.6"),
@@ -160,7 +160,7 @@ def test_the_first_to_leave_is_named_and_not_what_followed() -> None:
 def test_every_signal_is_a_metric_of_a_step() -> None:
     row = step(bandit(), 0)
     assert {signal.key for signal in SIGNALS} <= row.keys()
-    # 14 of 48 rollouts are right, of a model that knows nothing: one of 14 letters a token
+    # 14 of 48 rollouts of an untrained model are correct: one of 14 letters a token
     assert row["correct_logp_mean"] == pytest.approx(-2.5, abs=0.2)
 
 
@@ -175,8 +175,8 @@ def test_gradients_that_explode_stop_a_run_before_its_score_falls() -> None:
     assert end == 70
     collapse = WATCH.detect(rows[:end])
     assert collapse is not None
-    assert "above 50 for 10 steps, where 0.4 was usual" in collapse.format_message("rl", "")
-    # what is rare is no explosion, and neither is what clipping was made for
+    assert "above 50 for 10 steps, compared to 0.4 before" in collapse.format_message("rl", "")
+    # rare spikes are not an explosion, nor are norms that clipping is meant for
     assert stopped(series(grad_norm=lambda step: 500.0 if step % 10 == 0 else 0.4)) is None
     assert stopped(series(grad_norm=ramp(60, 0.01, 5.0))) is None
 
@@ -186,18 +186,18 @@ def test_steps_without_training_have_no_gradient() -> None:
     for row in rows[::2]:
         for key in ("grad_norm", "entropy", "ratio_mean", "sampler_logp_diff"):
             del row[key]
-    rows[5]["correct_logp_mean"] = None  # nobody was right
+    rows[5]["correct_logp_mean"] = None  # no correct rollouts
     assert stopped(rows) is not None
 
 
-# -- which checkpoint is kept -------------------------------------------------------------------
+# -- choice of the checkpoint -------------------------------------------------------------------
 
 
 def test_the_best_checkpoint_is_from_before_the_fall() -> None:
     rows = series(em=lambda s: min(0.8, 0.01 * s) if s < 90 else 0.0)
     assert (
         WATCH.find_healthiest_checkpoint(rows, [25, 75, 90, 100]) == 75
-    )  # at 90 the next steps were already lost
+    )  # at 90 the next steps had already collapsed
     assert WATCH.find_healthiest_checkpoint(rows, [100, 110]) is None
     assert WATCH.find_healthiest_checkpoint(rows, []) is None
     assert WATCH.find_healthiest_checkpoint(rows[:50], [25, 50]) == 50
@@ -230,7 +230,7 @@ def test_what_is_watched(given: dict[str, Any], score: str) -> None:
 
 
 def test_the_graders_of_the_questions_are_verdicts() -> None:
-    """A judge's score is a verdict only where the judge grades the questions."""
+    """A judge's score is a verdict only if the judge grades the questions."""
     stage = Rl.model_validate({"steps": 1, "optim": {"lr": 1.0}, "rewards": {"judge": 1.0}})
     found = [make_collapse_detector(stage, graders) for graders in ({"em"}, {"math", "judge"})]
     assert [watch and watch.score_key for watch in found] == ["reward_mean", "em"]
@@ -240,13 +240,13 @@ def test_the_graders_of_the_questions_are_verdicts() -> None:
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """Simulated end of the process."""
 
 
 def scripted(
     folder: Path, rows: Sequence[StepMetrics], dies_in: int | None = None
 ) -> list[StepMetrics]:
-    """A stage whose steps leave the given rows."""
+    """Run a stage whose steps return the given rows."""
     stage = Rl(type="rl", steps=len(rows), checkpoint_every=10, optim={"lr": 1.0})
 
     def step(number: int) -> StepMetrics:
@@ -270,7 +270,7 @@ def test_a_stage_stops_and_keeps_the_checkpoint_from_before(tmp_path: Path) -> N
     assert f"the checkpoint of step 50 precedes the collapse: {tmp_path}/rl/step-000050" in str(
         caught.value
     )
-    # again: the same sentence, without a step
+    # repeated: the same sentence, without a step
     with pytest.raises(UserError) as again:
         scripted(tmp_path, rows, dies_in=0)
     assert str(again.value) == str(caught.value)
@@ -292,7 +292,7 @@ def test_killed_and_gone_on_it_decides_the_same(tmp_path: Path) -> None:
 
 
 def test_killed_while_checkpoints_are_deleted(tmp_path: Path) -> None:
-    """What was half deleted goes before it could be taken for the best."""
+    """Half-deleted checkpoints are removed before they could be chosen as the best one."""
     rows = series(em=lambda step: 0.8 if step < 35 else 0.7)
     with pytest.raises(Killed):
         scripted(tmp_path, rows, dies_in=45)
@@ -317,7 +317,7 @@ def test_a_healthy_stage_runs_to_its_end(tmp_path: Path) -> None:
 
 
 class Poisoned(ExactMatch):
-    """Pays right answers for a while, then wrong ones."""
+    """Reward for correct answers for a while, then for wrong ones."""
 
     name = "poisoned"
 
@@ -338,14 +338,14 @@ def poisoned_stage() -> RlStage:
 
 
 def test_a_real_run_with_a_poisoned_reward_stops_and_leaves_a_healthy_model(tmp_path: Path) -> None:
-    """Four questions, 7,000 parameters; the reward turns round in step 6."""
+    """There are four questions and 7,000 parameters, and the reward is inverted in step 6."""
     stage = poisoned_stage()
-    with pytest.raises(UserError, match=r"log-probability of right answers fell") as caught:
+    with pytest.raises(UserError, match=r"log-probability of correct answers fell") as caught:
         run_stage(stage, stage.settings, tmp_path / "rl", letters())
-    kept = re.search(r"precedes the collapse: (\S+);", str(caught.value))
-    assert kept
+    match = re.search(r"precedes the collapse: (\S+);", str(caught.value))
+    assert match
     healthy = bandit()
-    loaded = load_model(Path(kept[1]), torch.device("cpu"))
+    loaded = load_model(Path(match[1]), torch.device("cpu"))
     healthy.trainer.model.load_state_dict(loaded.state_dict())
     assert step(healthy, 0)["em"] > 0.6
     assert step(stage, 60)["em"] < 0.1

@@ -1,4 +1,4 @@
-"""From rewards to advantages, on two rollouts with an observation between their turns."""
+"""Advantages from rewards, for two rollouts with an observation between their turns."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def sample(*segments: Segment) -> Sample:
 
 
 def two() -> tuple[Sample, Sample]:
-    """Three tokens with an observation in the middle, and one token."""
+    """Return a sample of three tokens around an observation and a sample of one token."""
     return sample(turn(2), READ, turn(1)), sample(turn(1))
 
 
@@ -33,7 +33,7 @@ def rl(**given: Any) -> Rl:
 
 
 def spoken(found: Sample, field: str = "advantage") -> list[float]:
-    """What stands at the policy's tokens; at all others there must be nothing."""
+    """Return the values at the policy's tokens, after a check that all others are zero."""
     values = getattr(found, field)
     assert (values[found.weight == 0] == 0).all()
     return values[found.weight > 0].tolist()
@@ -99,15 +99,17 @@ def test_kl_in_the_reward_is_paid_from_each_token_on() -> None:
     assign_advantages([group], rl(baseline="none", **settings))
     assert spoken(long) == pytest.approx([1.01, 1.02, 1.04], abs=1e-5)
     assert spoken(short) == pytest.approx([1.0])
-    # a baseline is made of whole returns, 1.01 and 1
+    # a baseline uses whole returns, 1.01 and 1
     assign_advantages([group], rl(baseline="group", **settings))
     assert spoken(long) == pytest.approx([0.005, 0.015, 0.035], abs=1e-5)
-    assign_advantages([group], rl(baseline="none", kl_coef=0.1))  # in the loss: not here
+    assign_advantages([group], rl(baseline="none", kl_coef=0.1))  # part of the loss
     assert spoken(long) == [1.0] * 3
 
 
 def test_gae_does_not_see_the_observation() -> None:
-    """As if the turns stood side by side, whatever the critic would say in between."""
+    """The result equals the result for adjacent turns, regardless of the critic's values in
+    between.
+    """
     with_tool, _ = two()
     bare = sample(turn(3))
     for found in (with_tool, bare):
@@ -133,7 +135,7 @@ def test_whitening_leaves_the_critics_targets_alone() -> None:
 
 
 def test_a_floor_lifts_right_rollouts_only() -> None:
-    """Rewards 1 and 0.2 of right rollouts, and 0 of a wrong one: the mean is 0.4."""
+    """Correct rollouts have rewards 1 and 0.2, and a wrong one has 0. The mean is 0.4."""
     long, short = two()
     wrong = sample(turn(1))
     group = [

@@ -1,4 +1,4 @@
-"""The critic, on tiny models of real architectures."""
+"""Critics on tiny models of real architectures."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def samples(count: int = 6) -> list[Sample]:
 
 
 def gradients(critic: Critic, units: list[SampleUnit]) -> tuple[float, list[torch.Tensor]]:
-    """Loss and gradients of a step, which is then undone."""
+    """Return loss and gradients of a step, which is then undone."""
     before = [p.detach().clone() for p in critic.weights.masters]
     loss = critic.step(units, 7.0)["loss"]
     found = [
@@ -116,7 +116,7 @@ def test_it_has_its_own_optimiser(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_the_state_survives_a_round_trip(tmp_path: Path, backbone: str) -> None:
-    """N steps equal k steps, a new critic with the old one's state, and N - k steps."""
+    """N steps equal k steps, then a new critic with the saved state, and N - k steps."""
     units: list[SampleUnit] = [(s,) for s in samples()]
     whole, first = make_critic(tmp_path / "a", backbone), make_critic(tmp_path / "b", backbone)
     for _ in range(4):

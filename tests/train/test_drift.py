@@ -1,4 +1,4 @@
-"""When a stage tells that its policy has moved far since its tokens were sampled."""
+"""Warning of a stage about a policy that moved far since its tokens were sampled."""
 
 from typing import Any
 
@@ -24,11 +24,11 @@ def rows(*values: float) -> list[dict[str, Any]]:
 
 def test_it_is_told_once_and_only_of_older_samplers() -> None:
     far = rows(*[2 * DRIFT_THRESHOLD_NATS] * (MIN_DRIFT_STEPS + 2))
-    told = [
+    messages = [
         describe_drift(far[:n], settings(sampler_is_cap=2.0), "rl") for n in range(1, len(far) + 1)
     ]
-    assert [n for n, text in enumerate(told, start=1) if text] == [MIN_DRIFT_STEPS]
-    assert told[MIN_DRIFT_STEPS - 1] == (
+    assert [n for n, text in enumerate(messages, start=1) if text] == [MIN_DRIFT_STEPS]
+    assert messages[MIN_DRIFT_STEPS - 1] == (
         "in 5 steps of stage 'rl' the log-probabilities of the tokens had changed by 0.10 nats on"
         " average since sampling (log_ratio_abs), which biases the gradient: set"
         " sampler_is_level: sequence with sampler_is_cap: 5, or a lower optim.lr."

@@ -35,7 +35,9 @@ def turn(*ids: int) -> Segment:
 
 
 def folded(reward: float = 1.0, status: Status = Status.ANSWERED) -> Trajectory:
-    """A call of two tokens, a summary of three, and in the next chain an answer of one."""
+    """Return a rollout with a call of two tokens, a summary of three, and an answer in a second
+    chain.
+    """
     task = Task("q", "?", ("x",))
     segments = [PROMPT, turn(3, 3), READ, ASKED, turn(6, 6, 6), AGAIN, turn(11)]
     return Trajectory(task, segments, folds=[5], reward=reward, status=status)
@@ -98,7 +100,7 @@ def test_the_chains_of_a_rollout_stay_in_one_micro_batch() -> None:
 
 
 def test_all_chains_share_the_advantage_of_their_rollout() -> None:
-    """Rewards 1, 0 and 0.2: the mean is 0.4 of rollouts, not of chains."""
+    """Rewards 1, 0 and 0.2 have the mean 0.4 over rollouts, not over chains."""
     group = [folded(1.0), plain(2, 0.0), plain(1, 0.2)]
     members = [scored(t, t.reward or 0.0) for t in group]
     assign_advantages([members], rl())
@@ -108,7 +110,7 @@ def test_all_chains_share_the_advantage_of_their_rollout() -> None:
 
 
 def test_gae_goes_on_from_chain_to_chain() -> None:
-    """As if the six tokens were those of one turn."""
+    """The result equals the result for six tokens in one turn."""
     whole, parts = scored(plain(6, 1.0), 1.0), scored(folded(), 1.0)
     values = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     for member in (whole, parts):
@@ -149,10 +151,10 @@ def test_a_rollout_weighs_no_more_because_it_was_folded(
 
 def test_advantages_are_kept_along_the_whole_record() -> None:
     learned, _ = learn([folded(1.0), plain(2, 0.0)], loss_aggregation="token")
-    kept, other = learned.tokens[0]
+    folded_tokens, other = learned.tokens[0]
     half = 0.5
     first = [0, 0, half, half, 0, 0, 0, 0, half, half, half]
-    assert kept.advantages.tolist() == [*first, 0, 0, 0, 0, half]
+    assert folded_tokens.advantages.tolist() == [*first, 0, 0, 0, 0, half]
     assert other.advantages.tolist() == [0, 0, -half, -half]
 
 
@@ -168,15 +170,16 @@ def test_a_truncated_rollout_is_left_out_with_all_its_chains() -> None:
 
 @dataclass(frozen=True)
 class Folding(Chatty):
-    """Whatever a random model writes where it is asked for a summary is followed by the tag."""
+    """Dialect for a random model, whose text is followed by the tag when a summary is requested."""
 
     default_summary_instruction = "Sum up. "
 
 
 class Summaries:
-    """An engine in front of another, which puts the tag after whatever a random model wrote where
-    it was asked for a summary. Nobody sampled the tag, so its log-probability says that it is not
-    to be trained."""
+    """Engine wrapper that appends the tag to a random model's text when a summary is requested.
+
+    The tag was not sampled, so its log-probability marks it as untrained.
+    """
 
     def __init__(self, engine: LocalEngine) -> None:
         self.engine = engine
@@ -217,7 +220,7 @@ def folded_rollouts(engine: LocalEngine, count: int = 12) -> list[Trajectory]:
 
 
 def test_what_is_sampled_in_every_chain_is_what_is_trained(tmp_path: Path) -> None:
-    """The engine's session goes over into the next chain, whose context begins anew."""
+    """The engine's session continues in the next chain, whose context starts from scratch."""
     trainer = make_trainer(tmp_path)
     engine = chatty_engine(trainer)
     done = folded_rollouts(engine)
@@ -238,8 +241,10 @@ def test_what_is_sampled_in_every_chain_is_what_is_trained(tmp_path: Path) -> No
 
 
 def test_folded_rollouts_are_the_same_again_and_alone(tmp_path: Path) -> None:
-    """Every random choice follows from the seed and the place in the record, so a run that is
-    resumed before a step samples its rollouts again as they were."""
+    """Every random choice follows from the seed and the place in the record.
+
+    A run that is resumed before a step therefore samples the same rollouts again.
+    """
     trainer = make_trainer(tmp_path)
     together = folded_rollouts(chatty_engine(trainer), count=6)
     again = folded_rollouts(chatty_engine(trainer), count=2)

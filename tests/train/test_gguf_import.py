@@ -1,4 +1,4 @@
-"""Files for llama.cpp become folders that say the same."""
+"""Conversion of files for llama.cpp into equivalent model folders."""
 
 import json
 import shutil
@@ -89,22 +89,22 @@ def test_an_unknown_way_to_split_needs_the_tokenizer_beside(tmp_path: Path, tiny
     folder = made(tmp_path, file)
     assert load_tokenizer(folder)(TEXT).input_ids == load_tokenizer(tiny)(TEXT).input_ids
     assert load_tokenizer(folder).chat_template == load_tokenizer(tiny).chat_template
-    beside = tmp_path / "tokenizer.json"
-    said = json.loads(beside.read_bytes())
-    ids = said["model"]["vocab"]
+    tokenizer_file = tmp_path / "tokenizer.json"
+    content = json.loads(tokenizer_file.read_bytes())
+    ids = content["model"]["vocab"]
     ids["a"], ids["b"] = ids["b"], ids["a"]
-    beside.write_text(json.dumps(said))
-    assert "is another model's, as its token" in refused(file)
+    tokenizer_file.write_text(json.dumps(content))
+    assert "belongs to another model, because token" in refused(file)
 
 
 def test_what_transformers_does_not_read(tmp_path: Path, tiny: Path) -> None:
     file = write_gguf(tmp_path / "m.gguf", tiny, architecture="whatever")
     assert "has the architecture 'whatever', which transformers does not read" in refused(file)
     file = write_gguf(tmp_path / "m.gguf", tiny, values={"qwen2.rope.scaling.type": "yarn"})
-    assert "scales its positions (yarn), which transformers does not read" in refused(file)
+    assert "has rotary scaling (yarn), which transformers does not read" in refused(file)
     factors = {"rope_freqs.weight": np.full(8, 2.0, np.float32)}
     file = write_gguf(tmp_path / "m.gguf", tiny, tensors=factors)
-    assert "has frequencies of its own (rope_freqs)" in refused(file)
+    assert "has custom rotary frequencies (rope_freqs)" in refused(file)
     whole = write_gguf(tmp_path / "m.gguf", tiny).read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
     assert str(file) in refused(file)
@@ -137,8 +137,8 @@ def test_scaled_positions_are_those_of_transformers() -> None:
     )
     scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, CPU)
     plain = 1 / 500000.0 ** (torch.arange(0, 128, 2) / 128)
-    wanted = torch.tensor(compute_llama3_factors(parameters, 128))
-    torch.testing.assert_close(plain / scaled, wanted, rtol=1e-4, atol=0)
+    expected = torch.tensor(compute_llama3_factors(parameters, 128))
+    torch.testing.assert_close(plain / scaled, expected, rtol=1e-4, atol=0)
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""A stage that is killed and goes on ends like one that was not."""
+"""Resumption of a killed stage with the same result as an uninterrupted one."""
 
 import shutil
 from pathlib import Path
@@ -24,7 +24,7 @@ STAGE = Sft(type="sft", dataset="", steps=7, checkpoint_every=2, optim=OPTIM)
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """Simulated end of the process."""
 
 
 def new_trainer(folder: Path) -> Trainer:
@@ -34,7 +34,7 @@ def new_trainer(folder: Path) -> Trainer:
 def run(
     folder: Path, dies_in: int | None = None, stage: Sft = STAGE
 ) -> tuple[Trainer, list[StepMetrics]]:
-    """The stage in `folder`, with a step that also depends on a state that grows."""
+    """Run the stage in `folder` with a step that also depends on a growing state."""
     trainer = new_trainer(folder)
     best = {"total": 0}
 
@@ -50,7 +50,7 @@ def run(
 
 
 def figures(rows: list[StepMetrics]) -> list[StepMetrics]:
-    """Rows without what a clock measured."""
+    """Return rows without the values that depend on a clock."""
     clock = {"seconds", "tokens_per_second"}
     return [{k: v for k, v in row.items() if k not in clock} for row in rows]
 
@@ -110,7 +110,7 @@ def test_killed_between_a_new_checkpoint_and_the_deletion_of_the_old(tmp_path: P
 
 
 def test_a_step_without_training_counts_too(tmp_path: Path) -> None:
-    """Reinforcement learning leaves out the optimiser where all rewards are equal."""
+    """Reinforcement learning skips the optimiser if all rewards are equal."""
     trainer = new_trainer(tmp_path)
     rows = run_stage(Steps(trainer, lambda number: {"tokens": 1}), STAGE, tmp_path)
     assert (trainer.done, len(rows)) == (7, 7)
@@ -131,7 +131,7 @@ def test_a_checkpoint_holds_weights_optimiser_and_extra(tmp_path: Path) -> None:
     assert other.done == 1
     mine, theirs = trainer.adamw.state_dict()["state"], other.adamw.state_dict()["state"]
     assert all(torch.equal(mine[i][k], theirs[i][k]) for i in mine for k in mine[i])
-    # a folder of it is a checkpoint that transformers loads
+    # the folder is a checkpoint that transformers loads
     loaded = load_model(saved, torch.device("cpu"))
     assert_same(weights(trainer.model), weights(loaded))
     text = "Ada Lind <|im_end|>"

@@ -1,4 +1,4 @@
-"""LoRA: what is trained, what stays, what is saved, and that merging changes nothing."""
+"""LoRA: trained parameters, frozen parameters, saved files, and equality after merging."""
 
 import asyncio
 import re
@@ -43,7 +43,7 @@ def lora_trainer(
     lora: LoraConfig = LORA,
     **optim: Any,
 ) -> tuple[Trainer, LoraAdapter]:
-    """A trainer of an adapter on a model whose every weight matters."""
+    """Return a trainer of an adapter on a model in which every weight affects the output."""
     model = sharp_model(folder, architecture).to(dtype)
     adapter = LoraAdapter(model, lora, seed=0)
     settings = Optim(**{"lr": 1e-2, **optim})
@@ -65,7 +65,7 @@ def of_adapter(model: Any) -> dict[str, torch.Tensor]:
     return {name: value for name, value in weights(model).items() if "lora_" in name}
 
 
-# -- what is trained ----------------------------------------------------------------------------
+# -- trained parameters --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -79,7 +79,7 @@ def test_only_the_adapter_learns(tmp_path: Path, dtype: torch.dtype) -> None:
     # two matrices of rank 4 on each of the seven linear layers of both blocks
     assert len(trainer.weights.masters) == len(changed) == 2 * 2 * 7
     assert {name.split(".")[-4] for name in changed} == LAYERS
-    # 32 wide, keys and values 16, the feed-forward 64
+    # width 32, keys and values 16, feed-forward 64
     size = 2 * 4 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 64))
     assert sum(p.numel() for p in trainer.weights.masters) == size
     assert {p.dtype for p in trainer.weights.masters} == {torch.float32}
@@ -91,7 +91,7 @@ def test_a_new_adapter_changes_nothing_and_follows_from_the_seed(tmp_path: Path)
     expected = logits(sharp_model(tmp_path / "a", "qwen2"))
     random = torch.get_rng_state()
     made = [LoraAdapter(sharp_model(tmp_path / "a", "qwen2"), LORA, seed) for seed in (0, 0, 1)]
-    assert torch.equal(random, torch.get_rng_state())  # the run's own stays untouched
+    assert torch.equal(random, torch.get_rng_state())  # the run's generator is unchanged
     one, same, other = (of_adapter(adapter.peft_model.get_base_model()) for adapter in made)
     assert torch.equal(logits(made[0].peft_model.get_base_model()), expected)
     assert_same(one, same)
@@ -109,7 +109,9 @@ def test_targets_are_layers_by_name(tmp_path: Path) -> None:
 def test_a_rank_beyond_the_width_of_the_model_is_refused() -> None:
     model = tied_model()
     width = model.config.hidden_size
-    with pytest.raises(UserError, match=rf"lora\.rank=100000 is beyond .* are {width} wide: give"):
+    with pytest.raises(
+        UserError, match=rf"lora\.rank=100000 exceeds .* hidden size of {width}: set"
+    ):
         LoraAdapter(model, LoraConfig(rank=100_000), seed=0)
     assert not any("lora_" in name for name, _ in model.named_parameters())
 
@@ -120,7 +122,7 @@ def test_a_rank_beyond_the_width_of_the_model_is_refused() -> None:
 def test_a_layer_that_shares_its_weight_takes_no_adapter(
     targets: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Merged, an adapter on one of two tied layers would change the other too."""
+    """A merged adapter on one of two tied layers would change the other too."""
     with pytest.raises(UserError) as refused:
         LoraAdapter(tied_model(), LoraConfig(rank=2, targets=targets), seed=0)
     tied_model().save_pretrained(tmp_path)
@@ -194,7 +196,7 @@ def test_a_checkpoint_is_the_adapter_and_going_on_changes_nothing(tmp_path: Path
 
 
 def test_the_reference_is_the_adapter_as_its_stage_found_it(tmp_path: Path) -> None:
-    """Not the base model, where a stage before has trained."""
+    """The reference is not the base model if an earlier stage has trained the adapter."""
     earlier, adapter = lora_trainer(tmp_path / "base")
     learn(earlier)
     adapter.save(tmp_path / "adapter")
@@ -222,16 +224,16 @@ def test_the_reference_is_the_adapter_as_its_stage_found_it(tmp_path: Path) -> N
     )
     torch.testing.assert_close(at_start, before, rtol=0, atol=1e-4)
     assert (at_start - now).abs().max() > 0.01
-    # and as a teacher between the micro-batches of a step
+    # also as a teacher between the micro-batches of a step
     to_start = DistillationLoss(policy_loss=PolicyGradientLoss())
     row = trainer.step(units, to_start, 20.0, 0.7, TeacherReference(reference))
     assert row["teacher_kl"] > 1e-4
     assert row["grad_norm"] > 0
-    # and training goes on where it was, with the adapter alone
+    # training continues with the adapter alone
     assert all(p.requires_grad for p in trainer.weights.masters)
-    kept = {n: v for n, v in weights(model).items() if "default" not in n}
+    frozen = {n: v for n, v in weights(model).items() if "default" not in n}
     learn(trainer, 1)
-    assert_same(kept, {n: v for n, v in weights(model).items() if "default" not in n})
+    assert_same(frozen, {n: v for n, v in weights(model).items() if "default" not in n})
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,7 @@ def test_the_reference_is_the_adapter_as_its_stage_found_it(tmp_path: Path) -> N
 def test_what_the_engine_samples_is_what_is_trained(
     tmp_path: Path, dtype: torch.dtype, gap: float
 ) -> None:
-    """The engine sees the adapter, before and after a step."""
+    """The engine uses the adapter, before and after a step."""
     trainer, _ = lora_trainer(tmp_path, dtype=dtype)
     engine = chatty_engine(trainer)
     for _ in range(2):
@@ -266,7 +268,7 @@ def test_a_separate_engine_has_an_adapter_of_its_own_on_the_same_base(tmp_path: 
         trainer.fill_logprobs(units, "old_logp", 1.0)
         gaps.append(max(np.abs(s.old_logp - s.sampled_logp).max() for (s,) in units))
         asyncio.run(engine.update_weights(version + 1))
-    assert gaps[0] > 0.01  # the adapter of before the two steps
+    assert gaps[0] > 0.01  # the adapter from before the two steps
     assert gaps[1] < 1e-3
 
 

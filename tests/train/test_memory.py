@@ -1,4 +1,4 @@
-"""Memory that was freed goes back to the system."""
+"""Return of freed memory to the system."""
 
 import gc
 import weakref
@@ -9,11 +9,11 @@ import pytest
 from fieldcraft.train.memory import LIBC, release_memory, trim_memory
 
 STATM = Path("/proc/self/statm")
-BLOCK = 100_000  # bytes, below the size from which blocks are returned one by one
+BLOCK = 100_000  # bytes, below the size from which blocks are returned individually
 
 
 def resident() -> int:
-    """Bytes, in pages of 4,096."""
+    """Return the resident memory in bytes, from pages of 4,096."""
     return int(STATM.read_text().split()[1]) * 4096
 
 
@@ -23,17 +23,17 @@ def resident() -> int:
 def test_freed_blocks_below_one_in_use_are_returned() -> None:
     blocks = [bytearray(b"x" * BLOCK) for _ in range(2000)]  # written, so they are resident
     before = resident()
-    del blocks[::2]  # every other one stays
-    kept = resident()
+    del blocks[::2]  # every other block remains
+    remaining = resident()
     trim_memory()
     after = resident()
-    assert before - kept < 10_000_000
-    assert kept - after > 80_000_000
+    assert before - remaining < 10_000_000
+    assert remaining - after > 80_000_000
     assert len(blocks) == 1000
 
 
 class Engine:
-    """Holds itself, as those of a stage do."""
+    """Object with a reference to itself, like the engines of a stage."""
 
     def __init__(self) -> None:
         self.own = self
@@ -42,9 +42,9 @@ class Engine:
 def test_what_is_reachable_from_itself_alone_is_freed() -> None:
     gc.disable()
     try:
-        gone = weakref.ref(Engine())
-        assert gone() is not None
+        reference = weakref.ref(Engine())
+        assert reference() is not None
         release_memory()
-        assert gone() is None
+        assert reference() is None
     finally:
         gc.enable()

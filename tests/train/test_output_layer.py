@@ -1,4 +1,4 @@
-"""The output layer in pieces gives what one piece gives, for models of different output layers."""
+"""The output layer computed in pieces or in one piece, for models of different output layers."""
 
 from typing import Any
 from unittest.mock import patch
@@ -24,7 +24,7 @@ SHAPE = {
     **{"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64},
     "pad_token_id": 0,
 }
-# What the logits are of the linear layer's; None: not a multiple of it.
+# Factor between the model's logits and those of the linear layer; None: not a multiple.
 MODELS = {
     "qwen2": ({"tie_word_embeddings": True}, 1.0),
     "llama": ({"tie_word_embeddings": False}, 1.0),
@@ -41,7 +41,7 @@ def model_of(kind: str) -> Any:
     config = AutoConfig.for_model(kind, **SHAPE | MODELS[kind][0])
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
-        for parameter in model.parameters():  # also biases, which begin at 0
+        for parameter in model.parameters():  # also biases, which start at 0
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model
 
@@ -67,7 +67,7 @@ def predictions(model: Any, temperature: float = 0.7) -> TokenPredictions:
 
 
 def gradients(model: Any, teacher: Any | None, top_k: int | None = None) -> dict[str, Tensor]:
-    """Of a loss that uses all scores, and the scores themselves."""
+    """Return the gradients of a loss that uses all scores, and the scores themselves."""
     model.zero_grad()
     guide = None
     if teacher is not None:
@@ -98,11 +98,11 @@ def test_the_logits_are_those_of_the_model(kind: str) -> None:
 def test_pieces_are_the_whole(
     kind: str, guided: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """Values and gradients, to 1e-5 of the largest, also against the formulas."""
+    """Values and gradients agree to 1e-5 of the largest, and also with the formulas."""
     model, teacher = model_of(kind), model_of("qwen2") if guided else None
     with patch.object(
         output_layer, "_measure_logit_scale", return_value=None
-    ):  # by the model's own layers
+    ):  # computed by the model's own layers
         whole = gradients(model, teacher, 5 if guided else None)
     one_piece = gradients(model, teacher, 5 if guided else None)
     request.getfixturevalue("pieces_of_four")
@@ -128,7 +128,7 @@ def test_pieces_are_the_whole(
 def test_all_logits_are_never_there_at_once(
     kind: str, guided: bool, pieces_of_four: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither forward nor backward."""
+    """The bound holds in the forward and in the backward pass."""
     model, teacher = model_of(kind), model_of("qwen2") if guided else None
     with Largest() as seen:
         gradients(model, teacher, None)
@@ -166,7 +166,7 @@ def test_no_gradient_is_kept_where_none_is_wanted(pieces_of_four: None) -> None:
 
 
 def test_computing_in_bfloat16(pieces_of_four: None) -> None:
-    """The sums are those of float32: only the matrix products are rounded."""
+    """Sums are computed in float32; only the matrix products are rounded."""
     model = model_of("llama")
     exact = gradients(model, None)
     rounded = gradients(model.bfloat16(), None)

@@ -1,4 +1,4 @@
-"""Sampler and trainer compute in the same type, and nothing that is learnt is lost in it."""
+"""Numeric types: sampler and trainer compute in the same one, and no update is lost to rounding."""
 
 import copy
 from pathlib import Path
@@ -25,14 +25,14 @@ from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, UserError
 from training_parts import chatty_engine, chatty_rollouts, random_samples
 
-# Measured for this model: 8e-5 in the mean where both compute in bfloat16, and 0.011 where the
-# sampler does it in float32. Other processors may round a batch and a single token differently.
+# Measured for this model: a mean of 8e-5 if both compute in bfloat16, and 0.011 if the sampler
+# uses float32. Other processors may round a batch and a single token differently.
 BOUND = 0.004
 BF16 = torch.bfloat16
 
 
 def rounded_trainer(folder: Path, **optim: Any) -> Trainer:
-    """A model that computes in bfloat16, with masters."""
+    """Return a trainer of a model that computes in bfloat16, with masters."""
     settings = Optim(**{"lr": 1e-2, **optim})
     return Trainer(sharp_model(folder, "qwen3"), settings, 10, dtype=BF16)
 
@@ -42,7 +42,7 @@ def units() -> list[SampleUnit]:
 
 
 def gap(engine: LocalEngine, trainer: Trainer) -> float:
-    """Between the log-probabilities that were sampled and those that the trainer computes."""
+    """Return the mean difference between sampled log-probabilities and the trainer's."""
     done = chatty_rollouts(engine, 1.0)
     units: list[SampleUnit] = [(to_sample(t, {Author.POLICY}, 1.0),) for t in done]
     trainer.fill_logprobs(units, "old_logp", 1.0)
@@ -77,7 +77,7 @@ def test_steps_too_small_for_the_type_add_up_in_the_masters(tmp_path: Path) -> N
     assert master.dtype == torch.float32
     large = {name: value.abs() > 0.1 for name, value in model.items()}
     same = [(trainer.model.state_dict()[name] == model[name])[large[name]] for name in model]
-    assert torch.cat(same).float().mean() > 0.9  # of what the model computes with
+    assert torch.cat(same).float().mean() > 0.9  # most of the weights in the forward pass
 
 
 def test_the_model_has_the_masters_rounded(tmp_path: Path) -> None:
@@ -91,8 +91,9 @@ def test_the_model_has_the_masters_rounded(tmp_path: Path) -> None:
 
 
 def test_gradients_of_micro_batches_add_up_in_float32(tmp_path: Path) -> None:
-    """So the step hardly depends on the micro-batches; a sum in bfloat16 would lose what is 256
-    times smaller than it."""
+    """The step hardly depends on the micro-batches. A sum in bfloat16 would lose terms that are 256
+    times smaller than it.
+    """
     whole = rounded_trainer(tmp_path / "a", micro_batch_tokens=10_000, lr=1e-3)
     parts = rounded_trainer(tmp_path / "b", micro_batch_tokens=1, lr=1e-3)
     rows = [t.step(units(), CrossEntropyLoss(), 10.0) for t in (whole, parts)]
@@ -103,7 +104,7 @@ def test_gradients_of_micro_batches_add_up_in_float32(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moments", ["float32", "8bit"])
 def test_it_resumes_as_if_it_had_never_stopped(tmp_path: Path, moments: str) -> None:
-    """The checkpoint has the masters; from rounded weights the second step would be another."""
+    """The checkpoint has the masters; from rounded weights the second step would differ."""
     one = rounded_trainer(tmp_path / "a", lr=1e-4, optimizer_state=moments)
     other = rounded_trainer(tmp_path / "a", lr=1e-4, optimizer_state=moments)
     one.step(units(), CrossEntropyLoss(), 10.0)
@@ -127,7 +128,9 @@ def test_what_is_saved_is_exact_and_loads_in_either_type(tmp_path: Path) -> None
 
 
 def test_moments_in_8_bit_learn_nearly_the_same(tmp_path: Path) -> None:
-    """From the same model, after ten steps; tensors below 4,096 numbers have float32 moments."""
+    """Both trainers start from the same model and take ten steps. Tensors below 4,096 numbers have
+    float32 moments.
+    """
     exact = Trainer(sharp_model(tmp_path / "a", "qwen3"), Optim(lr=1e-3), 10)
     coarse = Trainer(
         sharp_model(tmp_path / "a", "qwen3"), Optim(lr=1e-3, optimizer_state="8bit"), 10
@@ -169,7 +172,7 @@ def test_a_run_evaluates_in_the_type_in_which_it_trains(tmp_path: Path) -> None:
 def test_the_mismatch_is_weighed_where_types_round() -> None:
     assert load_recipe("smoke", []).stages["rl2"].sampler_is_cap is None
     assert load_recipe("smoke", ["dtype=bfloat16"]).stages["rl2"].sampler_is_cap == 2.0
-    said = ["dtype=bfloat16", "stages.rl2.sampler_is_cap=null"]
-    assert load_recipe("smoke", said).stages["rl2"].sampler_is_cap is None
+    overrides = ["dtype=bfloat16", "stages.rl2.sampler_is_cap=null"]
+    assert load_recipe("smoke", overrides).stages["rl2"].sampler_is_cap is None
     rejects = ["dtype=bfloat16", "stages.rl2.sampler_reject=token"]
     assert load_recipe("smoke", rejects).stages["rl2"].sampler_is_cap is None

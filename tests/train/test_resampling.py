@@ -37,10 +37,10 @@ def test_penalty_counts_failed_calls_and_broken_grammar(
 
 def test_the_share_of_wrong_rollouts_is_kept() -> None:
     group = [done(i < 10, OK) for i in range(16)]
-    kept = resample_on_correct(group, 8, random.Random(0))
-    assert len(kept) == 8
-    assert sum(t.is_correct is True for t in kept) == 5
-    assert [group.index(t) for t in kept] == sorted(group.index(t) for t in kept)
+    resampled = resample_on_correct(group, 8, random.Random(0))
+    assert len(resampled) == 8
+    assert sum(t.is_correct is True for t in resampled) == 5
+    assert [group.index(t) for t in resampled] == sorted(group.index(t) for t in resampled)
 
 
 @pytest.mark.parametrize("rights", [0, 16])
@@ -50,7 +50,7 @@ def test_a_group_of_one_kind_is_cut_to_size(rights: int) -> None:
 
 
 def test_clean_rollouts_are_preferred_among_right_ones() -> None:
-    """Weights 1 / 0.1 and 1 / 0.6: of one place for two rollouts, the clean one gets 6 in 7."""
+    """Weights are 1 / 0.1 and 1 / 0.6: of one place for two rollouts, the clean one gets 6 in 7."""
     clean, repaired = done(True, OK), done(True, FAILED, OK)
     rng = random.Random(0)
     taken = Counter(resample_on_correct([clean, repaired], 1, rng)[0] is clean for _ in range(7000))
@@ -58,7 +58,7 @@ def test_clean_rollouts_are_preferred_among_right_ones() -> None:
 
 
 def test_a_stage_trains_on_as_many_as_the_group_has() -> None:
-    """Four rollouts of each question are sampled, two are trained on: a right and a wrong one."""
+    """Four rollouts of each question are sampled; a correct and a wrong one are trained on."""
     scripts = {f"{q}/{g}": [RIGHT] if g % 2 else [WRONG] for q in range(2) for g in range(4)}
     rl, trainer, _ = stage(scripts, oversample_factor=2, loss_aggregation="token")
     row = step(rl, 0)
@@ -71,4 +71,4 @@ def test_a_stage_trains_on_as_many_as_the_group_has() -> None:
 def test_without_oversampling_nothing_is_dropped() -> None:
     rl, trainer, _ = stage({**MIXED, "0/0": [SEARCH, RIGHT]}, loss_aggregation="token")
     step(rl, 0)
-    assert len(trainer.samples) == 2  # the equal group is left out
+    assert len(trainer.samples) == 2  # the group of equal rewards is left out

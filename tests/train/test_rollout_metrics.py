@@ -1,4 +1,4 @@
-"""Metrics of rollouts, and a step with a real model."""
+"""Metrics of rollouts, and one step with a real model."""
 
 import math
 from collections.abc import Sequence
@@ -53,11 +53,11 @@ def test_rates_by_hand() -> None:
         "rollouts": 4,
         "reward_mean": pytest.approx(2 / 3),
         "em": pytest.approx(1 / 3),
-        "correct_logp_mean": -2 / 5,  # of the five tokens of the first whose chance is known
+        "correct_logp_mean": -2 / 5,  # the five tokens of the first with a known probability
         "calls_mean": 3 / 4,
         "calls_written_mean": 5 / 4,
         "calls_optimal_mean": 1,
-        "optimal_rate": 0,  # the only right answer took two
+        "optimal_rate": 0,  # the only correct answer took two
         "needless_calls_mean": 1 / 4,
         "missing_calls_mean": 2 / 4,
         "calls_regret_mean": 3 / 4,
@@ -65,7 +65,7 @@ def test_rates_by_hand() -> None:
         "offloading_rate": 1 / 2,
         "tool_seconds_mean": 5 * 0.5 / 4,
         "attempt_rate": 1 / 2,
-        "call_named_rate": None,  # its fault is not known
+        "call_named_rate": None,  # the cause of its error is unknown
         "call_fitting_rate": None,
         "call_cost_mean": 3 / 4,
         "call_cost_optimal_mean": None,
@@ -103,8 +103,8 @@ def test_exceptions_are_told_at_their_first_step_and_in_the_end() -> None:
     assert [n for n, text in collect_messages.items() if text] == [1, 3]
     assert collect_messages[3] == (
         "25.0% of the rollouts of stage 'rl' in the 4 steps so far ended in an exception, the last"
-        " in 'KeyError: 'city' (weather.py:12)': correct the tool, the reward or the engine that it"
-        " comes from, because they teach nothing."
+        " one: 'KeyError: 'city' (weather.py:12)': correct the tool, the reward or the engine that"
+        " raised it, because such rollouts give no training signal."
     )
     assert describe_failures(rows[:1], 1, "rl") is None
 
@@ -117,7 +117,7 @@ MIXED = {"no_signal_group_rate": 0.75, "groups_trained": 4}
 
 
 def collect_messages(kinds: Sequence[dict[str, float]], steps: int = 99) -> dict[int, str]:
-    """What is told after which step."""
+    """Return the log messages by step."""
     rows = [{"step": number, **kind} for number, kind in enumerate(kinds)]
     found = {n: describe_no_signal(rows[: n + 1], steps, "rl") for n in range(len(rows))}
     return {number: text for number, text in found.items() if text is not None}
@@ -129,7 +129,7 @@ def test_a_silent_stretch_is_told_once() -> None:
     assert list(found) == [NO_SIGNAL_STEPS]
     assert found[NO_SIGNAL_STEPS].startswith(
         "stage 'rl' had no learning signal in 5 consecutive steps up to step 5, because the"
-        " rollouts of each question had the same reward; if that stays so, choose questions"
+        " rollouts of each question had the same reward; if this continues, choose questions"
     )
     assert collect_messages([*[EQUAL] * (NO_SIGNAL_STEPS - 1), MIXED] * 3) == {}
 

@@ -1,4 +1,4 @@
-"""What the engine sampled is what the trainer trains: token for token, with its probability."""
+"""Equality of sampled and trained tokens and of their log-probabilities."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_engine_and_trainer_agree(
         authors = [segment.author for t in done for segment in t.segments]
         assert authors.count(Author.TOOL) >= CHATTY_ROLLOUTS
         assert Status.ERROR not in {t.status for t in done}
-        ended = [t for t in done if t.segments[-1].ids[-1] < 23]  # by a token that ends a turn
+        ended = [t for t in done if t.segments[-1].ids[-1] < 23]  # by an end-of-turn token
         assert ended
         assert all(to_sample(t, {Author.POLICY}).weight[-1] == 1 for t in ended)
         units = assert_agree(trainer, done, temperature)
@@ -42,7 +42,7 @@ def test_engine_and_trainer_agree(
         trainer.done += 1
         asyncio.run(engine.update_weights(trainer.done))
     other = chatty_rollouts(engine, temperature)
-    assert [t.ids for t in other] != [t.ids for t in done]  # the steps did change the policy
+    assert [t.ids for t in other] != [t.ids for t in done]  # the steps changed the policy
 
 
 def test_the_temperature_of_sampling_is_that_of_training(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_the_temperature_of_sampling_is_that_of_training(tmp_path: Path) -> None
 
 
 def test_so_it_is_with_observations_that_the_policy_wrote(tmp_path: Path) -> None:
-    """They are in the context, and not among what is trained."""
+    """Observations written by the policy are in the context and are not trained."""
     trainer = make_trainer(tmp_path)
     done = chatty_rollouts(chatty_engine(trainer), 1.0, simulated=True)
     authors = [segment.author for t in done for segment in t.segments]

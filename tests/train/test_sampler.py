@@ -1,4 +1,4 @@
-"""What a step samples: dynamic sampling, and simulated observations."""
+"""Rollouts of a step: dynamic sampling and simulated observations."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,8 +23,9 @@ RIGHTS = {"0/0": [RIGHT], "0/1": [RIGHT], "1/0": [WRONG], "1/1": [WRONG]}
 
 
 def test_a_step_is_filled_with_groups_that_teach() -> None:
-    """Batch 0 has a group that is all right and one that is all wrong, batch 1 a mixed one, batch 2
-    two: one is enough, and no fourth batch is sampled."""
+    """Batch 0 has an all-correct and an all-wrong group, batch 1 has one mixed group, and batch 2
+    has two. One of these is enough, and no fourth batch is sampled.
+    """
     scripts = {
         **RIGHTS,
         **{"2/0": [RIGHT], "2/1": [WRONG], "3/0": [WRONG], "3/1": [WRONG]},
@@ -40,12 +41,12 @@ def test_a_step_is_filled_with_groups_that_teach() -> None:
         0,
     )
     assert [max(s.advantage, key=abs) for s in trainer.samples] == [0.5, -0.5, -0.5, 0.5]
-    assert row["em"] == 5 / 12  # of everything that was sampled
+    assert row["em"] == 5 / 12  # over all sampled rollouts
     assert row["tokens"] > sum(len(s.ids) for s in trainer.samples)
 
 
 def test_the_number_of_batches_is_bounded() -> None:
-    """Then the step goes on with what there is, be it nothing."""
+    """At the limit the step continues with the available groups, even if there are none."""
     scripts = {**RIGHTS, "2/0": [RIGHT], "2/1": [WRONG], "3/0": [WRONG], "3/1": [WRONG]}
     rl, trainer, _ = stage(scripts, group_filter="accuracy", max_sampling_batches=2)
     row = step(rl, 0)
@@ -76,7 +77,7 @@ MIXED_GROUPS = {"0/0": [RIGHT], "0/1": [WRONG], "1/0": [RIGHT], "1/1": [WRONG]}
 
 
 def asked_in(rl: RlStage, count: int) -> list[str]:
-    """The questions of `count` steps, in the order in which they are asked."""
+    """Return the questions of `count` steps in the order of sampling."""
     seen: list[str] = []
     real = rl.sampler._sample_batch
 
@@ -91,16 +92,16 @@ def asked_in(rl: RlStage, count: int) -> list[str]:
 
 
 def with_questions(count: int, **settings: Any) -> RlStage:
-    """A stage in which every group is mixed, so that the first batch of a step is enough."""
+    """Create a stage with mixed groups only, so that the first batch of a step is enough."""
     rl, _, _ = stage(MIXED_GROUPS, group_filter="accuracy", max_sampling_batches=10, **settings)
     rl.sampler.tasks = [replace(TASKS[0], id=str(i)) for i in range(count)]
     return rl
 
 
 def test_an_epoch_asks_every_question() -> None:
-    """Ten steps of two questions each, of which every step needs one of its ten batches."""
-    asked = asked_in(with_questions(20), 10)
-    assert sorted(asked, key=int) == [str(i) for i in range(20)]
+    """Ten steps have two questions each, and every step needs one of its ten batches."""
+    questions = asked_in(with_questions(20), 10)
+    assert sorted(questions, key=int) == [str(i) for i in range(20)]
 
 
 def test_a_resumed_stage_asks_what_it_would_have_asked() -> None:
@@ -114,7 +115,7 @@ def test_a_resumed_stage_asks_what_it_would_have_asked() -> None:
 
 
 class Thrifty(StatelessReward):
-    """Like OTC: right answers differ in their calls."""
+    """Reward like OTC: correct answers differ by their calls."""
 
     name = "thrifty"
 
@@ -124,8 +125,10 @@ class Thrifty(StatelessReward):
 
 @pytest.mark.parametrize(("keep", "kept"), [("accuracy", 0), ("reward", 1)])
 def test_filters_look_at_accuracy_or_at_the_reward_as_told(keep: str, kept: int) -> None:
-    """Trap: the reward differs in a group in which all are right. By accuracy it teaches nothing;
-    whoever wants what OTC says about it filters by the reward."""
+    """The reward differs in an all-correct group.
+
+    By accuracy this group has no signal. A filter by reward is needed to keep the signal of OTC.
+    """
     scripts = {**RIGHTS, "0/0": [SEARCH, RIGHT]}
     rl, _, _ = stage(scripts, group_filter=keep, max_sampling_batches=1)
     graded_by(rl, ExactMatch(), Thrifty())

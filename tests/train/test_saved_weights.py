@@ -1,4 +1,4 @@
-"""Checkpoints give back every tensor that was saved, or say what is wrong with them."""
+"""Saved checkpoints: every tensor is restored, or an error states the damage."""
 
 import json
 import shutil
@@ -55,7 +55,9 @@ def tensors(model: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("parts", ["one file", "several files"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_tensor_comes_back(name: str, parts: str, tmp_path: Path) -> None:
-    """Experts too, which transformers saves as tensors of their own, and weights cut into files."""
+    """Experts, which transformers saves as separate tensors, and weights split into files are
+    included.
+    """
     first = trainer_of(CONFIGS[name], seed=1)
     first.step([(sample,) for sample in random_samples(3)], CrossEntropyLoss(), 1.0)
     folder = save_checkpoint(tmp_path, first, tiny_tokenizer(), {"state": {}})
@@ -81,8 +83,8 @@ def test_a_checkpoint_without_an_expert_is_refused(tmp_path: Path) -> None:
     trainer = trainer_of(CONFIGS["mixtral"], seed=1)
     folder = save_checkpoint(tmp_path, trainer, tiny_tokenizer(), {})
     file = folder / "model.safetensors"
-    kept = {key: value for key, value in load_file(file).items() if ".1.w1" not in key}
-    save_file(kept, file, metadata={"format": "pt"})
+    remaining = {key: value for key, value in load_file(file).items() if ".1.w1" not in key}
+    save_file(remaining, file, metadata={"format": "pt"})
     with pytest.raises(UserError) as refused:
         restore_checkpoint(tmp_path, trainer)
     assert str(folder) in str(refused.value)
@@ -131,7 +133,7 @@ def test_a_damaged_adapter_is_refused(damage: str, tmp_path: Path) -> None:
         assert name in str(refused.value)
     LoraAdapter(
         load_model(folder, CPU), LoraConfig(rank=2), 0, tmp_path / "other"
-    )  # the whole one loads
+    )  # the complete one loads
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_a_model_that_says_it_is_not_quantised_loads(neutral: Any, tmp_path: Pat
 
 
 def test_weights_have_the_mode_of_the_umask(tmp_path: Path) -> None:
-    """safetensors would keep them from every other user and container."""
+    """safetensors would hide the files from every other user and container."""
     trainer = make_trainer(tmp_path / "model")
     saved = save_checkpoint(tmp_path, trainer, tiny_tokenizer(), {})
     modes = {file.name: file.stat().st_mode for file in saved.iterdir()}

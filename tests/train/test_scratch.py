@@ -1,4 +1,4 @@
-"""The chat template of models that are made here."""
+"""Chat template of models that are created from scratch."""
 
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def test_calls_and_results_are_those_of_hermes() -> None:
 
 
 def test_a_name_is_copied_by_its_syllables() -> None:
-    """So a name that no training shows consists of tokens that training shows."""
+    """A name that training never contains therefore consists of tokens that training contains."""
     ids = TOKENIZER.encode('"BanBer"', add_special_tokens=False)
     assert [TOKENIZER.decode([i]) for i in ids] == ['"', "Ban", "Ber", '"']
 
@@ -78,6 +78,6 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(
     shape: str, tmp_path: Path
 ) -> None:
     recipe = load_recipe("smoke", [f"tiny_model.{shape}"])
-    with pytest.raises(UserError, match=rf"tiny_model\.{shape}.* GB: lower them\."):
+    with pytest.raises(UserError, match=rf"tiny_model\.{shape}.* GB are available: lower them\."):
         write_first_model(make_data_source(recipe), tmp_path / "model")
     assert not (tmp_path / "model").exists()

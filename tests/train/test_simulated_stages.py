@@ -1,4 +1,4 @@
-"""Who simulates in a stage of reinforcement learning, when, and that it is exact about both."""
+"""Simulated observations of an RL stage: schedule, simulating model, and exact tokens of both."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from fieldcraft.train.stages.rl import RlStage, is_simulated_step
 from fieldcraft.types import Author, Trajectory, UserError
 from training_parts import assert_same, plain_logprobs_of, run_stage, step, weights
 
-# -- when ----------------------------------------------------------------------------------------
+# -- schedule ------------------------------------------------------------------------------------
 
 
 def schedule(steps: int, **given: Any) -> list[bool]:
@@ -31,7 +31,7 @@ def schedule(steps: int, **given: Any) -> list[bool]:
 
 
 def test_every_sixth_step_of_a_mixed_stage_is_real() -> None:
-    """AutoCoA's 5:1, exactly, though 5/6 is no float."""
+    """The ratio is AutoCoA's 5:1 exactly, although 5/6 is not an exact float."""
     assert schedule(6000, observations="mixed") == [True, True, True, True, True, False] * 1000
 
 
@@ -46,11 +46,11 @@ def test_an_unmixed_stage_never_changes() -> None:
     assert set(schedule(20, observations="simulated")) == {True}
 
 
-# -- who -----------------------------------------------------------------------------------------
+# -- simulating model ----------------------------------------------------------------------------
 
 
 class Watched:
-    """An engine's calls, by the session's last author, and the sessions that it still keeps."""
+    """Engine wrapper that records completions, and started and released sessions."""
 
     def __init__(self, engine: LocalEngine) -> None:
         self.engine = engine
@@ -79,7 +79,7 @@ class Watched:
 
 
 def watch(stage: RlStage) -> tuple[Watched, Watched, list[Trajectory]]:
-    """The stage's two engines, and the rollouts of the steps to come."""
+    """Wrap the stage's two engines and collect the rollouts of its later steps."""
     assert isinstance(stage.sampler.engine, LocalEngine)
     assert isinstance(stage.sampler.frozen_engine, LocalEngine)
     policy, frozen, seen = Watched(stage.sampler.engine), Watched(stage.sampler.frozen_engine), []
@@ -98,7 +98,7 @@ def texts(found: Sequence[Trajectory], author: Author) -> list[tuple[int, ...]]:
 
 
 class Temperatures(Watched):
-    """The temperatures of all calls, too."""
+    """Engine wrapper that also records the temperatures of all calls."""
 
     def __init__(self, engine: LocalEngine) -> None:
         super().__init__(engine)
@@ -125,7 +125,7 @@ def test_a_simulator_has_a_temperature_of_its_own(own: float | None, meant: floa
 
 
 def test_a_simulators_temperature_belongs_to_simulated_observations() -> None:
-    with pytest.raises(UserError, match="belongs to simulated observations"):
+    with pytest.raises(UserError, match="applies to simulated steps only"):
         settings(simulator_temperature=0.5)
 
 
@@ -142,14 +142,14 @@ def test_a_frozen_simulator_and_the_policy_keep_to_their_engines() -> None:
     assert len(written) > 10
     sampled = sorted(tuple(d.ids) for d in frozen.done)
     assert [ids for ids in sampled if ids not in frame] == written
-    # no session is left, in either of them
+    # no session remains in either engine
     assert policy.begun <= policy.released
     assert frozen.begun <= frozen.released
     assert frozen.begun
-    # one learns, the other does not
+    # the policy learns, the frozen model does not
     assert_same(before, weights(frozen.engine.model))
     assert any((start[n] != w).any() for n, w in weights(policy.engine.model).items())
-    # a run that goes on here would have no caches either
+    # a run that resumes here would not have any caches either
     assert (policy.slept, frozen.slept) == (2, 2)
 
 
@@ -205,7 +205,7 @@ def test_a_stage_without_its_simulator_is_refused(given: dict[str, Any], sentenc
         RlStage(sampler=other, trainer=whole.trainer)
 
 
-# -- going on ------------------------------------------------------------------------------------
+# -- resuming ------------------------------------------------------------------------------------
 
 KINDS = {
     "mixed": {"observations": "mixed", "simulated_share": 0.6},

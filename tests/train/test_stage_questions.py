@@ -1,4 +1,4 @@
-"""Which questions a stage of reinforcement learning asks."""
+"""Selection of questions for a stage of reinforcement learning."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -47,16 +47,16 @@ def problems(s: Rl) -> list[str]:
 
 def test_a_stage_without_any_question_is_refused_by_name() -> None:
     assert problems(settings({"read": True})) == []
-    [said] = problems(settings({"hops": 3}))
-    assert "stage 'rl1' has where: {'hops': 3}" in said
-    assert "correct or remove where" in said
+    [message] = problems(settings({"hops": 3}))
+    assert "stage 'rl1' has where: {'hops': 3}" in message
+    assert "correct or remove where" in message
 
 
 def test_known_questions_are_looked_for_among_those_that_are_asked() -> None:
     share = {"cot_share": 0.5, "cot_questions": "known"}
     assert problems(settings({"read": False}, **share)) == []
-    [said] = problems(settings({"read": True}, **share))
-    assert "no training question is known" in said
+    [message] = problems(settings({"read": True}, **share))
+    assert "no training question is known" in message
 
 
 def test_a_value_that_no_metadata_can_equal_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""An asynchronous stage that is given up does not wait for the step that is being trained."""
+"""Interruption of an asynchronous stage without waiting for the step in training."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from fieldcraft.train.async_sampler import AsyncRolloutSampler
 
 
 class Separate:
-    """All that a stream asks of an engine before it samples."""
+    """Stub with the only engine method that a stream calls before sampling."""
 
     async def snapshot_weights(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Asynchronous steps of a real, tiny model, which is sampled from and trained in two threads."""
+"""Asynchronous steps with a real, tiny model that is sampled and trained in two threads."""
 
 import asyncio
 import copy
@@ -30,8 +30,10 @@ STEPS, QUESTIONS, GROUP = 5, 2, 4
 
 
 class Latency:
-    """A search whose every other rollout waits until the weights are exchanged that the step before
-    its own has made. Rollouts are opened in the order in which they are trained."""
+    """Search tool that delays every other rollout until the previous step's weights are exchanged.
+
+    Rollouts are opened in the order in which they are trained.
+    """
 
     name, schema = FixedTool.name, FixedTool.schema
 
@@ -50,7 +52,7 @@ class Latency:
 
 
 class Exchanged(FixedTool):
-    """The search of a rollout, which waits for an exchange."""
+    """Search of one rollout that waits for an exchange of weights."""
 
     def __init__(self, published: asyncio.Event) -> None:
         super().__init__("found {}".format)
@@ -64,7 +66,7 @@ class Exchanged(FixedTool):
 def run(
     folder: Path, **given: Any
 ) -> tuple[list[StepMetrics], list[Sequence[RolloutGroup]], list[Any]]:
-    """The rows of a stage, the groups that its steps trained on, and its policies."""
+    """Run a stage and return its rows, the groups of its steps, and its policies."""
     trainer = make_trainer(folder, lr=1e-4)
     batch = {"questions_per_step": QUESTIONS, "group_size": GROUP}
     usual = {"type": "rl", "steps": STEPS, "optim": {"lr": 1e-4}, **batch}
@@ -108,8 +110,10 @@ def run(
 
 
 def check_logprobs(trajectory: Trajectory, policies: Sequence[Any]) -> set[int]:
-    """Every sampled token has the log-probability that the policy of its span gives it. Returns the
-    versions that there are."""
+    """Check each sampled token's log-probability under the policy of its span.
+
+    Returns the versions of the spans.
+    """
     before: list[int] = []
     found = set()
     for segment in trajectory.segments:
@@ -138,15 +142,15 @@ def test_each_token_is_that_of_one_policy(tmp_path: Path) -> None:
             versions = check_logprobs(trajectory, policies)
             assert all(0 <= number - version <= 2 for version in versions)
             mixed += len(versions) > 1
-    assert mixed  # weights were exchanged while rollouts were under way
-    for older, newer in pairwise(policies):  # every step has trained
+    assert mixed  # weights were exchanged while rollouts were in flight
+    for older, newer in pairwise(policies):  # every step changed the weights
         pairs = zip(older.parameters(), newer.parameters(), strict=True)
         assert any((one != other).any() for one, other in pairs)
 
 
 @pytest.mark.long
 def test_the_gap_is_taken_where_sampler_and_trainer_are_one_policy(tmp_path: Path) -> None:
-    """Older tokens have another probability by now, which is no fault of the engine."""
+    """Older tokens have another probability by then, which is not an error of the engine."""
     rows, _, _ = run(tmp_path, sampler_is_cap=2.0)
     gaps = [row["sampler_logp_diff"] for row in rows if "sampler_logp_diff" in row]
     assert gaps

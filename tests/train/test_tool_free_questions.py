@@ -1,4 +1,4 @@
-"""Which questions of a step are asked without tools, and what is learnt from them."""
+"""Questions of a step that are sampled without tools, and the resulting training."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -35,7 +35,7 @@ def test_the_share_is_rounded_to_a_neighbour(n: int, share: float, seed: int, ba
 
 
 def test_over_many_steps_the_share_is_met_and_every_place_is_drawn() -> None:
-    """A share of 0.3 of 5 questions is 1 or 2 of them, 1.5 in the mean."""
+    """A share of 0.3 of 5 questions is 1 or 2 of them, with a mean of 1.5."""
     found = [
         select_tool_free_questions(settings(cot_share=0.3), 0, b, questions(5)) for b in range(400)
     ]
@@ -58,8 +58,11 @@ SCRIPTS = {"0/0": [RIGHT], "0/1": [SEARCH, RIGHT], "1/0": [SEARCH, RIGHT], "1/1"
 
 
 def test_a_call_is_worth_nothing_where_the_tools_are_unavailable() -> None:
-    """The first question is asked without tools: there the direct answer is right and the call ends
-    without one. The second has its tools: there the call leads to the right answer."""
+    """The first question is asked without tools. Its direct answer is correct, and a call ends its
+    rollout without an answer.
+
+    The second question has its tools, and the call leads to the correct answer.
+    """
     rl, trainer, _ = stage(SCRIPTS, advantage_scale="none", cot_share=1.0, cot_questions="known")
     first = draw_epoch_batch(0, 0, 2, 2)[0]
     rl.sampler.tasks = [replace(t, meta={"known": i == first}) for i, t in enumerate(TASKS)]
@@ -68,7 +71,7 @@ def test_a_call_is_worth_nothing_where_the_tools_are_unavailable() -> None:
     assert advantages == [0.5, -0.5, 0.5, -0.5]
     assert row["tool_free/share"] == 0.5
     assert (row["tool_free/em"], row["tool_free/answered"]) == (0.5, 0.5)
-    assert (row["em"], row["calls_mean"]) == (0.5, 0.5)  # of the second question alone
+    assert (row["em"], row["calls_mean"]) == (0.5, 0.5)  # the second question alone
 
 
 def test_metrics_are_of_rollouts_without_tools_and_absent_without_any() -> None:

@@ -1,4 +1,4 @@
-"""What is trained computes as what samples does: no dropout, no jitter."""
+"""Equality of training and sampling computations: no dropout, no jitter."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -60,7 +60,7 @@ def noisy(name: str) -> Any:
 
 
 def trained_logps(trainer: Trainer) -> Iterator[torch.Tensor]:
-    """Log-probabilities that a step works with."""
+    """Return the log-probabilities that a step uses."""
     seen: list[torch.Tensor] = []
 
     def objective(batch: TokenBatch, total: float) -> tuple[torch.Tensor, Metrics]:
@@ -79,15 +79,15 @@ def test_a_step_sees_the_policy_that_samples(name: str, checkpointing: bool) -> 
     model = noisy(name)
     samples = random_samples(3)
     plain = [plain_logprobs_of(model.eval(), s.ids.tolist())[s.weight[1:] > 0] for s in samples]
-    trainer, wanted = Trainer(model, optim, steps=2), torch.cat(plain)
+    trainer, expected = Trainer(model, optim, steps=2), torch.cat(plain)
     for _ in range(2):
         [found] = trained_logps(trainer)
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
 def test_checkpointing_that_there_is_not_is_refused() -> None:
     optim = Optim(lr=1e-9, activation_checkpointing=True)
-    with pytest.raises(UserError, match=r"CTRLLMHeadModel has no optim\.activation_checkpointing"):
+    with pytest.raises(UserError, match=r"does not support optim\.activation_checkpointing"):
         Trainer(noisy("ctrl"), optim, steps=2)
 
 

@@ -1,4 +1,4 @@
-"""The one optimiser step, on tiny models of real architectures."""
+"""One optimiser step on tiny models of real architectures."""
 
 import math
 from pathlib import Path
@@ -30,7 +30,7 @@ from training_parts import (
 )
 
 SURROGATE = PolicyGradientLoss(clip_high=0.3, kl_coef=0.1, entropy_coef=0.01)
-SEQUENCES = PolicyGradientLoss(  # all that looks at more than one token
+SEQUENCES = PolicyGradientLoss(  # every term that uses more than one token
     ratio="sequence",
     dual_clip=1.1,
     importance="sequence",
@@ -45,7 +45,7 @@ SEQUENCES = PolicyGradientLoss(  # all that looks at more than one token
 def gradients(
     trainer: Trainer, units: list[SampleUnit], objective: LossFunction, total: float
 ) -> tuple[float, dict[str, torch.Tensor]]:
-    """Loss and gradients of one step (nothing is clipped), without keeping the step."""
+    """Return loss and gradients of one unclipped step, and undo the step."""
     before = weights(trainer.model)
     state = trainer.state_dict()
     row = trainer.step(units, objective, total)
@@ -59,7 +59,7 @@ def gradients(
 
 def assert_close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
     largest = max(g.abs().max().item() for g in a.values())
-    assert largest > 1e-3  # there is something to compare
+    assert largest > 1e-3  # not all gradients are tiny
     worst = max((a[name] - b[name]).abs().max().item() for name in a)
     assert worst < 1e-5 * max(1.0, largest)
 
@@ -126,7 +126,10 @@ def test_packed_equals_alone_equals_accumulated(
 
 
 def branches() -> list[Sample]:
-    """Eight samples of a tree: 20 tokens of all, 20 of each four and 20 of each pair are alike."""
+    """Return eight samples of a tree.
+
+    All share 20 tokens, each four share 20 more, and each pair shares 20 more.
+    """
     samples = random_samples(8, seed=3, longest=90)
     for number, sample in enumerate(samples):
         for start, alike in ((0, 8), (20, 4), (40, 2)):
@@ -137,7 +140,7 @@ def branches() -> list[Sample]:
 
 @pytest.mark.parametrize("objective", [CrossEntropyLoss(), ContrastiveLoss(), SURROGATE, SEQUENCES])
 def test_shared_prefixes_change_nothing(tmp_path: Path, objective: LossFunction) -> None:
-    """The loss and all gradients of samples that have prefixes in common, computed once or not."""
+    """Common prefixes do not change the loss or the gradients, whether or not they are shared."""
     samples = branches()
     units: list[SampleUnit] = [(s,) for s in samples]
     if isinstance(objective, ContrastiveLoss):
@@ -173,7 +176,7 @@ def test_loss_and_gradient_equal_those_of_a_plain_forward(tmp_path: Path) -> Non
 
 
 def test_what_untrained_tokens_say_does_not_matter_after_them(tmp_path: Path) -> None:
-    """An observation at the very end changes nothing: no token is predicted from it."""
+    """A final observation changes nothing, because no token is predicted from it."""
     trainer = make_trainer(tmp_path)
     [sample] = random_samples(1)
     sample.weight[-4:] = 0
@@ -203,7 +206,7 @@ def test_only_matrices_decay(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, lr=0.1, weight_decay=0.5)
     before = weights(trainer.model)
     sample = random_samples(1)[0]
-    sample.advantage[:] = 0  # no gradient: what is left of AdamW's step is the decay
+    sample.advantage[:] = 0  # no gradient, so AdamW only applies the decay
     trainer.step([(sample,)], PolicyGradientLoss(), 1.0)
     for name, parameter in trainer.model.named_parameters():
         factor = 0.95 if parameter.dim() > 1 else 1.0
@@ -220,7 +223,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights(tmp_path: Path, 
         trainer.step([(s,) for s in samples], PolicyGradientLoss(importance_cap=2.0), 1.0)
     assert_same(before, weights(trainer.model))
     assert trainer.done == 0
-    assert not trainer.adamw.state  # nor does the optimiser remember it
+    assert not trainer.adamw.state  # the optimiser state is unchanged too
 
 
 # -- log-probabilities --------------------------------------------------------------------------
@@ -232,9 +235,9 @@ def test_filled_logprobs_are_those_of_a_plain_forward(
 ) -> None:
     trainer = make_trainer(tmp_path, architecture, micro_batch_tokens=40)
     samples = random_samples(5)
-    kept = [sample.old_logp.copy() for sample in samples]
+    before = [sample.old_logp.copy() for sample in samples]
     trainer.fill_logprobs([(samples[0], samples[1]), *((s,) for s in samples[2:])], "old_logp", 0.7)
-    for sample, old in zip(samples, kept, strict=True):
+    for sample, old in zip(samples, before, strict=True):
         trained = sample.weight > 0
         expected = plain_logprobs_of(trainer.model, sample.ids.tolist(), temperature=0.7)
         np.testing.assert_allclose(
@@ -246,7 +249,7 @@ def test_filled_logprobs_are_those_of_a_plain_forward(
 
 
 def test_filling_one_field_leaves_the_others(tmp_path: Path) -> None:
-    """`to_sample` gives the three fields one array; writing one must not write all."""
+    """`to_sample` gives the three fields one array; writing one must not change the others."""
     trainer = make_trainer(tmp_path)
     [sample] = random_samples(1)
     sample.old_logp = sample.ref_logp = sample.sampled_logp
@@ -266,9 +269,9 @@ def test_only_predicting_positions_reach_the_output_layer(
     sample.weight[[3, 5]] = 1
     rows = []
 
-    def counted(said: TokenPredictions, *given: Any) -> TokenScores:
-        rows.append(len(said.hidden_TH))
-        return score_tokens(said, *given)
+    def counted(predictions: TokenPredictions, *given: Any) -> TokenScores:
+        rows.append(len(predictions.hidden_TH))
+        return score_tokens(predictions, *given)
 
     monkeypatch.setattr("fieldcraft.train.trainer.score_tokens", counted)
     trainer.step([(sample,)], CrossEntropyLoss(), 1.0)
@@ -279,7 +282,7 @@ def test_only_predicting_positions_reach_the_output_layer(
 
 
 def test_the_state_survives_a_round_trip(tmp_path: Path) -> None:
-    """N steps equal k steps, a new trainer with the old one's state, and N - k steps."""
+    """N steps equal k steps, then a new trainer with the saved state, and N - k steps."""
     steps = [[(s,) for s in random_samples(3, seed)] for seed in range(6)]
     settings = {"schedule": "cosine", "warmup_steps": 2, "weight_decay": 0.1, "steps": 6}
     whole = make_trainer(tmp_path / "a", **settings)

@@ -1,4 +1,4 @@
-"""Small models of the class of a large one, and what they say of it before a run."""
+"""Small twins of the class of a large model, and the errors that they find before a run."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_the_twin_is_always_the_same() -> None:
     ("name", "why"),
     [
         ("bert", r"BertLMHeadModel is not supported .* packed batch .* by [\d.]+ nats"),
-        ("doge", "DogeAttention cannot be trained, because it adds a mask of its own"),
+        ("doge", "DogeAttention cannot be trained, because it adds its own attention mask"),
         ("gemma2", "Gemma2Attention cannot be trained, because it uses softcap"),
         ("nemotron", "its layers do not pass the sequence boundaries"),
     ],
@@ -74,6 +74,6 @@ def test_what_a_trainer_refuses_is_refused_by_the_twin(name: str, why: str) -> N
 
 
 def test_one_without_a_twin_is_left_to_the_trainer() -> None:
-    config = AutoConfig.for_model("gemma3")  # it also reads images
+    config = AutoConfig.for_model("gemma3")  # also accepts images
     assert make_twin(config) is None
     require_twin_parity(config)

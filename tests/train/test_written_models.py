@@ -1,4 +1,4 @@
-"""A folder that was written is the model that was trained, for this program and for others."""
+"""Written model folders: equality with the trained model, for this program and for others."""
 
 import json
 from pathlib import Path
@@ -48,7 +48,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 128,
     "rope_type": "llama3",
 }
-# As transformers 4 wrote them.
+# As written by transformers 4.
 OLD: dict[str, dict[str, Any]] = {
     "qwen2": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "rope_theta": 1e6},
     "llama": {
@@ -96,7 +96,7 @@ TOKENIZER = {
 
 
 def old_checkpoint(folder: Path, name: str) -> Path:
-    """A folder as transformers 4 left it."""
+    """Create a folder like those written by transformers 4."""
     write_tiny_checkpoint(folder, "qwen2")
     (folder / "chat_template.jinja").unlink()
     (folder / "config.json").write_text(json.dumps(SIZES | OLD[name]))
@@ -133,10 +133,10 @@ def test_an_old_configuration_keeps_its_keys(name: str, tmp_path: Path) -> None:
     for folder in (new, newer):
         written = read(folder, "config.json")
         before = SIZES | OLD[name]
-        kept = before.keys() - {"transformers_version"}
-        assert {key: written[key] for key in kept} == {key: before[key] for key in kept}
+        preserved = before.keys() - {"transformers_version"}
+        assert {key: written[key] for key in preserved} == {key: before[key] for key in preserved}
         assert written["dtype"] == written["torch_dtype"] == "bfloat16"
-        assert "rope_parameters" in written  # for later ones
+        assert "rope_parameters" in written  # for later versions
     save_model(tmp_path / "exact", load_model(old, CPU), load_tokenizer(old))
     assert read(tmp_path / "exact", "config.json")["torch_dtype"] == "float32"
     assert torch.equal(logits(tmp_path / "exact"), logits(old))
@@ -144,7 +144,7 @@ def test_an_old_configuration_keeps_its_keys(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", OLD)
 def test_a_new_configuration_gets_the_old_keys(name: str, tmp_path: Path) -> None:
-    """A model whose folder holds the new names only."""
+    """The model's folder contains the new names only."""
     old = old_checkpoint(tmp_path / "old", name)
     load_model(old, CPU).save_pretrained(tmp_path / "new")
     tiny_tokenizer().save_pretrained(tmp_path / "new")
@@ -157,7 +157,7 @@ def test_a_new_configuration_gets_the_old_keys(name: str, tmp_path: Path) -> Non
 
 
 def test_a_renamed_key_is_written_by_both_names(tmp_path: Path) -> None:
-    """transformers 4 asks for `num_experts`, and would take 128 of them."""
+    """transformers 4 reads `num_experts`, and would default to 128."""
     sizes = {key: SIZES[key] for key in SIZES if key not in ("torch_dtype", "transformers_version")}
     experts = {"num_experts": 4, "moe_intermediate_size": 16, "num_experts_per_tok": 2}
     model = AutoModelForCausalLM.from_config(Qwen3MoeConfig(**sizes, **experts))
@@ -167,7 +167,7 @@ def test_a_renamed_key_is_written_by_both_names(tmp_path: Path) -> None:
 
 
 def test_what_the_maker_wrote_wins_over_what_follows_from_new_keys(tmp_path: Path) -> None:
-    """Earlier forms of a key, which transformers 5 rewrites."""
+    """The configuration contains earlier forms of a key that transformers 5 rewrites."""
     old, new = old_checkpoint(tmp_path / "old", "qwen2"), tmp_path / "new"
     scaling = {"type": "linear", "factor": 4.0}
     config = read(old, "config.json") | {"rope_scaling": scaling}
@@ -190,7 +190,7 @@ def test_a_tokenizer_keeps_its_class_and_its_files(tmp_path: Path) -> None:
 
 
 def test_a_chat_template_that_was_corrected_is_written_in_both_places(tmp_path: Path) -> None:
-    """Earlier versions read the one in tokenizer_config.json."""
+    """Earlier versions read the template in tokenizer_config.json."""
     old, new = old_checkpoint(tmp_path / "old", "qwen2"), tmp_path / "new"
     (old / "chat_template.jinja").write_text("{{ messages }}")
     save_model(new, load_model(old, CPU), load_tokenizer(old))
@@ -249,20 +249,20 @@ def test_a_checkpoint_of_another_policy_replaces_nothing(
 
 @pytest.mark.parametrize("dtype", MAX_DIFFERENCE_STDS)
 def test_an_adapter_is_compared_as_it_was_trained(dtype: Any, tmp_path: Path) -> None:
-    """What the policy says with the adapter beside its weights, and with it merged."""
+    """The probe runs with the adapter separate from its weights and with it merged."""
     write_tiny_checkpoint(tmp_path / "model", "qwen2")
     model = load_model(tmp_path / "model", CPU, dtype)
     adapter = LoraAdapter(model, LoraConfig(rank=2), seed=0)
     trainer = Trainer(model, Optim(lr=1e-3), 1, adapter)
     for weight in trainer.weights.masters:
         torch.nn.init.normal_(weight, std=0.5)
-    said = trainer.run_probe()
-    assert said.dtype == dtype
+    result = trainer.run_probe()
+    assert result.dtype == dtype
     adapter.save(tmp_path / "adapter")
     base = load_model(tmp_path / "model", CPU, dtype).float()
     unmerged = probe_model(load_model(tmp_path / "model", CPU))
     merged = LoraAdapter(base, LoraConfig(rank=2), 0, tmp_path / "adapter").merge()
-    save_model(tmp_path / "merged", merged, tiny_tokenizer(), probe=said)
+    save_model(tmp_path / "merged", merged, tiny_tokenizer(), probe=result)
     with pytest.raises(UserError, match="differs from the policy"):
         save_model(tmp_path / "lost", merged, tiny_tokenizer(), probe=unmerged)
 
@@ -270,20 +270,20 @@ def test_an_adapter_is_compared_as_it_was_trained(dtype: Any, tmp_path: Path) ->
 def test_a_policy_says_the_same_in_training_and_outside(tmp_path: Path) -> None:
     model = load_model(write_tiny_checkpoint(tmp_path / "model", "qwen2"), CPU)
     trainer = Trainer(load_model(tmp_path / "model", CPU), Optim(lr=1e-3), 1)
-    said = probe_policy(trainer, model.config, "float32")
-    assert said.probe.mean_abs_difference(probe_model(model).probe) < 1e-5
+    result = probe_policy(trainer, model.config, "float32")
+    assert result.probe.mean_abs_difference(probe_model(model).probe) < 1e-5
 
 
 def test_what_is_not_a_number_is_no_agreement(tmp_path: Path) -> None:
     model = load_model(write_tiny_checkpoint(tmp_path / "model", "qwen2"), CPU)
-    said = probe_model(model)
-    said.probe.logprobs[3] = float("nan")
+    result = probe_model(model)
+    result.probe.logprobs[3] = float("nan")
     with pytest.raises(UserError, match="differ by nan nats"):
-        require_export_parity(tmp_path / "model", ProbeResult(said.probe, "float32"), "float32")
+        require_export_parity(tmp_path / "model", ProbeResult(result.probe, "float32"), "float32")
 
 
 def test_a_probe_of_another_process_is_read_only(tmp_path: Path) -> None:
-    """Arrays that come from a rank cannot be written to, and nothing wants to."""
+    """Arrays from a rank are read-only, and nothing may write to them."""
     model = load_model(write_tiny_checkpoint(tmp_path / "model", "qwen2"), CPU)
     probe = probe_model(model)
     probe.probe.logprobs.flags.writeable = False
@@ -301,7 +301,7 @@ def test_writing_takes_no_random_number(tmp_path: Path) -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-# -- where other programs stop ------------------------------------------------------------------
+# -- end tokens for other programs --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -330,7 +330,7 @@ def test_a_folder_without_generation_settings_gets_an_end(tmp_path: Path) -> Non
     assert read_eos_token_ids(folder) == (known, 0)
 
 
-# -- what a configuration adds to the loss ------------------------------------------------------
+# -- auxiliary losses of a configuration --------------------------------------------------------
 
 
 def test_losses_of_a_configuration_are_named() -> None:

@@ -1,4 +1,4 @@
-"""Which runs a page shows, and what it says of them at a glance."""
+"""The runs on a page, and their summaries."""
 
 import json
 from pathlib import Path
@@ -13,13 +13,13 @@ from view_parts import append, trajectory, write_recipe, write_run
 
 def test_a_run_has_its_stages_evaluations_and_files(tmp_path: Path) -> None:
     [run] = load_run_views([write_run(tmp_path / "one")])
-    said = summarise_run(run)
-    assert [(s["name"], s["type"], s["steps"], s["of"]) for s in said["stages"]] == [
+    summary = summarise_run(run)
+    assert [(s["name"], s["type"], s["steps"], s["of"]) for s in summary["stages"]] == [
         ("sft1", "sft", 3, 3),
         ("rl1", "rl", 5, 5),
     ]
-    assert said["evaluations"]["rl1"]["heldout"]["em"] == pytest.approx(2 / 3)
-    assert (said["notes"], said["done"], said["seed"]) == ([], False, 0)
+    assert summary["evaluations"]["rl1"]["heldout"]["em"] == pytest.approx(2 / 3)
+    assert (summary["notes"], summary["done"], summary["seed"]) == ([], False, 0)
     assert [(f.part, f.kind, f.path.name) for f in run.iter_files()] == [
         ("sft1", "evaluation", "sft1.jsonl"),
         ("rl1", "training", "000000.jsonl"),
@@ -62,8 +62,7 @@ def test_what_failed_is_told_with_its_rate_and_cause(tmp_path: Path) -> None:
     trained, evaluated = summarise_run(found)["notes"]
     assert trained.startswith("10.0% of the rollouts of stage 'rl1' in the 5 steps so far ended")
     assert evaluated == (
-        f"25.0% of the answers of 'rl1' met a tool or an engine that failed, the last with"
-        f" '{cause}'."
+        f"25.0% of the rollouts of 'rl1' had a tool or engine failure, the last one: '{cause}'."
     )
 
 
@@ -85,21 +84,21 @@ def test_what_cannot_be_read_is_a_sentence_and_the_rest_goes_on(tmp_path: Path) 
 
 
 def test_recipes_differ_in_keys_and_a_missing_section_is_one(tmp_path: Path) -> None:
-    one, two, odd = tmp_path / "one", tmp_path / "two", tmp_path / "odd"
-    write_recipe(one)
+    first, two, odd = tmp_path / "one", tmp_path / "two", tmp_path / "odd"
+    write_recipe(first)
     stages = {"rl1": {"type": "rl", "steps": 7, "optim": {"lr": 0.001}, "rewards": {"em": 1.0}}}
     write_recipe(two, stages=stages, seed=3)
     odd.mkdir()
     append(odd / "trajectories.jsonl", trajectory())
     found = {
         row["key"]: row["values"]
-        for row in find_recipe_differences(load_run_views([one, odd, two]))
+        for row in find_recipe_differences(load_run_views([first, odd, two]))
     }
     assert found.keys() == {"seed", "stages.sft1", "stages.rl1.steps"}
     assert found["seed"] == ["0", None, "3"]
     assert found["stages.rl1.steps"] == ["5", None, "7"]
     assert found["stages.sft1"][2] == "not set"
-    assert find_recipe_differences(load_run_views([one])) == []
+    assert find_recipe_differences(load_run_views([first])) == []
 
 
 def test_names_are_short_and_differ(tmp_path: Path) -> None:
@@ -123,5 +122,5 @@ def test_a_folder_of_trajectories_is_shown_too(tmp_path: Path) -> None:
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a folder: give the folder of a run"):
         load_run_views([tmp_path / "none"])
-    with pytest.raises(UserError, match="holds neither a run nor trajectories"):
+    with pytest.raises(UserError, match="has neither a run nor trajectories"):
         load_run_views([tmp_path])

@@ -1,4 +1,4 @@
-"""Branches on the page: who may ask for them, what is asked, and what came of it."""
+"""Branches on the page: permission, requests and results."""
 
 import json
 import socket
@@ -33,7 +33,8 @@ RATE = {"right": 8, "n": 32, "left_out": 0, "share": 0.25, "ci95": [0.13, 0.42]}
 
 
 def write_branch(run: Path) -> None:
-    """What `fieldcraft branch` leaves: a step as it was and with another thought."""
+    """Write the files that `fieldcraft branch` writes: an unchanged step and one with another
+    thought."""
     folder = run / "branches" / "rl1-1"
     folder.mkdir(parents=True)
     (folder / "branch.json").write_text(json.dumps({"stage": "rl1"}))
@@ -81,7 +82,7 @@ def page(run: Path, sampling: BranchCommand) -> Iterator[TestClient]:
 
 
 def test_the_place_of_a_trajectory(run: Path) -> None:
-    """Of training, rollouts are counted over the files of all steps: each has four here."""
+    """In training, rollouts are counted over the files of all steps: each file has four here."""
     [viewed] = load_run_views([run])
     places = [(f.kind, f.part, make_branch_options(viewed, f, 2)) for f in viewed.iter_files()]
     assert places == [
@@ -102,7 +103,7 @@ def test_steps_are_turns_and_a_summary_is_none() -> None:
     assert label_turns(folded) == ["search Kelm", "search Kelm", "answer Sor"]
 
 
-RUN: Any = SimpleNamespace(  # a run of which one stage is finished
+RUN: Any = SimpleNamespace(  # a run with one finished stage
     path=Path("/r"), folder=SimpleNamespace(finished_stages=lambda: ["sft1"])
 )
 
@@ -177,22 +178,25 @@ def test_branches_of_other_trajectories_are_not_taken(run: Path) -> None:
 
 
 def test_nobody_else_may_ask(run: Path, page: TestClient) -> None:
-    """Neither a page from elsewhere, nor anybody where the page was started without it."""
+    """Pages of other origins are rejected, and so are all requests if branching is disabled."""
     for origin in ({}, {"Origin": "http://evil.example"}, {"Origin": "null"}):
-        got = page.post("/api/branch", params=PLACE, headers=origin, content=b"{}")
-        assert (got.status_code, got.text) == (403, "Only the page itself may ask for this.\n")
+        reply = page.post("/api/branch", params=PLACE, headers=origin, content=b"{}")
+        assert (reply.status_code, reply.text) == (
+            403,
+            "Only the page itself may send this request.\n",
+        )
     assert page.post("/api/rows", headers=OWN).status_code == 405
     with client(run) as reading:
-        got = reading.post("/api/branch", params=PLACE, headers=OWN, content=b"{}")
-        assert got.status_code == 405
+        reply = reading.post("/api/branch", params=PLACE, headers=OWN, content=b"{}")
+        assert reply.status_code == 405
 
 
 @pytest.mark.slow
 def test_a_command_that_fails_says_why(page: TestClient, sampling: BranchCommand) -> None:
-    """The run has no model: the sentence of the command reaches the page."""
-    got = page.post("/api/branch", params=PLACE, headers=OWN, content=b'{"at": 0, "samples": 2}')
-    assert got.status_code == 202
-    assert got.json()["command"].endswith("--stage rl1 --step 0 --samples 2")
+    """The run has no model, and the error message of the command reaches the page."""
+    reply = page.post("/api/branch", params=PLACE, headers=OWN, content=b'{"at": 0, "samples": 2}')
+    assert reply.status_code == 202
+    assert reply.json()["command"].endswith("--stage rl1 --step 0 --samples 2")
     until(lambda: sampling.state["status"] is not None)
     assert sampling.state["status"] == 2
     assert "holds no model" in sampling.state["said"]
@@ -209,7 +213,7 @@ def test_a_command_runs_alone_and_can_be_stopped(run: Path, sampling: BranchComm
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     sampling.start(["studio", str(run), "--port", str(port)])
-    with pytest.raises(UserError, match="sampling already: wait for it, or stop it"):
+    with pytest.raises(UserError, match="already sampling: wait for it, or stop it"):
         sampling.start(["branch", "/none", "--index", "0"])
     until(lambda: "127.0.0.1" in sampling.state["said"] or "startup" in sampling.state["said"])
     sampling.stop()

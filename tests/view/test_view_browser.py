@@ -1,5 +1,7 @@
-"""The page in a real browser: every view by hand and by address, wide and narrow, light and dark,
-with the keyboard alone, while a run trains, and with texts that would like to be markup."""
+"""The page in a real browser: every view by hand and by address, wide and narrow, light and dark.
+
+The tests also cover the keyboard, a run in training, and texts that contain markup.
+"""
 
 import json
 import shutil
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not instal
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
-PATIENCE = 240_000  # milliseconds; a busy machine takes long to draw
+PATIENCE = 240_000  # milliseconds; drawing is slow on a busy machine
 MANY = 3000
 VIEWS = {
     "runs": "?view=runs",
@@ -38,9 +40,9 @@ VIEWS = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("runs")
-    one = write_run(folder / "one")
-    append(one / "evaluations" / "rl1.jsonl", trajectory("odd", question=HOSTILE, found=HOSTILE))
-    return one, write_run(folder / "two", seed=3)
+    first = write_run(folder / "one")
+    append(first / "evaluations" / "rl1.jsonl", trajectory("odd", question=HOSTILE, found=HOSTILE))
+    return first, write_run(folder / "two", seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -64,22 +66,24 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def visit(browser: Any, url: str) -> Iterator[Open]:
-    """Open an address; at the end nothing may have been complained about, and nothing asked for
-    that is not on the page's own server."""
+    """Open an address.
+
+    Afterwards, the console must be empty, and all requests must have gone to the page's own server.
+    """
     complaints: list[str] = []
     contexts: list[Any] = []
 
-    def visit(address: str, *, width: int = 1280, dark: bool = False, at: str = url) -> Any:
+    def visit(address: str, *, width: int = 1280, dark: bool = False, site: str = url) -> Any:
         context = browser.new_context(
             viewport={"width": width, "height": 844}, color_scheme="dark" if dark else "light"
         )
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
-        page.on("console", lambda said: complaints.append(said.text))
+        page.on("console", lambda entry: complaints.append(entry.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda asked: _is_own(asked.url, at, complaints))
-        page.goto(f"{at}/{address}", wait_until="domcontentloaded")
+        page.on("request", lambda request: _is_own(request.url, site, complaints))
+        page.goto(f"{site}/{address}", wait_until="domcontentloaded")
         page.wait_for_selector("main h1")
         return page
 
@@ -89,9 +93,9 @@ def visit(browser: Any, url: str) -> Iterator[Open]:
     assert complaints == []
 
 
-def _is_own(asked: str, own: str, complaints: list[str]) -> None:
-    if not asked.startswith((f"{own}/", "data:")):
-        complaints.append(f"asked for {asked}")
+def _is_own(request_url: str, own: str, complaints: list[str]) -> None:
+    if not request_url.startswith((f"{own}/", "data:")):
+        complaints.append(f"asked for {request_url}")
 
 
 def rows(page: Any) -> list[str]:
@@ -99,7 +103,7 @@ def rows(page: Any) -> list[str]:
 
 
 def until(page: Any, expression: str) -> None:
-    """Wait for it; the page's policy forbids the way of the library."""
+    """Wait until an expression is true; the page's security policy forbids the library's way."""
     deadline = time.monotonic() + PATIENCE / 1000
     while not page.evaluate(expression):
         assert time.monotonic() < deadline, f"{expression} did not come true"
@@ -136,7 +140,7 @@ def test_every_view_fits_wide_and_narrow_light_and_dark(
         page = visit(address, width=width, dark=dark)
         until(page, READY[name])
         root = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-        assert root == [width, width], name  # nothing makes the page itself wider
+        assert root == [width, width], name  # no element makes the page itself wider
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == PAPER[dark]
         beyond = """[...document.querySelectorAll('main :is(button, select, input)')]
             .filter((e) => e.offsetParent && !e.closest('.head'))
@@ -164,11 +168,11 @@ def test_curves_have_values_under_the_pointer_and_are_smoothed(visit: Open) -> N
     assert chart.locator(".u-value").all_inner_texts()[:2] == ["4", "0.4"]
     overall = page.locator(".chart").first
     assert "Exact match on heldout questions" in overall.inner_text()
-    # 0, 0.1, 0.2, 0.3, 0.4 with half of what was before
+    # 0, 0.1, 0.2, 0.3, 0.4, each with half of the previous average
     page.evaluate("history.pushState(null, '', '?view=curves&stage=rl1&smooth=0.5')")
     page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
     until(page, "document.querySelector('.faint')")
-    # redrawn with more lines, the chart still shows the step that was pointed at
+    # redrawn with more lines, the chart still shows the step under the pointer
     smooth = chart.locator(".u-series:not(.faint) .u-value").nth(1)
     assert smooth.inner_text() == "0.3161 (0.4)"  # (0.4 + 0.3/2 + 0.2/4 + 0.1/8) / (31/16)
     page.get_by_label("two").uncheck()
@@ -223,7 +227,7 @@ def test_a_long_list_is_scrolled_without_holding_it(visit: Open, tmp_path: Path)
         append(run / "trajectories.jsonl", trajectory(f"t{number}", question=f"Who is {number}?"))
     app = create_app(load_run_views([run]), TrajectoryIndex(tmp_path / "index.sqlite"))
     with serve_in_thread(app, on_shutdown=app.state.end) as address:
-        page = visit("?view=trajectories", at=address)
+        page = visit("?view=trajectories", site=address)
         until(page, f"document.querySelector('output').textContent.startsWith('{MANY:,}')")
         page.evaluate("document.querySelector('.rows').scrollTop = 1e9")
         last = f"document.querySelector('#row-{MANY - 1} .c-question')?.textContent"
@@ -286,20 +290,22 @@ def test_texts_are_never_markup(visit: Open) -> None:
     assert titles == {"fieldcraft studio"}
 
 
-# -- the timeline, and what grows ------------------------------------------------------------------
+# -- the timeline and growing files ----------------------------------------------------------------
 
 
 def test_the_timeline_says_who_waited(visit: Open) -> None:
     page = visit("?view=timeline&of=one/rl1&steps=3")
     until(page, READY["timeline"])
-    said = page.locator("main p").first.inner_text()
-    assert "trained 40.0 % of the time and waited" in said
-    assert "The sampler stood still 50.0 %" in said
+    summary = page.locator("main p").first.inner_text()
+    assert "trained 40.0 % of the time and waited" in summary
+    assert "The sampler was idle 50.0 %" in summary
     page.locator(".lanes canvas").focus()
     page.keyboard.press("ArrowRight")
     # the middle of a step: the first slot after the rollouts
     page.locator(".lanes canvas").hover(position={"x": 80, "y": 60})
-    until(page, "document.querySelector('.lanes output').textContent.includes('4 rollouts write')")
+    until(
+        page, "document.querySelector('.lanes output').textContent.includes('4 rollouts generate')"
+    )
     assert "trainer: waits for rollouts" in page.locator(".lanes output").inner_text()
 
 
@@ -309,7 +315,7 @@ def test_a_page_follows_a_run_while_it_trains(visit: Open, tmp_path: Path) -> No
     write_metrics(run, "rl1", 3)
     app = create_app(load_run_views([run]), TrajectoryIndex(tmp_path / "index.sqlite"))
     with serve_in_thread(app, on_shutdown=app.state.end) as address:
-        page = visit("?view=timeline&steps=all", at=address)
+        page = visit("?view=timeline&steps=all", site=address)
         until(page, "document.querySelectorAll('.figures tbody tr').length === 5")
         append_step_times(run / "rl1" / "timeline.jsonl", step_times(5))
         until(page, "document.querySelectorAll('.figures tbody tr').length === 6")
@@ -321,14 +327,14 @@ def test_a_page_follows_a_run_while_it_trains(visit: Open, tmp_path: Path) -> No
             file.write('{"step": 3, "reward_mean": 0.9, "seconds": 2.0}\n{"step": 4, "rew')
         page.get_by_role("link", name="Runs").click()
         until(page, "document.querySelector('main').textContent.includes('4 of 5 steps')")
-        assert page.locator(".note").count() == 0  # half a line is no mistake
+        assert page.locator(".note").count() == 0  # an incomplete line is not an error
         page.get_by_role("link", name="Curves").click()
         until(page, READY["curves"])
         with (run / "rl1" / "metrics.jsonl").open("a") as file:
             file.write('ard_mean": 0.5, "seconds": 2.0}\n')
         last = "document.querySelector('.charts .u-value').textContent"
         page.locator(".chart", has_text="reward_mean").focus()
-        for _ in range(500):  # to the end, until there is a step more
+        for _ in range(500):  # to the end, until one more step appears
             page.keyboard.press("ArrowRight")
             page.wait_for_timeout(50)
             if page.evaluate(last) == "4":
@@ -372,7 +378,7 @@ def test_everything_is_reached_with_the_keyboard_alone(visit: Open) -> None:
     until(page, "!location.search.includes('open')")
     until(page, READY["list"])
     focused = page.evaluate("document.activeElement.classList.contains('rows')")
-    assert focused  # a step back leads to where one was
+    assert focused  # going back restores the position
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""The index of trajectories: what is found, in which order, and what happens when files change."""
+"""The index of trajectories: results, their order, and changes of files."""
 
 import json
 from pathlib import Path
@@ -18,39 +18,39 @@ from view_parts import HOSTILE, append, trajectory, write_run
 
 
 def library(*runs: Path, index: Path) -> TrajectoryLibrary:
-    made = TrajectoryLibrary(load_run_views(runs), TrajectoryIndex(index))
-    advance(made)
-    return made
+    trajectories = TrajectoryLibrary(load_run_views(runs), TrajectoryIndex(index))
+    advance(trajectories)
+    return trajectories
 
 
-def advance(shown: TrajectoryLibrary) -> None:
-    for run in shown.runs:
+def advance(trajectories: TrajectoryLibrary) -> None:
+    for run in trajectories.runs:
         for file in run.iter_files():
-            while shown.index.index_next_chunk(file):
+            while trajectories.index.index_next_chunk(file):
                 pass
-    shown.refresh()
+    trajectories.refresh()
 
 
-def found(shown: TrajectoryLibrary, **parameters: str) -> list[tuple[Any, ...]]:
-    rows = shown.get_rows(parse_query(parameters))
+def found(trajectories: TrajectoryLibrary, **parameters: str) -> list[tuple[Any, ...]]:
+    rows = trajectories.get_rows(parse_query(parameters))
     return [(row["part"], row["step"], row["number"], row["task"]) for row in rows]
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> TrajectoryLibrary:
+def trajectories(tmp_path: Path) -> TrajectoryLibrary:
     return library(write_run(tmp_path / "one"), index=tmp_path / "index.sqlite")
 
 
-def test_rows_come_in_the_order_of_the_run(shown: TrajectoryLibrary) -> None:
-    rows = found(shown)
+def test_rows_come_in_the_order_of_the_run(trajectories: TrajectoryLibrary) -> None:
+    rows = found(trajectories)
     assert [part for part, *_ in rows] == ["sft1"] * 3 + ["rl1"] * 11
     assert rows[3] == ("rl1", 0, 0, "q0")
     assert rows[-1] == ("rl1", None, 2, "t2")
-    assert shown.count(parse_query({})) == 14
-    assert found(shown) == [
+    assert trajectories.count(parse_query({})) == 14
+    assert found(trajectories) == [
         (row["part"], row["step"], row["number"], row["task"])
         for page in range(0, 14, 5)
-        for row in shown.get_rows(parse_query({}), page, 5)
+        for row in trajectories.get_rows(parse_query({}), page, 5)
     ]
 
 
@@ -71,7 +71,7 @@ def test_rows_come_in_the_order_of_the_run(shown: TrajectoryLibrary) -> None:
         ({"run": "one"}, 14),
         ({"run": "two"}, 0),
         ({"q": "dro"}, 2),  # questions are part of the text
-        ({"q": "sor KEL"}, 14),  # the last word, of any case, may be a beginning
+        ({"q": "sor KEL"}, 14),  # the last word matches as a prefix, in any case
         ({"q": '"lies in"'}, 12),
         ({"q": '"in lies"'}, 0),
         ({"q": "ELM"}, 0),
@@ -80,64 +80,64 @@ def test_rows_come_in_the_order_of_the_run(shown: TrajectoryLibrary) -> None:
     ],
 )
 def test_filters_and_the_search(
-    shown: TrajectoryLibrary, parameters: dict[str, str], count: int
+    trajectories: TrajectoryLibrary, parameters: dict[str, str], count: int
 ) -> None:
-    assert shown.count(parse_query(parameters)) == count
-    assert len(found(shown, **parameters)) == count
+    assert trajectories.count(parse_query(parameters)) == count
+    assert len(found(trajectories, **parameters)) == count
 
 
-def test_every_column_sorts_both_ways(shown: TrajectoryLibrary) -> None:
-    up = [row["calls"] for row in shown.get_rows(parse_query({"sort": "calls"}))]
+def test_every_column_sorts_both_ways(trajectories: TrajectoryLibrary) -> None:
+    up = [row["calls"] for row in trajectories.get_rows(parse_query({"sort": "calls"}))]
     assert up == sorted(up)
-    down = [row["calls"] for row in shown.get_rows(parse_query({"sort": "-calls"}))]
+    down = [row["calls"] for row in trajectories.get_rows(parse_query({"sort": "-calls"}))]
     assert down == up[::-1]
-    steps = [row["step"] for row in shown.get_rows(parse_query({"sort": "-step"}))]
-    assert steps == [4] * 4 + [0] * 4 + [None] * 6  # what is not known comes last
+    steps = [row["step"] for row in trajectories.get_rows(parse_query({"sort": "-step"}))]
+    assert steps == [4] * 4 + [0] * 4 + [None] * 6  # unknown values come last
     with pytest.raises(UserError, match="there is no column 'id; DROP'"):
         parse_query({"sort": "id; DROP"})
     with pytest.raises(UserError, match="calls=x is not a number"):
-        shown.count(parse_query({"calls": "x"}))
+        trajectories.count(parse_query({"calls": "x"}))
 
 
-def test_advantages_and_versions_are_columns(shown: TrajectoryLibrary) -> None:
-    rows = shown.get_rows(parse_query({"kind": "training", "step": "4"}))
-    # of the policy's four tokens
+def test_advantages_and_versions_are_columns(trajectories: TrajectoryLibrary) -> None:
+    rows = trajectories.get_rows(parse_query({"kind": "training", "step": "4"}))
+    # for the four tokens of the policy
     assert [row["advantage"] for row in rows] == [-0.5, 0.5, -0.5, 0.5]
     assert {row["version"] for row in rows} == {4}
 
 
 def test_a_file_that_grows_is_read_on_and_half_a_line_waits(tmp_path: Path) -> None:
     run = write_run(tmp_path / "one")
-    shown = library(run, index=tmp_path / "index.sqlite")
+    trajectories = library(run, index=tmp_path / "index.sqlite")
     file = run / "evaluations" / "rl1.jsonl"
     whole = to_json(trajectory("late"))
     with file.open("a") as grown:
         grown.write(whole[:50])
-    advance(shown)
-    assert found(shown, task="late") == []
+    advance(trajectories)
+    assert found(trajectories, task="late") == []
     with file.open("a") as grown:
         grown.write(f"{whole[50:]}\n")
-    advance(shown)
-    assert found(shown, task="late") == [("rl1", None, 3, "late")]
-    assert shown.count(parse_query({})) == 15
+    advance(trajectories)
+    assert found(trajectories, task="late") == [("rl1", None, 3, "late")]
+    assert trajectories.count(parse_query({})) == 15
 
 
 def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     run = write_run(tmp_path / "one")
-    shown = library(run, index=tmp_path / "index.sqlite")
+    trajectories = library(run, index=tmp_path / "index.sqlite")
     file = run / "evaluations" / "rl1.jsonl"
     draft = tmp_path / "draft"
     append(draft, trajectory("new", question="Where is Zor?"))
     draft.replace(file)
-    advance(shown)
-    assert found(shown, part="rl1", kind="evaluation") == [("rl1", None, 0, "new")]
-    assert found(shown, q="zor") == [("rl1", None, 0, "new")]
-    assert found(shown, q="dro", part="rl1") == []  # its row is gone
+    advance(trajectories)
+    assert found(trajectories, part="rl1", kind="evaluation") == [("rl1", None, 0, "new")]
+    assert found(trajectories, q="zor") == [("rl1", None, 0, "new")]
+    assert found(trajectories, q="dro", part="rl1") == []  # its row was removed
     file.unlink()
-    advance(shown)
-    assert found(shown, part="rl1", kind="evaluation") == []
-    shown.index.drop_missing_files()
-    assert shown.count(parse_query({})) == 11
+    advance(trajectories)
+    assert found(trajectories, part="rl1", kind="evaluation") == []
+    trajectories.index.drop_missing_files()
+    assert trajectories.count(parse_query({})) == 11
 
 
 def test_a_damaged_line_is_named_and_the_others_are_there(tmp_path: Path) -> None:
@@ -145,17 +145,17 @@ def test_a_damaged_line_is_named_and_the_others_are_there(tmp_path: Path) -> Non
     file = run / "evaluations" / "rl1.jsonl"
     lines = file.read_text().splitlines()
     file.write_text("\n".join([lines[0], '{"task": 1', "", lines[2], ""]))
-    shown = library(run, index=tmp_path / "index.sqlite")
-    assert [row[2] for row in found(shown, part="rl1", kind="evaluation")] == [0, 3]
-    assert shown.get_progress()["notes"] == [f"{file}, line 2 holds no trajectory."]
+    trajectories = library(run, index=tmp_path / "index.sqlite")
+    assert [row[2] for row in found(trajectories, part="rl1", kind="evaluation")] == [0, 3]
+    assert trajectories.get_progress()["notes"] == [f"{file}, line 2 contains no trajectory."]
 
 
 def test_two_pages_share_an_index_and_each_sees_its_runs(tmp_path: Path) -> None:
-    one = library(write_run(tmp_path / "one"), index=tmp_path / "index.sqlite")
-    two = library(write_run(tmp_path / "two"), index=tmp_path / "index.sqlite")
-    assert {row["run"] for row in two.get_rows(parse_query({}))} == {"two"}
-    assert {row["run"] for row in one.get_rows(parse_query({}))} == {"one"}
-    assert one.count(parse_query({"q": "dro"})) == two.count(parse_query({"q": "dro"})) == 2
+    first = library(write_run(tmp_path / "one"), index=tmp_path / "index.sqlite")
+    second = library(write_run(tmp_path / "two"), index=tmp_path / "index.sqlite")
+    assert {row["run"] for row in second.get_rows(parse_query({}))} == {"two"}
+    assert {row["run"] for row in first.get_rows(parse_query({}))} == {"one"}
+    assert first.count(parse_query({"q": "dro"})) == second.count(parse_query({"q": "dro"})) == 2
 
 
 def test_nothing_is_written_into_a_run(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_the_index_is_in_the_folder_for_caches(
 
 @given(st.text(max_size=40))
 def test_any_search_is_a_query(tmp_path_factory: pytest.TempPathFactory, words: str) -> None:
-    """No text that a reader types is an error of the search."""
+    """No text typed by a user is an invalid search."""
     global _any
     if _any is None:
         place = tmp_path_factory.mktemp("any")
@@ -204,14 +204,14 @@ def test_downloads_are_the_records_and_the_columns(tmp_path: Path) -> None:
     run = write_run(tmp_path / "one")
     odd = trajectory("=1+1", question=f"{HOSTILE}\n", status=Status.TRUNCATED)
     append(run / "evaluations" / "rl1.jsonl", odd)
-    shown = library(run, index=tmp_path / "index.sqlite")
-    ids = shown.find_ids(parse_query({"part": "rl1", "kind": "evaluation"}))
-    lines = [json.loads(line) for line in iter_json_lines(shown, ids)]
+    trajectories = library(run, index=tmp_path / "index.sqlite")
+    ids = trajectories.find_ids(parse_query({"part": "rl1", "kind": "evaluation"}))
+    lines = [json.loads(line) for line in iter_json_lines(trajectories, ids)]
     assert [line["task"]["id"] for line in lines] == ["t0", "t1", "t2", "=1+1"]
     assert lines[-1]["segments"][0]["text"] == f"{HOSTILE}\n"
-    head, *rows = iter_csv_lines(shown, ids)
+    head, *rows = iter_csv_lines(trajectories, ids)
     assert head.startswith("run,part,kind,number,task,question")
     assert rows[0].startswith(
         "one,rl1,evaluation,0,t0,Where is Kelm?,Sor,Sor,heldout,answered,True"
     )
-    assert ",'=1+1," in rows[-1]  # no formula
+    assert ",'=1+1," in rows[-1]  # not a formula

@@ -1,4 +1,4 @@
-"""Long files: who indexes them, and what a reader sees meanwhile."""
+"""Long files: the process that indexes them, and the rows visible in the meantime."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ LINES = 4000
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a file that is too long to be indexed in the server's own process."""
+    """Write a folder with a file that is too long to be indexed in the server's own process."""
     folder = tmp_path_factory.mktemp("long") / "run"
     folder.mkdir()
     lines = [f"{to_json(trajectory(f't{number}'))}\n" for number in range(LINES)]
@@ -39,15 +39,15 @@ def the_file(run: Path) -> TrajectoryFile:
 
 def rows(index: TrajectoryIndex) -> list[Any]:
     with index.connect() as database:
-        shown = "number, begin, size, task, answer, calls"
-        return database.execute(f"SELECT {shown} FROM rows ORDER BY number").fetchall()
+        columns = "number, begin, size, task, answer, calls"
+        return database.execute(f"SELECT {columns} FROM rows ORDER BY number").fetchall()
 
 
 def test_a_worker_of_the_lowest_priority_makes_the_same_index(tmp_path: Path, run: Path) -> None:
-    one, two = TrajectoryIndex(tmp_path / "one.sqlite"), TrajectoryIndex(tmp_path / "two.sqlite")
-    while one.index_next_chunk(the_file(run)):
+    own, other = TrajectoryIndex(tmp_path / "one.sqlite"), TrajectoryIndex(tmp_path / "two.sqlite")
+    while own.index_next_chunk(the_file(run)):
         pass
-    indexing = IndexBuilder(two)
+    indexing = IndexBuilder(other)
     assert indexing.index_next_chunk(the_file(run))
     assert indexing._worker is None
     assert indexing.index_next_chunk(the_file(run))
@@ -56,8 +56,8 @@ def test_a_worker_of_the_lowest_priority_makes_the_same_index(tmp_path: Path, ru
     assert os.getpriority(os.PRIO_PROCESS, worker.pid) == 19
     while indexing.index_next_chunk(the_file(run)):
         pass
-    assert rows(one) == rows(two)
-    assert len(rows(one)) == LINES
+    assert rows(own) == rows(other)
+    assert len(rows(own)) == LINES
     indexing.close()
     assert worker.poll() is not None
 
@@ -70,7 +70,7 @@ def test_a_worker_that_dies_is_replaced_and_no_row_comes_twice(tmp_path: Path, r
     assert indexing._worker is not None
     os.kill(indexing._worker.pid, signal.SIGKILL)
     indexing._worker.wait()
-    with pytest.raises(ChildProcessError, match="has ended"):
+    with pytest.raises(ChildProcessError, match="has exited"):
         indexing.index_next_chunk(the_file(run))
     while indexing.index_next_chunk(the_file(run)):
         pass

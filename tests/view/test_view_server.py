@@ -1,4 +1,4 @@
-"""What the page's server answers, and to whom."""
+"""Answers of the page's server, and the clients that may receive them."""
 
 import json
 import socket
@@ -30,13 +30,13 @@ def client(*runs: Path, token: str | None = None, host: str = "127.0.0.1") -> Te
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[TestClient]:
-    with client(write_run(tmp_path / "one"), write_run(tmp_path / "two", seed=3)) as made:
-        until(made, 28)
-        yield made
+    with client(write_run(tmp_path / "one"), write_run(tmp_path / "two", seed=3)) as test_client:
+        until(test_client, 28)
+        yield test_client
 
 
 def until(page: TestClient, rows: int) -> None:
-    """Wait until the index has so many rows; a test that waits for ever is ended from outside."""
+    """Wait until the index has at least `rows` rows; the test timeout ends an endless wait."""
     while page.get("/api/rows").json()["total"] < rows:
         pass
 
@@ -94,12 +94,12 @@ def test_a_trajectory_has_what_is_known_of_each_token(page: TestClient) -> None:
 
 def test_a_question_has_all_its_rollouts(page: TestClient) -> None:
     found = get(page, "/api/question", task="q4")
-    assert [(one["run"], one["step"], one["number"]) for one in found["rollouts"]] == [
+    assert [(row["run"], row["step"], row["number"]) for row in found["rollouts"]] == [
         (run, 4, number) for run in ("one", "two") for number in range(4)
     ]
-    assert [one["advantage"] for one in found["rollouts"]][:2] == [-0.5, 0.5]
+    assert [row["advantage"] for row in found["rollouts"]][:2] == [-0.5, 0.5]
     stages = get(page, "/api/question", task="t1")["rollouts"]
-    assert [(one["run"], one["part"]) for one in stages] == [
+    assert [(row["run"], row["part"]) for row in stages] == [
         (run, part) for run in ("one", "two") for part in ("sft1", "rl1")
     ]
     assert stages[0]["transcript"][-1] == {"kind": "answer", "text": "Sor", "label": ""}
@@ -120,7 +120,7 @@ def test_downloads_have_the_filters(page: TestClient) -> None:
         ("/api/metrics?run=one&stage=rl9", "one has no stage 'rl9': it has sft1, rl1."),
         ("/api/rows?sort=secret", "there is no column 'secret'"),
         ("/api/rows?offset=-1", "offset=-1 is not a number: give one."),
-        ("/api/trajectory?run=one&part=rl1&number=99", "there is no such trajectory any more"),
+        ("/api/trajectory?run=one&part=rl1&number=99", "this trajectory no longer exists"),
     ],
 )
 def test_a_mistake_is_answered_with_a_sentence(page: TestClient, path: str, sentence: str) -> None:
@@ -157,7 +157,7 @@ def test_nothing_can_be_written(page: TestClient) -> None:
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         answer = page.request(method, "/api/runs")
         assert answer.status_code == 405
-        assert answer.text == "This page only reads: ask with GET.\n"
+        assert answer.text == "This page is read-only: use GET.\n"
 
 
 @pytest.mark.parametrize("path", ["/nix", "/static/../server.py", "/static/%2e%2e/server.py"])
@@ -167,7 +167,7 @@ def test_only_what_belongs_to_the_page_is_served(page: TestClient, path: str) ->
 
 
 def test_another_name_of_this_machine_is_refused(page: TestClient) -> None:
-    """A page from elsewhere could let its own name point to the loopback."""
+    """A page of another origin could resolve its own name to the loopback interface."""
     assert page.get("/api/runs", headers={"host": "evil.example"}).status_code == 403
     assert page.get("/api/runs", headers={"host": "localhost:8001"}).status_code == 200
 
@@ -202,8 +202,8 @@ def test_what_is_beyond_this_machine(host: str, near: bool) -> None:
 def test_a_port_in_use_and_a_wrong_folder_are_sentences(tmp_path: Path) -> None:
     write_run(tmp_path / "one")
     cache = {"XDG_CACHE_HOME": str(tmp_path)}
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
         done = CliRunner().invoke(
             commands, ["studio", str(tmp_path / "one"), "--port", port], env=cache
         )

@@ -1,4 +1,4 @@
-"""Only public addresses are asked, whatever a name says and whenever it says it."""
+"""Requests go only to public addresses, regardless of the answers of name resolution."""
 
 import socket
 
@@ -14,8 +14,8 @@ pytest.importorskip("trafilatura", reason="needs the extra web")
 PAGE = answers(b"<html><body><p>A secret of the intranet.</p></body></html>", "text/html")
 
 
-# Of the registries of special addresses: the first and the last of each range, and of those that
-# hold an IPv4 address, one that holds a private one.
+# From the registries of special addresses: the first and last address of each range. Ranges that
+# embed IPv4 addresses are represented by one that embeds a private address.
 NOT_PUBLIC = [
     *("0.0.0.0", "0.255.255.255", "10.0.0.0", "10.255.255.255", "100.64.0.0", "100.127.255.255"),
     *("127.0.0.0", "127.0.0.1", "127.255.255.255", "169.254.0.0", "169.254.169.254"),
@@ -55,7 +55,7 @@ def test_public_addresses(address):
 
 @pytest.fixture
 def names(monkeypatch):
-    """A resolver of the test's: name -> lists of addresses, one list for each time it is asked."""
+    """Replace the resolver: name -> lists of addresses, one list for each lookup."""
     known, real = {}, socket.getaddrinfo
 
     def look_up(host, port, *more, **settings):
@@ -70,48 +70,48 @@ def names(monkeypatch):
 
 @pytest.mark.parametrize("found", [["127.0.0.1"], ["8.8.8.8", "127.0.0.1"], ["192.168.0.7"]])
 def test_a_name_with_a_private_address_is_refused_unasked(names, found):
-    with raw_server(PAGE) as (url, asked):
+    with raw_server(PAGE) as (url, requests):
         names["inside.example"] = [found]
         error = failure(crawler(), url=url.replace("127.0.0.1", "inside.example"))
     assert str(error) == "inside.example is not on the public internet, so it was not asked."
-    assert asked == []
+    assert requests == []
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]"])
 def test_the_loopback_in_any_writing_is_refused(host):
-    with raw_server(PAGE) as (url, asked):
+    with raw_server(PAGE) as (url, requests):
         error = failure(crawler(allow_hosts=[]), url=url.replace("127.0.0.1", host))
     assert str(error).endswith("is not on the public internet, so it was not asked.")
-    assert asked == []
+    assert requests == []
 
 
 def test_a_redirect_to_a_private_address_is_refused(names):
-    with raw_server(PAGE) as (inside, asked):
+    with raw_server(PAGE) as (inside, requests):
         names["inside.example"] = [["127.0.0.1"]]
         target = inside.replace("127.0.0.1", "inside.example")
         head = f"HTTP/1.1 302 Found\r\nlocation: {target}\r\ncontent-length: 0\r\n\r\n"
         with raw_server(lambda c: c.sendall(head.encode())) as (outside, _):
             error = failure(crawler(), url=outside)
     assert str(error) == "inside.example is not on the public internet, so it was not asked."
-    assert asked == []
+    assert requests == []
 
 
 def test_the_address_that_was_checked_is_the_one_that_is_asked(names, monkeypatch):
-    """A name that changes its address after the check gains nothing: it is looked up once."""
-    with raw_server(PAGE) as (url, asked):
+    """A name that changes its address after the check is looked up only once."""
+    with raw_server(PAGE) as (url, requests):
         names["swap.example"] = [["127.0.0.1"], ["192.0.2.1"]]
         monkeypatch.setattr("fieldcraft.web.addresses.is_public", lambda a: a == "127.0.0.1")
         [text] = use(crawler(), {"url": url.replace("127.0.0.1", "swap.example") + "/a"})
     assert "A secret" in text
     assert len(names["swap.example"]) == 1
     port = httpx.URL(url).port
-    assert asked[0].startswith(b"GET /a HTTP/1.1\r\n")
-    assert f"host: swap.example:{port}\r\n".encode() in asked[0].lower()
+    assert requests[0].startswith(b"GET /a HTTP/1.1\r\n")
+    assert f"host: swap.example:{port}\r\n".encode() in requests[0].lower()
 
 
 def test_the_next_address_is_asked_where_one_does_not_answer(names):
     with raw_server(PAGE) as (url, _):
-        names["two.example"] = [["127.0.0.2", "127.0.0.1"]]  # nobody listens at the first
+        names["two.example"] = [["127.0.0.2", "127.0.0.1"]]  # the first does not accept connections
         tool = crawler(allow_hosts=["two.example"])
         assert "A secret" in use(tool, {"url": url.replace("127.0.0.1", "two.example")})[0]
 
@@ -125,10 +125,10 @@ def test_a_host_is_allowed_by_name_or_by_name_and_port():
 
 
 def test_a_certificate_must_be_for_the_name(names, monkeypatch):
-    """The first message of TLS names the host, not the address that is asked."""
-    with raw_server(resets) as (url, asked):
+    """The first message of TLS names the host, not the address of the connection."""
+    with raw_server(resets) as (url, requests):
         names["swap.example"] = [["127.0.0.1"]]
         monkeypatch.setattr("fieldcraft.web.addresses.is_public", lambda _: True)
         failure(crawler(), url=f"https://swap.example:{httpx.URL(url).port}/")
-    assert asked[0][:1] == b"\x16"  # a handshake
-    assert b"swap.example" in asked[0]
+    assert requests[0][:1] == b"\x16"  # a handshake
+    assert b"swap.example" in requests[0]

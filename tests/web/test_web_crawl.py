@@ -1,4 +1,4 @@
-"""`crawl_page` over the loopback: what a page says, and a sentence where it says nothing."""
+"""`crawl_page` over the loopback interface: the text of a page, or a message if it has none."""
 
 import asyncio
 import gzip
@@ -39,8 +39,8 @@ def html(body: bytes, more: bytes = b"") -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n" + more + b"\r\n" + body
 
 
-def says(raw: bytes):
-    """A server that sends these bytes and ends the connection."""
+def send(raw: bytes):
+    """Make a server that sends these bytes and closes the connection."""
 
     def behave(connection: socket.socket) -> None:
         connection.sendall(raw)
@@ -52,13 +52,13 @@ def says(raw: bytes):
 
 
 def test_a_page_is_its_main_text_and_its_links():
-    with raw_server(answers(ARTICLE.encode(), "text/html; charset=utf-8")) as (url, asked):
+    with raw_server(answers(ARTICLE.encode(), "text/html; charset=utf-8")) as (url, requests):
         [text] = use(crawler(), {"url": f"{url}/wiki/ada#top"})
     assert text.startswith(f"{url}/wiki/ada\n\n")
     assert "Ada Lind wrote the book 8, and people read it with joy." in text
     assert "no text" not in text
     assert text.endswith(f"\n\nLinks:\n[Home]({url}/)\n[Bo Berg]({url}/bo)")
-    assert b"user-agent: fieldcraft/" in asked[0].lower()
+    assert b"user-agent: fieldcraft/" in requests[0].lower()
 
 
 def test_a_long_page_comes_in_parts():
@@ -84,10 +84,10 @@ def test_parts_lose_nothing():
 
 
 def test_a_repeated_page_is_not_read_again_in_a_rollout():
-    with raw_server(answers(b"<p>Hello there.</p>", "text/html")) as (url, asked):
+    with raw_server(answers(b"<p>Hello there.</p>", "text/html")) as (url, requests):
         tool = crawler()
         assert use(tool, {"url": url}, {"url": url})[1] == ALREADY_READ_MESSAGE
-        assert len(asked) == 1
+        assert len(requests) == 1
         assert "Hello there." in use(tool, {"url": url})[0]  # another rollout
 
 
@@ -131,23 +131,23 @@ GZIPPED = gzip.compress(b"<p>Hello there, this was packed.</p>")
         (answers(b"gone", "text/html", 404), "There is no such page (status 404)."),
         (answers(b"no", "text/html", 500), "The server refused the page (status 500)."),
         (answers(b"BENCHMARK canary GUID 1", "text/plain"), "The page may not be read here."),
-        (says(html(b"<p>Half", HALF)), "not answer as a web server does, or ended too early."),
-        (says(html(GZIPPED[:-9], b"content-encoding: gzip\r\n")), "packed form ends too early"),
-        (says(html(b"text", b"content-encoding: gzip\r\n")), "not packed as its header says"),
-        (says(html(b"text", b"content-encoding: br\r\n")), "a form that was not asked for (br)"),
-        (says(b"SSH-2.0-OpenSSH\r\n"), "not answer as a web server does, or ended too early."),
+        (send(html(b"<p>Half", HALF)), "not answer as a web server does, or ended too early."),
+        (send(html(GZIPPED[:-9], b"content-encoding: gzip\r\n")), "compressed body is truncated"),
+        (send(html(b"text", b"content-encoding: gzip\r\n")), "not compressed as its header states"),
+        (send(html(b"text", b"content-encoding: br\r\n")), "its encoding was not requested (br)"),
+        (send(b"SSH-2.0-OpenSSH\r\n"), "not answer as a web server does, or ended too early."),
         (resets, "127.0.0.1 did not answer as a web server does, or ended too early."),
         (redirects, "The page redirects more than 5 times."),
-        (says(b"HTTP/1.1 302 A\r\nlocation: ftp://a/b\r\n\r\n"), "is not an address of a web page"),
-        (says(b"HTTP/1.1 302 A\r\nlocation: //a:x/\r\n\r\n"), "to '//a:x/', which is not"),
-        (says(b"HTTP/1.1 302 A\r\nlocation: javascript:1\r\n\r\n"), "is not an address of a web"),
-        (says(b"HTTP/1.1 302 A\r\nlocation: http://[::1\r\n\r\n"), "is not an address of a web"),
-        (says(b"HTTP/1.1 302 A\r\nlocation: http://\xff\xfe/\r\n\r\n"), "cannot be reached"),
-        (says(b"HTTP/1.1 302 A\r\nlocation: mailto:a@b\r\n\r\n"), "is not an address of a web"),
-        (says(b"HTTP/1.1 302 A\r\nlocation: http://%00/\r\n\r\n"), "cannot be reached"),
-        (says(b"HTTP/1.1 404 A\r\nlocation: javascript:1\r\n\r\n"), "no such page"),
-        (says(b"HTTP/1.1 302 A\r\nlocation: //hf.co/datasets/a\r\n\r\n"), "may not be read here."),
-        (says(b"HTTP/1.1 302 A\r\nlocation: //u:p@b/\r\n\r\n"), "with a name and a password"),
+        (send(b"HTTP/1.1 302 A\r\nlocation: ftp://a/b\r\n\r\n"), "is not an address of a web page"),
+        (send(b"HTTP/1.1 302 A\r\nlocation: //a:x/\r\n\r\n"), "to '//a:x/', which is not"),
+        (send(b"HTTP/1.1 302 A\r\nlocation: javascript:1\r\n\r\n"), "is not an address of a web"),
+        (send(b"HTTP/1.1 302 A\r\nlocation: http://[::1\r\n\r\n"), "is not an address of a web"),
+        (send(b"HTTP/1.1 302 A\r\nlocation: http://\xff\xfe/\r\n\r\n"), "cannot be reached"),
+        (send(b"HTTP/1.1 302 A\r\nlocation: mailto:a@b\r\n\r\n"), "is not an address of a web"),
+        (send(b"HTTP/1.1 302 A\r\nlocation: http://%00/\r\n\r\n"), "cannot be reached"),
+        (send(b"HTTP/1.1 404 A\r\nlocation: javascript:1\r\n\r\n"), "no such page"),
+        (send(b"HTTP/1.1 302 A\r\nlocation: //hf.co/datasets/a\r\n\r\n"), "may not be read here."),
+        (send(b"HTTP/1.1 302 A\r\nlocation: //u:p@b/\r\n\r\n"), "with a name and a password"),
     ],
 )
 def test_a_page_that_says_nothing_is_a_sentence(behaviour, sentence):
@@ -166,36 +166,36 @@ def test_a_slow_page_is_given_up(beginning):
 
 
 def test_a_huge_page_is_left_at_the_limit():
-    sent = 0
+    sent_bytes = 0
 
     def streams_a_gigabyte(connection: socket.socket) -> None:
-        nonlocal sent
+        nonlocal sent_bytes
         connection.sendall(html(b"", b"content-length: 1073741824\r\n"))
-        while sent < 2**30:
-            sent += connection.send(b"a" * 65536)
+        while sent_bytes < 2**30:
+            sent_bytes += connection.send(b"a" * 65536)
 
     with raw_server(streams_a_gigabyte) as (url, _):
         error = failure(crawler(), url=url)
     assert str(error) == "The page is larger than 4 MiB, so it was not read."
-    assert sent < 2**26  # what the kernel keeps of both sides included
+    assert sent_bytes < 2**26  # including the kernel's buffers of both sides
 
 
 def test_a_small_page_that_unpacks_to_a_huge_one_is_left_at_the_limit():
     packer = zlib.compressobj(9, wbits=31)
     bomb = b"".join(packer.compress(bytes(2**22)) for _ in range(16)) + packer.flush()
-    with raw_server(says(html(bomb, b"content-encoding: gzip\r\n"))) as (url, _):
+    with raw_server(send(html(bomb, b"content-encoding: gzip\r\n"))) as (url, _):
         tracemalloc.start()
         error = failure(crawler(max_mb=0.5), url=url)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert str(error) == "The page is larger than 0.5 MiB, so it was not read."
     assert len(bomb) < 2**17
-    assert most < 2**23  # of the 64 MiB that it unpacks to
+    assert most < 2**23  # of the 64 MiB of the decompressed body
 
 
 def test_a_packed_page_is_unpacked():
     behind = GZIPPED + b"what follows the packed page is no part of it"
-    with raw_server(says(html(behind, b"content-encoding: gzip\r\n"))) as (url, _):
+    with raw_server(send(html(behind, b"content-encoding: gzip\r\n"))) as (url, _):
         assert "Hello there, this was packed." in use(crawler(), {"url": url})[0]
 
 
@@ -232,14 +232,14 @@ def test_wrong_arguments_are_told():
 
 
 def test_a_host_is_asked_once_at_a_time():
-    """Pages that are not there, because texts are read in a process, which has no virtual time."""
+    """The pages do not exist, because texts are read in a process, which has no virtual time."""
     site = CountingSite(404)
     tool = make_tool("crawl_page", {"interval_seconds": 0.01}, site.sites)
 
     async def side_by_side():
         async with tool.open(TASK) as opened:
-            asked = [opened(url=f"http://engine.test/{i}") for i in range(5)]
-            return await asyncio.gather(*asked, return_exceptions=True)
+            reads = [opened(url=f"http://engine.test/{i}") for i in range(5)]
+            return await asyncio.gather(*reads, return_exceptions=True)
 
     assert {str(error) for error in virtually(side_by_side())} == {
         "There is no such page (status 404)."
@@ -248,14 +248,14 @@ def test_a_host_is_asked_once_at_a_time():
 
 
 def test_a_summary_is_about_the_question():
-    app, got = answering(completion("Ada was born in Rome."))
+    app, requests = answering(completion("Ada was born in Rome."))
     with (
         serve_in_thread(app) as model,
         raw_server(answers(ARTICLE.encode(), "text/html")) as (url, _),
     ):
         tool = crawler(summary={"url": f"{model}/v1", "model": "m"})
         assert use(tool, {"url": url}) == [f"Summary of {url}\n\nAda was born in Rome."]
-    user = got[0]["messages"][1]["content"]
+    user = requests[0]["messages"][1]["content"]
     assert user.startswith("Question: Where was Ada born?\n\nPage:\n")
     assert "wrote the book 3" in user
 
@@ -296,13 +296,13 @@ def test_wrong_settings_are_a_sentence(settings, sentence):
 def test_the_text_of_a_page_is_found_once(monkeypatch):
     found = []
     pool = page_text._get_pool()
-    ask = pool.request
+    request = pool.request
 
-    def asked(question):
+    def record_and_request(question):
         found.append(question["url"])
-        return ask(question)
+        return request(question)
 
-    monkeypatch.setattr(pool, "request", asked)
+    monkeypatch.setattr(pool, "request", record_and_request)
     texts = page_text.PageTextReader()
 
     def read(*page):
@@ -317,7 +317,7 @@ def test_the_text_of_a_page_is_found_once(monkeypatch):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Pages have a moment of CPU time."""
+    """Limit the CPU time of a page to a moment."""
     page_text._get_pool.cache_clear()
     monkeypatch.setattr(page_text, "PAGE_TIMEOUT_SECONDS", 0.05)
     yield
@@ -326,7 +326,7 @@ def impatient(monkeypatch):
 
 
 def test_a_page_that_takes_too_long_is_given_up(impatient):
-    """The process that reads it is killed, and another one reads the next page."""
+    """The process that reads the page is killed, and another one reads the next page."""
     long = b"<a href=x>a</a>" * 10**5
     texts = page_text.PageTextReader()
     with pytest.raises(ToolError, match=r"could not be read in 0\.05 s"):

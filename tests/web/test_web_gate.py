@@ -1,4 +1,4 @@
-"""Politeness without waiting: what the gate would wait."""
+"""The waiting times of the rate limiter, without actual waiting."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from fieldcraft.web.rate_limit import HostRateLimiter
 
 @pytest.fixture
 def waits(monkeypatch):
-    """The waits of a gate, which end at once."""
+    """Record the waits of a rate limiter, which return at once."""
     noted = []
 
     async def sleep(seconds):

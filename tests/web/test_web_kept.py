@@ -1,4 +1,4 @@
-"""The cache that processes share, and runs that are recorded and repeated offline."""
+"""The cache shared by processes, and runs that are recorded and replayed offline."""
 
 import asyncio
 import json
@@ -26,16 +26,16 @@ GONE = answers(b"", "text/html", 404)
 
 
 def test_a_cache_is_used_until_it_is_old(tmp_path, monkeypatch):
-    with raw_server(PAGE, OTHER) as (url, asked):
+    with raw_server(PAGE, OTHER) as (url, requests):
         tool = crawler(cache=str(tmp_path), cache_hours=2)
         first = use(tool, {"url": url})
         assert use(crawler(cache=str(tmp_path), cache_hours=2), {"url": url}) == first
-        assert len(asked) == 1
+        assert len(requests) == 1
         real = time.time
         monkeypatch.setattr(response_cache.time, "time", lambda: real() + 2 * 3600 + 1)
         assert "Something else." in use(tool, {"url": url})[0]
         assert "Something else." in use(tool, {"url": url})[0]
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 def test_a_cache_keeps_no_failures(tmp_path):
@@ -47,17 +47,17 @@ def test_a_cache_keeps_no_failures(tmp_path):
 
 def test_what_is_asked_twice_at_once_is_got_once(tmp_path):
     async def both(tool, url):
-        async with tool.open(TASK) as one, tool.open(TASK) as other:
-            return await asyncio.gather(one(url=url), other(url=url))
+        async with tool.open(TASK) as first_tool, tool.open(TASK) as second_tool:
+            return await asyncio.gather(first_tool(url=url), second_tool(url=url))
 
-    with raw_server(PAGE, OTHER) as (url, asked):
+    with raw_server(PAGE, OTHER) as (url, requests):
         first, second = asyncio.run(both(crawler(cache=str(tmp_path)), url))
     assert first == second
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_processes_share_a_cache(tmp_path):
-    """Both write the same answers; whoever comes second keeps what the first one wrote."""
+    """Both write the same answers; the second process keeps the answers of the first."""
     program = """
 import asyncio, sys
 from pathlib import Path
@@ -73,9 +73,9 @@ asyncio.run(main())
 """
     command = [sys.executable, "-c", program, str(tmp_path)]
     runs = [subprocess.Popen([*command, name], stdout=subprocess.PIPE, text=True) for name in "ab"]
-    one, other = (run.communicate(timeout=300)[0].split() for run in runs)
-    assert len(one) == 12
-    assert one == other
+    first, second = (run.communicate(timeout=300)[0].split() for run in runs)
+    assert len(first) == 12
+    assert first == second
 
 
 def test_what_other_settings_allowed_is_checked_again(tmp_path):
@@ -91,7 +91,7 @@ def test_what_other_settings_allowed_is_checked_again(tmp_path):
 
 
 def a_run(tool_search, tool_crawl, pages):
-    """Everything that a rollout reads, failures included."""
+    """Return all texts that a rollout reads, including failures."""
     read = use(tool_search, {"query": "ada"}, {"query": "bo"})
     read += use(tool_crawl, {"url": pages[0]})
     return read + [str(failure(tool_crawl, url=page)) for page in pages[1:]]
@@ -128,7 +128,7 @@ def test_a_recorded_run_is_repeated_offline_byte_for_byte(tmp_path, monkeypatch)
     assert recorded[2] == f"Summary of {good}\n\nA summary."
     for tool, call, request in (
         (tool_search, {"query": "cy"}, f'POST {search_url}/search {{"query": "cy", '),
-        (tool_crawl, {"url": f"{good}/more"}, f"GET {good}/more: record the run anew, or"),
+        (tool_crawl, {"url": f"{good}/more"}, f"GET {good}/more: record the run again, or"),
     ):
         with pytest.raises(UserError) as error:
             use(tool, call)
@@ -138,31 +138,31 @@ def test_a_recorded_run_is_repeated_offline_byte_for_byte(tmp_path, monkeypatch)
 
 
 def test_a_record_keeps_the_first_answer_for_good(tmp_path):
-    with raw_server(GONE, PAGE) as (url, asked):
+    with raw_server(GONE, PAGE) as (url, requests):
         tool = crawler(record=str(tmp_path))
         assert str(failure(tool, url=url)) == str(failure(tool, url=url))
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 @pytest.mark.parametrize("keeping", ["cache", "record", "replay"])
 def test_a_folder_that_cannot_keep_answers_is_a_sentence(tmp_path, keeping):
     (tmp_path / "web.sqlite").write_text("This is no database, but a text that is long enough.")
-    with pytest.raises(UserError, match=r"cannot keep answers .*: give another folder"):
+    with pytest.raises(UserError, match=r"cannot store answers .*: give another folder"):
         crawler(**{keeping: str(tmp_path)})
-    with pytest.raises(UserError, match=r"(cannot keep|holds no recorded) answers"):
+    with pytest.raises(UserError, match=r"(cannot store|contains no recorded) answers"):
         crawler(**{keeping: "/dev/null/a"})
 
 
 def test_answers_survive_their_way_to_the_disk(tmp_path):
-    given = CachedResponse(status=200, kind="a", content=bytes(range(256)), way=("http://a",))
+    reply = CachedResponse(status=200, kind="a", content=bytes(range(256)), way=("http://a",))
 
-    async def ask() -> CachedResponse:
-        return given
+    async def get() -> CachedResponse:
+        return reply
 
-    asked = RequestKey("POST", "http://a", {"b": 1, "a": "ü"})
+    query = RequestKey("POST", "http://a", {"b": 1, "a": "ü"})
     store = ResponseCache(tmp_path, CacheMode.RECORD, 1)
-    assert asyncio.run(store.get_or_fetch(asked, ask)) == given
-    assert asked.key == RequestKey("POST", "http://a", json.loads('{"a": "ü", "b": 1}')).key
+    assert asyncio.run(store.get_or_fetch(query, get)) == reply
+    assert query.key == RequestKey("POST", "http://a", json.loads('{"a": "ü", "b": 1}')).key
     assert (
-        asyncio.run(ResponseCache(tmp_path, CacheMode.REPLAY, 1).get_or_fetch(asked, ask)) == given
+        asyncio.run(ResponseCache(tmp_path, CacheMode.REPLAY, 1).get_or_fetch(query, get)) == reply
     )

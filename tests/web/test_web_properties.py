@@ -1,4 +1,4 @@
-"""Whatever a model or a server writes, parsers end with a result or with the error they declare."""
+"""Parsers return a result or raise their declared error for any text of a model or server."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Search engines: what they are asked and how their answers are read, as they document it."""
+"""Search engines: requests and answers as documented by the providers."""
 
 import json
 

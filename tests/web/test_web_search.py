@@ -1,4 +1,4 @@
-"""`web_search` over the loopback: results, repetitions, and what engines refuse."""
+"""`web_search` over the loopback interface: results, repetitions, and rejections by engines."""
 
 import asyncio
 
@@ -26,23 +26,23 @@ HITS = [
 
 
 def engine(*responses: Response):
-    """A server that gives these responses in turn, the last one for ever; and the requests."""
-    got = []
+    """Return a server with these responses in order, then only the last, and its requests."""
+    requests = []
 
     async def search(request):
-        got.append(request)
-        return responses[min(len(got), len(responses)) - 1]
+        requests.append(request)
+        return responses[min(len(requests), len(responses)) - 1]
 
     routes = [Route("/search", search, methods=["GET", "POST"])]
-    return Starlette(routes=routes), got
+    return Starlette(routes=routes), requests
 
 
 def test_results_are_numbered_and_copies_of_benchmarks_are_left_out():
-    app, got = engine(JSONResponse({"results": HITS}))
+    app, requests = engine(JSONResponse({"results": HITS}))
     with serve_in_thread(app) as url:
         [text] = use(searcher(f"{url}/search", top_k=2), {"query": "where was Ada born?"})
     assert text == "1. Ada\nhttp://a/1\nBorn in Rome.\n\n2. Bo\nhttp://a/3"
-    assert dict(got[0].query_params) == {"q": "where was Ada born?", "format": "json"}
+    assert dict(requests[0].query_params) == {"q": "where was Ada born?", "format": "json"}
 
 
 def test_nothing_found():
@@ -51,7 +51,7 @@ def test_nothing_found():
 
 
 def test_a_repeated_query_is_told_so_within_a_rollout():
-    app, got = engine(PlainTextResponse("busy", 500), JSONResponse({"results": HITS}))
+    app, requests = engine(PlainTextResponse("busy", 500), JSONResponse({"results": HITS}))
     with serve_in_thread(app) as url:
         tool = searcher(url)
         assert isinstance(failure(tool, query="ada"), ToolUnavailableError)
@@ -60,7 +60,7 @@ def test_a_repeated_query_is_told_so_within_a_rollout():
         )
         assert first == other != again == ALREADY_SEARCHED_MESSAGE
         assert use(tool, {"query": "ada lind"}) == [first]
-    assert len(got) == 4
+    assert len(requests) == 4
 
 
 def test_a_failed_search_is_not_remembered_as_done():
@@ -77,10 +77,10 @@ def test_a_failed_search_is_not_remembered_as_done():
 
 
 def test_a_busy_engine_is_asked_again():
-    app, got = engine(PlainTextResponse("busy", 429), JSONResponse({"results": []}))
+    app, requests = engine(PlainTextResponse("busy", 429), JSONResponse({"results": []}))
     with serve_in_thread(app) as url:
         assert use(searcher(url, retries=1), {"query": "ada"}) == ["No result."]
-    assert len(got) == 2
+    assert len(requests) == 2
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,13 @@ def test_an_empty_query_is_a_sentence():
 
 def test_a_key_is_sent_in_a_header_and_a_refused_one_stops_the_run(monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
-    app, got = engine(JSONResponse({"organic": []}), Response("", 403))
+    app, requests = engine(JSONResponse({"organic": []}), Response("", 403))
     with serve_in_thread(app) as url:
         tool = searcher(url, provider="serper", api_key_env="MY_KEY")
         assert use(tool, {"query": "ada"}) == ["No result."]
         with pytest.raises(UserError) as error:
             use(tool, {"query": "bo"})
-    assert got[0].headers["x-api-key"] == "secret"
+    assert requests[0].headers["x-api-key"] == "secret"
     assert str(error.value) == (f"{url} refuses to search (status 403): set MY_KEY to a valid key.")
 
 
@@ -142,9 +142,9 @@ def test_an_engine_gets_one_request_at_a_time():
         async with tool.open(TASK) as opened:
             await asyncio.gather(*(opened(query=f"ada {i}") for i in range(5)))
 
-    given = {"provider": "searxng", "url": "http://engine.test/search"}
+    settings = {"provider": "searxng", "url": "http://engine.test/search"}
     for at_once in (1, 3):
-        tool = make_tool("web_search", given | {"max_concurrent": at_once}, site.sites)
+        tool = make_tool("web_search", settings | {"max_concurrent": at_once}, site.sites)
         virtually(side_by_side(tool))
         assert site.most == at_once
 

@@ -1,4 +1,4 @@
-"""What the tests of the tools of the web share."""
+"""Shared helpers of the web tool tests."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,7 +10,7 @@ from fieldcraft.tools.factory import make_tool
 from fieldcraft.types import Task, ToolError
 
 TASK = Task("t", "Where was Ada born?", ("Rome",))
-HERE = ["127.0.0.1"]  # the loopback, allowed by name
+HERE = ["127.0.0.1"]  # the loopback interface, allowed by name
 
 
 def crawler(**settings: Any) -> Any:
@@ -22,8 +22,10 @@ def searcher(url: str, **settings: Any) -> Any:
 
 
 class CountingSite:
-    """A web site in this process, which takes a second of virtual time for each request and counts
-    how many come at once."""
+    """A web site in this process that counts concurrent requests.
+
+    Each request takes a second of virtual time.
+    """
 
     def __init__(self, status: int, body: bytes = b"") -> None:
         self.now = self.most = self.asked = 0
@@ -43,7 +45,7 @@ Run = Callable[[Coroutine[Any, Any, list[str]]], list[str]]
 
 
 def use(tool: Any, *calls: dict[str, Any], run: Run = asyncio.run) -> list[str]:
-    """The texts of calls of one rollout, one after the other."""
+    """Return the texts of successive calls of one rollout."""
 
     async def rollout() -> list[str]:
         async with tool.open(TASK) as opened:
@@ -53,7 +55,7 @@ def use(tool: Any, *calls: dict[str, Any], run: Run = asyncio.run) -> list[str]:
 
 
 def failure(tool: Any, run: Run = asyncio.run, **call: Any) -> ToolError:
-    """What the policy is told of a call that fails."""
+    """Return the error of a failing call, as the policy receives it."""
     try:
         [text] = use(tool, call, run=run)
     except ToolError as error:

@@ -1,10 +1,11 @@
-"""Files in the shapes that people have, read and graded as the files in expected/ say.
+"""Files of common formats, read and graded as specified in expected/.
 
-Each file has its `shape`, the `key` of a recipe that takes it, how many records are `read`, and the
-reasons of those that are `left_out`, where `agreed` is the share that has to be agreed to. Of the
-question `of` there are the accepted answers (`gold`), some metadata, who grades it, and a `right`
-and a `wrong` answer; of a demonstration its `steps`, of a pair both sides. `passages` are those of
-the file as a corpus. `refused` has what another key says of it.
+Each entry has the `shape` of a file, the recipe `key` that accepts it, the number of records that
+are `read`, and the reasons for records `left_out`. `agreed` is the share of omitted records that a
+reader must allow. For the question `of`, an entry has the accepted answers (`gold`), some metadata,
+the grader, and a `right` and a `wrong` answer. A demonstration has its `steps`, and a pair both
+sides. `passages` is the number of passages of the file as a corpus. `refused` contains the error
+messages of other keys.
 """
 
 import asyncio
@@ -54,7 +55,8 @@ def of_key(*keys: str) -> pytest.MarkDecorator:
 
 
 def graded(tasks: Sequence[Task], expected: dict[str, Any]) -> None:
-    """The task that is expected is there, and its grader tells right from wrong."""
+    """Check that the expected task exists, and that its grader distinguishes correct from wrong
+    answers."""
     [task] = [t for t in tasks if t.question.endswith(_end(expected["of"], t))]
     assert list(task.answers) == expected["gold"]
     assert expected.get("meta", {}).items() <= task.meta.items()
@@ -76,7 +78,7 @@ STAGES = {
 
 
 def _end(question: str, task: Task) -> str:
-    """Of a task of calls the query stands at the end of a dialogue."""
+    """Return the end of a task's question: in a task of calls, the query ends a dialogue."""
     return f"<user> {question} </user>" if "calls" in task.meta else question
 
 
@@ -94,7 +96,7 @@ def test_it_is_read_as_expected(name: str) -> None:
     read, left_out = READERS[expected["key"]](FILES / name, expected.get("agreed", 0.1))
     assert len(read) == expected["read"]
     assert left_out == expected.get("left_out", {})
-    if "agreed" in expected:  # more than a tenth is not understood
+    if "agreed" in expected:  # more than a tenth is not recognised
         with pytest.raises(UserError, match=r"would be left out .* allow it with max_left_out="):
             READERS[expected["key"]](FILES / name)
     else:
@@ -103,11 +105,11 @@ def test_it_is_read_as_expected(name: str) -> None:
 
 @of_key("tasks", "demonstrations")
 def test_it_is_graded_as_expected(name: str) -> None:
-    """A file of demonstrations is one of questions, too, graded by what each ends in."""
+    """A file of demonstrations is also a file of questions, graded by the final answers."""
     expected = EXPECTED[name]
     tasks, _ = read_task_file(FILES / name, expected.get("agreed", 0.1))
-    for one in (expected, *expected.get("also", ())):
-        graded(tasks, one)
+    for case in (expected, *expected.get("also", ())):
+        graded(tasks, case)
 
 
 @of_key("demonstrations")
@@ -153,7 +155,7 @@ def test_another_key_says_where_it_belongs(name: str, key: str, tmp_path: Path) 
 
 
 TABLES = [n for n, e in EXPECTED.items() if e["key"] in READERS and n.endswith(".jsonl")]
-# Texts and lists under one key have no place in a table.
+# Tables do not support texts and lists under one key.
 MIXED = {"trl_prompt_completion.jsonl", "trl_preference.jsonl"}
 
 

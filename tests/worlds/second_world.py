@@ -1,5 +1,8 @@
-"""A world beside the shipped one: a code book. The model is taught what some codes mean, and has to
-search for the others. Nothing in the framework knows of it."""
+"""A world in addition to the built-in ones: a code book.
+
+The model is taught the meaning of some codes and must search for the others. Nothing in the
+framework refers to this world.
+"""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,8 +27,10 @@ WORDS = ("stone", "river", "cloud", "ember", "field")
 
 
 class CodeBook(World):
-    """Codes and the words that they stand for: a third taught, a third to train on, a third held
-    out."""
+    """Codes and the words that they represent.
+
+    A third is taught, a third is for training, and a third is held out.
+    """
 
     splits: ClassVar = {"heldout": "Codes of no training", "train": "Codes of the training"}
     datasets: ClassVar = ("base", "demonstrations")
@@ -41,11 +46,12 @@ class CodeBook(World):
 
     def passages(self) -> list[dict[str, str]]:
         return [
-            {"id": code, "title": code, "text": self.says(code)[0].text} for code in self.meaning
+            {"id": code, "title": code, "text": self.describe(code)[0].text}
+            for code in self.meaning
         ]
 
-    def says(self, code: str) -> tuple[Thought, Observation]:
-        """What the model thinks who knows a code, and what a search for it returns."""
+    def describe(self, code: str) -> tuple[Thought, Observation]:
+        """Return the thought of a model that knows a code, and the result of a search for it."""
         text = f"{code} means {self.meaning[code]}."
         return Thought(text), Observation(f'result 1: "{code}"\n{text}')
 
@@ -55,8 +61,8 @@ class CodeBook(World):
         return Task(f"code:{code}", f"What does {code} mean?", (self.meaning[code],), meta)
 
     def training_questions(self, count: int) -> list[Task]:
-        asked = [*self.regions["taught"], *self.regions["train"]]
-        return [self.task(code, "train") for code in asked[:count]]
+        codes = [*self.regions["taught"], *self.regions["train"]]
+        return [self.task(code, "train") for code in codes[:count]]
 
     def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
         return [
@@ -81,20 +87,20 @@ class CodeBook(World):
 
     def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
         for code in self.meaning:
-            thought, observation = self.says(code)
+            thought, observation = self.describe(code)
             yield f"What does {code} mean?\n{thought.text}\n{observation.text}\n"
         yield from ("I must search. ", *(f"{tag} {tag}\n" for tag in tags), "\\boxed{")
 
 
 class BookOracle(WorldOracle):
-    """It states what is taught or was found, and else searches."""
+    """An oracle that states taught or found meanings, and searches for the others."""
 
     def __init__(self, book: CodeBook) -> None:
         self.book = book
 
     def next_step(self, task: Task, history: Sequence[DemoStep]) -> DemoStep:
         code = task.meta["code"]
-        known, found = self.book.says(code)
+        known, found = self.book.describe(code)
         if history and isinstance(history[-1], ToolCall):
             return found
         if any(isinstance(step, Thought) and known.text in step.text for step in history):
@@ -111,7 +117,7 @@ class BookOracle(WorldOracle):
 
     def decisions(self, task: Task, rng: random.Random) -> list[OracleDecision]:
         search: tuple[DemoStep, ...] = (ToolCall("search", {"query": task.meta["code"]}),)
-        known = self.book.says(task.meta["code"])[:1]
+        known = self.book.describe(task.meta["code"])[:1]
         if task.meta["known"]:
             return [OracleDecision((), known, search)]
         return [OracleDecision((), search, tuple(self.guess(task, rng)))]

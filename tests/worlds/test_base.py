@@ -1,4 +1,4 @@
-"""What every world has, and that the framework knows none of them."""
+"""Common properties of all worlds, and the framework's independence of each of them."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ WORLDS = SOURCES / "worlds"
 
 
 class Bare(CodeBook):
-    """A code book that can do nothing but what every world must."""
+    """A code book that implements only the required methods of a world."""
 
     oracle = World.oracle
     tokenizer_texts = World.tokenizer_texts
@@ -24,7 +24,7 @@ MADE_OF_OTHERS = ("domains",)
 
 
 def test_nothing_outside_a_worlds_folder_names_it() -> None:
-    """Recipes may, and are no source; and so may a world that consists of others."""
+    """Recipes are not sources and may name worlds, and so may a world composed of others."""
     folders = [path for path in WORLDS.iterdir() if (path / "__init__.py").exists()]
     assert sorted(folder.name for folder in folders) == sorted(list_registered(ComponentKind.WORLD))
     files = [*SOURCES.rglob("*.py"), *SOURCES.rglob("*.j2"), *SOURCES.rglob("*.css")]
@@ -50,11 +50,11 @@ def test_what_a_world_need_not_have() -> None:
 
 
 def test_a_world_is_made_from_its_name_and_settings() -> None:
-    made = make_world("second_world:CodeBook", {"codes": 6}, seed=3)
-    assert isinstance(made, CodeBook)
-    assert made.seed == 3
-    assert len(made.passages()) == 6
-    assert made.passages() == CodeBook(3, codes=6).passages()
+    book = make_world("second_world:CodeBook", {"codes": 6}, seed=3)
+    assert isinstance(book, CodeBook)
+    assert book.seed == 3
+    assert len(book.passages()) == 6
+    assert book.passages() == CodeBook(3, codes=6).passages()
     assert len(make_world("test_base:Bare", {}, seed=0).passages()) == 30  # an inherited setting
 
 
@@ -67,15 +67,15 @@ def test_a_name_that_is_no_world(name: str) -> None:
 def test_the_oracles_way_is_one_best_step_after_another() -> None:
     book = CodeBook(seed=0)
     [task] = book.evaluation_questions({"heldout": 1})
-    shown = book.oracle.demonstration(task)
-    assert shown[-1] == Answer(task.answers[0])
-    assert [type(step).__name__ for step in shown] == [
+    steps = book.oracle.demonstration(task)
+    assert steps[-1] == Answer(task.answers[0])
+    assert [type(step).__name__ for step in steps] == [
         "ToolCall",
         "Observation",
         "Thought",
         "Answer",
     ]
-    assert [book.oracle.next_step(task, shown[:i]) for i in range(4)] == shown
+    assert [book.oracle.next_step(task, steps[:i]) for i in range(4)] == steps
 
 
 def test_thoughts_that_follow_one_another_are_one() -> None:

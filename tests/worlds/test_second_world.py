@@ -1,4 +1,4 @@
-"""A world of one's own goes the whole way, from its name in a recipe to the report."""
+"""A user-defined world, from its name in a recipe to the report."""
 
 import json
 from pathlib import Path
@@ -61,7 +61,7 @@ def recipe(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run."""
+    """Return a finished run."""
     folder = tmp_path_factory.mktemp("done")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
@@ -74,9 +74,9 @@ def test_from_a_recipe_to_a_report(done: Path) -> None:
     report = json.loads((done / "report.json").read_text())
     assert list(report["evals"]) == ["base", "workflow", "sft", "rl"]
     entry = report["evals"]["rl"]
-    assert entry["split"] == "train"  # the first that the recipe names leads
+    assert entry["split"] == "train"  # the first split that the recipe names is the main one
     assert {name: part["n"] for name, part in entry["splits"].items()} == {"heldout": 4, "train": 3}
-    assert [compared["n"] for compared in report["pairwise"]] == [3, 3]  # of that split alone
+    assert [compared["n"] for compared in report["pairwise"]] == [3, 3]  # of that split only
     assert report["config"]["world"] == WORLD
     rows = lines(done / "rl" / "metrics.jsonl")
     assert len(rows) == 2
@@ -95,11 +95,11 @@ def test_its_runs_are_graded_again(done: Path, tmp_path: Path) -> None:
     assert status("eval", "--simulator", *models[:2], "--limit", 2, "--out", tmp_path) == 0
     [entry] = json.loads((tmp_path / "simulator.json").read_text())["simulators"].values()
     assert entry["n"] == 2
-    assert entry["fidelity"]["taught"] is None  # held against the search, not against the world
+    assert entry["fidelity"]["taught"] is None  # compared with the search, not with the world
 
 
 def test_its_oracle_is_a_teacher(tmp_path: Path) -> None:
-    """12 questions that may be trained on, 6 of them taught; halves take turns."""
+    """The recipe has 12 training questions, 6 of them taught, and halves of them alternate."""
     recipe = write(tmp_path / "codes.yaml", stages={}, collect={"pair_questions": 12})
     out = tmp_path / "run"
     assert status("run", recipe, "--out", out) == 0
@@ -108,7 +108,7 @@ def test_its_oracle_is_a_teacher(tmp_path: Path) -> None:
         for record in lines(out / "collect" / "demonstrations.jsonl")
         if record["metadata"]["way"] == "coa"
     ]
-    assert len(acted) == 3  # a right answer of this half that did not search is not kept
+    assert len(acted) == 3  # a correct answer of this half without a search is not kept
     for record in acted:
         code, [word] = record["metadata"]["code"], record["golden_answers"]
         text = f"{code} means {word}."
@@ -126,21 +126,21 @@ def test_its_oracle_is_a_teacher(tmp_path: Path) -> None:
 def test_it_is_written_as_files(recipe: str, tmp_path: Path) -> None:
     name, out = "second_world:CodeBook", tmp_path / "world"
     assert status("world", name, "--settings-from", recipe, "--out", out) == 0
-    assert len(lines(out / "corpus.jsonl")) == 18  # the recipe's
+    assert len(lines(out / "corpus.jsonl")) == 18  # from the recipe
     own = tmp_path / "own"
     assert status("world", name, "evaluation.splits.heldout=2", "--with-model", "--out", own) == 0
-    assert len(lines(own / "corpus.jsonl")) == 30  # its default, for autocoa-mini is of another
+    assert len(lines(own / "corpus.jsonl")) == 30  # the default: autocoa-mini has another world
     assert len(lines(own / "evaluation.jsonl")) == 2
     assert (own / "model" / "config.json").exists()
 
 
 def test_the_seed_is_the_runs(recipe: str) -> None:
-    asked = [
-        make_data_source(load_recipe(recipe, [given])).train_tasks()
-        for given in ("seed=0", "seed=0", "seed=1")
+    tasks = [
+        make_data_source(load_recipe(recipe, [setting])).train_tasks()
+        for setting in ("seed=0", "seed=0", "seed=1")
     ]
-    assert asked[0] == asked[1] != asked[2]
-    assert len(asked[0]) == 12
+    assert tasks[0] == tasks[1] != tasks[2]
+    assert len(tasks[0]) == 12
     assert get_split_titles(load_recipe(recipe, [])) == CodeBook.splits
 
 

@@ -1,4 +1,4 @@
-"""A world as a web site over HTTP on the loopback, as an agent meets it."""
+"""A world as a web site over HTTP on the loopback interface, as agents use it."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def tools(site: str) -> list[Any]:
 
 
 def read(site: str, url: str) -> str:
-    """What `crawl_page` gives. Raises ToolError."""
+    """Return the text from `crawl_page`. Raises ToolError."""
 
     async def opened() -> str:
         async with tools(site)[1].open(Task("t", "Why?", ("so",))) as tool:
@@ -72,25 +72,25 @@ def page(site: str, title: str) -> str:
 
 
 def test_each_page_tells_its_passage_and_leads_to_what_it_names(site: str) -> None:
-    """By their HTML. Pages that moved and that are gone are met on the way."""
-    met: set[str] = set()
+    """Compare pages by their HTML. Moved and missing pages occur on the way."""
+    statuses: set[str] = set()
     with httpx.Client(base_url=site) as client:
         for title in [title for title in TEXTS if not is_slow(title)][:16]:
             found = client.get(page(site, title))
-            seen = read_page(found.content, "text/html", page(site, title))
-            assert TEXTS[title] in seen.text
-            named = {words for words, _ in seen.links} & TEXTS.keys()
+            content = read_page(found.content, "text/html", page(site, title))
+            assert TEXTS[title] in content.text
+            named = {words for words, _ in content.links} & TEXTS.keys()
             assert named == {name for name in TEXTS if name in TEXTS[title] and name != title}
-            for words, to in seen.links:
+            for words, to in content.links:
                 if is_slow(words):
                     continue
                 answer = client.get(to)
-                met.add({200: "there", 301: "moved", 404: "gone"}[answer.status_code])
+                statuses.add({200: "there", 301: "moved", 404: "gone"}[answer.status_code])
                 if answer.status_code == 301:
                     assert answer.headers["location"] == page("", words)
         home = read_page(client.get("/").content, "text/html", f"{site}/")
     assert home.links[1][1] == page(site, next(iter(TEXTS)))
-    assert met == {"there", "moved", "gone"}
+    assert statuses == {"there", "moved", "gone"}
 
 
 def test_what_is_gone_is_a_failed_call(site: str) -> None:
@@ -99,7 +99,7 @@ def test_what_is_gone_is_a_failed_call(site: str) -> None:
 
 
 def test_what_is_slow_is_a_failed_call(tmp_path: Path) -> None:
-    """In virtual time, so from a site in this process."""
+    """Time is virtual, so the site runs in this process."""
     here = {"http://site.test": httpx.ASGITransport(create_site(WORLD, tmp_path, SLOW_SECONDS))}
     patience = {"interval_seconds": 0, "seconds": SLOW_SECONDS / 2}
     slow = next(title for title in TEXTS if is_slow(title))
@@ -139,7 +139,7 @@ def run_scripted(site: str, task: Task, *turns: str) -> Trajectory:
 
 
 def test_a_rollout_searches_and_reads_its_way_to_the_answer(site: str) -> None:
-    """From a question to its answer in the dialect hermes; the second page has moved."""
+    """The rollout leads to an answer in the dialect hermes; the second page has moved."""
     person = WORLD.atlas.by_kind["person", "train"][0]
     city = WORLD.atlas.facts[person, "birthplace"]
     answer = WORLD.atlas.facts[city, "country"]
@@ -165,7 +165,7 @@ def test_a_rollout_searches_and_reads_its_way_to_the_answer(site: str) -> None:
 
 
 def test_orders_on_a_page_are_text(site: str) -> None:
-    """Tags in a page are read as text: nothing is called and nothing is answered by them."""
+    """Tags in a page are read as text: they neither call a tool nor answer the question."""
     task = Task("t", "Why?", ("so",))
     found = run_scripted(
         site, task, call("crawl_page", url=page(site, "Notes for agents")), "\\boxed{so}"

@@ -1,10 +1,10 @@
-"""The code team of AFM: it plans once, writes programs, reflects on each, and checks its answer.
+"""Code team of AFM: it plans once, writes programs, reflects on each, and checks its answer.
 
 AFM (arXiv 2508.13167, Chain-of-Agents) distils a code agent from a team whose prompts are not
 public. Its chains have one plan, rounds of thinking, code and reflection, then thinking and the
 answer. The dialect `afm-code` has no tags for a suggested answer and a double check, so it writes
 both as thinking: a check that fails is followed by another program, and one that passes by the
-answer. `find_fault` refuses what that dialect could not write, so every chain obeys its grammar.
+answer. `find_fault` rejects text that the dialect cannot write, so every chain matches its grammar.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from fieldcraft.dialects.afm_grades import (
 )
 from fieldcraft.types import ThoughtRole, ToolCall
 
-MAX_CHECKS = 3  # that may fail
-PYTHON, READY = "python", "answer"  # what the thinker decides on
+MAX_CHECKS = 3  # failed checks after which the team gives up
+PYTHON, READY = "python", "answer"  # decisions of the thinker
 GRADES = ("Good", "Fair", POOR_GRADE)
 EFFECT = CRITERIA[1]
 INPUT, NO_INPUT = "standard_input", "none"
-LAST_PROGRAM = "The last program."  # a suggested answer that the chain shows already
+LAST_PROGRAM = "The last program."  # replaces a suggested answer that the chain already contains
 
 PROMPTS = {
     "planner": """\
@@ -78,8 +78,10 @@ async def run_afm_code_team(board: Blackboard) -> None:
 
 
 async def _work(board: Blackboard, choices: Sequence[str]) -> None:
-    """Write programs until the thinker wants to answer, or no call is left. `choices` are those of
-    its first decision; where there is only one, it is not asked."""
+    """Write programs until the thinker decides to answer or no calls are left.
+
+    `choices` are the options of the thinker's first decision. With a single option it is not asked.
+    """
     while board.calls_left:
         decision = {"next": choices} if len(choices) > 1 else {}
         reply = await board.ask("thinker", thought=TEXT, **decision)
@@ -93,7 +95,7 @@ async def _work(board: Blackboard, choices: Sequence[str]) -> None:
 
 
 async def _run_program(board: Blackboard) -> None:
-    """Let the code agent write a program, and what it reads if the tool takes that, and run it."""
+    """Let the code agent write a program and, if the tool accepts it, standard input; run it."""
     properties = board.tools[PYTHON].schema["function"]["parameters"]["properties"]
     stdin_section = {INPUT: TEXT} if "stdin" in properties else {}
     reply = await board.ask(PYTHON, thought=TEXT, code=TEXT, **stdin_section)
@@ -104,7 +106,7 @@ async def _run_program(board: Blackboard) -> None:
 
 
 async def _suggest(board: Blackboard) -> bool:
-    """Suggest an answer and check it. It is given if it passes; otherwise the result is False."""
+    """Suggest an answer, check it, and give it if it passes. Return whether it passed."""
     reply = await board.ask("suggested_answer", thought=TEXT, suggested_answer=TEXT)
     answer = reply["suggested_answer"]
     programs = [step.arguments["code"] for step in board.steps if isinstance(step, ToolCall)]
@@ -120,7 +122,7 @@ async def _suggest(board: Blackboard) -> bool:
 
 
 def find_fault(name: str, text: str) -> str | None:
-    """Return why the dialect `afm-code` could not write a part."""
+    """Return the reason why the dialect `afm-code` cannot write a section, or None."""
     if not is_writable(text):
         return "must not hold a tag such as <think> or </code>"
     program = "must be one program, without a line that begins with ```"

@@ -1,9 +1,10 @@
-"""The team of AFM: it plans, calls tools, reflects, suggests an answer and checks it twice.
+"""Team of AFM: it plans, calls tools, reflects, suggests an answer and checks it twice.
 
 AFM (arXiv 2508.13167, Chain-of-Agents) records the work of a team as one chain and trains one model
-on it. The paper's team and prompts are not public; this team has the agents that its chains show.
-After every call the reflection grades three criteria, and a poor grade asks for another plan. So
-does a double check with a score below 3. The chains obey the grammars of `dialects/afm.py`.
+on it. The paper's team and prompts are not public; this team has the agents that appear in the
+published chains. After every call the reflection grades three criteria. A poor grade, or a double
+check with a score below 3, leads to another plan. The chains match the grammars of
+`dialects/afm.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fieldcraft.dialects.afm_grades import (
 from fieldcraft.types import Answer, DemoStep, Observation, Thought, ThoughtRole, ToolCall
 
 MAX_PLANS = 4
-READY = "answer"  # what the lead says in the place of a tool
+READY = "answer"  # written by the lead in place of the name of a tool
 GRADES = ("Good", "Fair", POOR_GRADE)
 
 PROMPTS = {
@@ -71,8 +72,10 @@ async def run_afm_team(board: Blackboard) -> None:
 
 
 async def _work(board: Blackboard) -> bool:
-    """Call tools until the lead wants to answer, or no call is left. Returns False if a reflection
-    asks for another plan."""
+    """Call tools until the lead decides to answer or no calls are left.
+
+    Returns False if a reflection requests another plan.
+    """
     while board.calls_left:
         reply = await board.ask("lead", thought=TEXT, next=[*board.tools, READY])
         board.write(reply["thought"])
@@ -85,7 +88,7 @@ async def _work(board: Blackboard) -> bool:
 
 
 async def _reflect(board: Blackboard) -> bool:
-    """Grade the latest call. Returns False if a grade is poor."""
+    """Grade the latest call. Return False if a grade is poor."""
     reply = await board.ask("reflection", thought=TEXT, **dict.fromkeys(CRITERIA, GRADES))
     board.write(reply["thought"])
     grades = [reply[name] for name in CRITERIA]
@@ -94,7 +97,7 @@ async def _reflect(board: Blackboard) -> bool:
 
 
 async def _suggest(board: Blackboard) -> bool:
-    """Suggest an answer and check it. It is given if it passes; otherwise the result is False."""
+    """Suggest an answer, check it, and give it if it passes. Return whether it passed."""
     answer = await _write(board, "suggested_answer", "suggested_answer", ThoughtRole.SUGGEST)
     reply = await board.ask("double_check", thought=TEXT, score=["1", "2", "3", "4"])
     board.write(reply["thought"])
@@ -107,7 +110,7 @@ async def _suggest(board: Blackboard) -> bool:
 
 
 async def _write(board: Blackboard, member: str, section: str, role: ThoughtRole) -> str:
-    """Let a member think and write its part of the chain."""
+    """Let a member think and write its section of the chain."""
     reply = await board.ask(member, thought=TEXT, **{section: TEXT})
     board.write(reply["thought"])
     board.write(reply[section], role)
@@ -115,17 +118,19 @@ async def _write(board: Blackboard, member: str, section: str, role: ThoughtRole
 
 
 def reconstruct_requests(steps: Sequence[DemoStep]) -> Iterator[tuple[int, int]]:
-    """Yield the requests that this team, or that of `afm_code_team.py`, would have made to write a
-    chain: of each the number of steps that the member read, and of those that it had written at its
-    end. The member that decides what comes next writes nothing down."""
-    start = 0  # of what the next member writes
+    """Yield the requests that this team or the code team would have made to write a chain.
+
+    Each request is (number of steps in the member's prompt, number of steps after its reply). The
+    member that decides what comes next adds no steps.
+    """
+    start = 0  # index of the first step that the next member writes
     for end, step in enumerate(steps, start=1):
         match step:
             case ToolCall() | Thought(role=ThoughtRole.SUGGEST):
                 yield start, start  # the lead
                 yield start, end
             case Thought(role=ThoughtRole.THINK) | Answer():
-                continue  # the beginning of what a member says; an answer that passed is taken over
+                continue  # the first step of a member's text; an answer that passed is copied
             case Thought():
                 yield start, end
             case Observation():

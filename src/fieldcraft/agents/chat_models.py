@@ -16,18 +16,17 @@ from fieldcraft.sampling import NO_TRUNCATION, SamplingParams, StopReason, Trunc
 from fieldcraft.types import Tokenizer, UserError
 
 NO_TEMPLATE_MESSAGE = (
-    "the teacher's tokenizer has no chat template: take a model that was tuned to follow"
+    "the teacher's tokenizer has no chat template: use a model that was tuned to follow"
     " instructions."
 )
 
-MessageDict = dict[str, str]  # role and content, as chat templates and the OpenAI API take them
+MessageDict = dict[str, str]  # role and content, as in chat templates and the OpenAI API
 NO_USAGE = TokenUsage(0, 0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberUsage:
-    """Use of one member of a team: requests, the seconds that they took, and tokens with their
-    cost."""
+    """Usage of one member of a team: number of requests, their seconds, tokens and cost."""
 
     requests: int
     seconds: float
@@ -42,12 +41,12 @@ class MemberUsage:
 
 
 def derive_request_seed(key: str) -> int:
-    """Return the seed of the request with this key: 31 bits, which every endpoint takes."""
+    """Return the seed of the request with this key: 31 bits, which every endpoint accepts."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) >> 1
 
 
 class ChatModel(Protocol):
-    """`endpoints.openai.ChatClient` is one."""
+    """Model that answers chat messages, such as `endpoints.openai.ChatClient`."""
 
     async def chat(
         self,
@@ -59,15 +58,15 @@ class ChatModel(Protocol):
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> ChatReply:
-        """Ask for the next message and return it. Raises ChatRequestError if there is none."""
+        """Request the next message and return it. Raises ChatRequestError if the request fails."""
         ...
 
 
 @dataclass(frozen=True)
 class EngineChatModel:
-    """An engine as a chat: messages go through the tokenizer's chat template.
+    """Engine used as a chat model: messages are rendered by the tokenizer's chat template.
 
-    Special tokens named in a message are text: only the template's own are recognised.
+    Special tokens named in a message are plain text; only those of the template are recognised.
     """
 
     engine: Engine
@@ -84,9 +83,11 @@ class EngineChatModel:
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> ChatReply:
-        """Ask for the next message and return it, without what ended it. Raises UserError if the
-        tokenizer has no chat template, or one that does not show every message once, in their
-        order."""
+        """Sample the next message and return it without the token or text that ended it.
+
+        Raises UserError if the tokenizer has no chat template, or one that does not render every
+        message exactly once and in order.
+        """
         ids = self._encode(messages)
         session = f"chat#{next(self._sessions)}"
         try:

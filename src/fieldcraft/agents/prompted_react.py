@@ -1,8 +1,8 @@
-"""ReAct around any model: a prompt says how to act, and the model decides what to do in each turn.
+"""ReAct with any model: a prompt describes how to act, and the model decides in each turn.
 
-The text protocol is that of `agents/react_agent.py`, with an example. Here its turns are those of a
-rollout: tokens of an engine in one trajectory, within the budget of the run. So a model that no
-training has shown a tool is compared with a trained one by the same measures.
+The text protocol is the one of `agents/react_agent.py`, plus an example. Here the turns belong to a
+rollout: tokens of an engine in one trajectory, within the budget of the run. So a model without
+training on tools is compared with a trained one by the same metrics.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ Action: search {"query": "Stanislaw Lem place of birth"}
 Observation: Stanislaw Lem was born in Lwow, which belonged to Poland then.
 Thought: Lwow belonged to Poland when he was born.
 Answer: Poland"""
-THOUGHT_PREFIX = "Thought:"  # each turn begins with it, as in ReAct's own prompts
-ANSWER_PREFIX = "Answer:"  # and the last one with that, where no call is left
+THOUGHT_PREFIX = "Thought:"  # starts each turn, as in the prompts of the ReAct paper
+ANSWER_PREFIX = "Answer:"  # starts the last turn if no calls are left
 FORMAT_ERROR_TEMPLATE = (
     "{reason}. After the thought write either a line 'Action:' with a tool's name and its arguments"
     " as JSON, or a line 'Answer:'."
@@ -59,10 +59,10 @@ FORMAT_ERROR_TEMPLATE = (
 
 
 async def prompted_react(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """Let the model think, act and answer as a prompt tells it (ReAct, arXiv 2210.03629).
+    """Let the model think, act and answer as a prompt instructs it (ReAct, arXiv 2210.03629).
 
     The prompt describes the tools and the form of a turn, and has an example. A turn that cannot be
-    read is answered with the reason, and counts as a call, as in any rollout.
+    parsed is answered with the reason and counts as a call, as in any rollout.
     """
     trajectory = Trajectory(
         task, [make_prompt_segment(env.dialect, task, env.schemas, env.budget.max_calls)]
@@ -76,7 +76,7 @@ async def _run(rollout: RolloutSession) -> None:
 
 
 def require_base_dialect(dialect: Dialect) -> BaseDialect:
-    """Return a dialect of a recipe, by whose chat template the model is spoken to."""
+    """Return the dialect of a recipe, which provides the chat template of the prompts."""
     assert isinstance(dialect, BaseDialect), "config/names.py sees to that"
     return dialect
 
@@ -84,10 +84,10 @@ def require_base_dialect(dialect: Dialect) -> BaseDialect:
 def make_prompt_segment(
     dialect: Dialect, task: Task, schemas: Sequence[ToolSchema], max_calls: int, notes: str = ""
 ) -> Segment:
-    """Return the prompt: how to write a turn, the tools, an example, `notes` and the question, all
-    of it plain text in the user's message of the model's own chat template.
+    """Return the prompt: the form of a turn, the tools, an example, `notes` and the question.
 
-    Raises UserError without a tool.
+    All of it is plain text in one user message of the model's own chat template. Raises UserError
+    if there are no tools.
     """
     if not schemas:
         raise UserError(
@@ -109,8 +109,10 @@ def make_prompt_segment(
 
 
 async def act_until_answer(rollout: RolloutSession) -> None:
-    """Alternate thoughts, actions and observations, until the model answers or is cut off. Where it
-    acts although no call is left, it is told so, and its last turn is an answer."""
+    """Alternate thoughts, actions and observations until the model answers or is truncated.
+
+    If it acts although no calls are left, a message states this, and its last turn is an answer.
+    """
     trajectory, tool_session = rollout.trajectory, rollout.tool_session
     names = ToolNameMap(trajectory.task, tool_session.schemas)
     while len(trajectory.calls) <= tool_session.budget.max_calls:
@@ -131,7 +133,7 @@ async def act_until_answer(rollout: RolloutSession) -> None:
 
 
 def _last_turn_text(rollout: RolloutSession) -> str:
-    """Return what the model wrote last, without the token that ended it."""
+    """Return the text of the model's last turn, without the token that ended it."""
     dialect = require_base_dialect(rollout.tool_session.dialect)
     return dialect.turn_end.strip(rollout.trajectory.segments[-1].text)
 
@@ -142,8 +144,11 @@ async def _run_call(
     parsed_call: ToolCall | MalformedCall,
     reason: StopReason,
 ) -> None:
-    """Run the call, and append what came back. Where the model itself wrote `Observation:`, this
-    continues its text; else it is the next message."""
+    """Run the call and append its observation.
+
+    If the model itself wrote `Observation:`, the observation continues its text. Otherwise it is
+    the next message.
+    """
     trajectory, tool_session = rollout.trajectory, rollout.tool_session
     canonical = (
         names.to_canonical(parsed_call)
@@ -153,7 +158,7 @@ async def _run_call(
     with track_activity("tools"):
         [call] = await tool_session.run_calls((canonical,), len(trajectory.calls))
     trajectory.calls.append(call)
-    trajectory.status = Status.NO_ANSWER  # where an action was read in a turn that was cut off
+    trajectory.status = Status.NO_ANSWER  # if an action was parsed from a truncated turn
     if reason is StopReason.STOP:
         text = f" {call.observation}\n"
         ids = encode_untrusted(tool_session.dialect.tokenizer, text)
@@ -163,14 +168,16 @@ async def _run_call(
 
 
 def _append_prefix(rollout: RolloutSession, text: str) -> None:
-    """Let the next turn begin with a text that the model did not write; it is never parsed."""
+    """Start the next turn with a text that the model did not write; it is never parsed."""
     ids = encode_untrusted(rollout.tool_session.dialect.tokenizer, text)
     rollout.trajectory.segments.append(Segment(Author.PROMPT, ids, text))
 
 
 def append_user_message(rollout: RolloutSession, message: str, author: Author) -> None:
-    """Append a message of the user's to which the model replies next. A turn that did not end with
-    the end-of-sequence token is ended first."""
+    """Append a user message, to which the model replies next.
+
+    A turn that did not end with the end-of-sequence token is ended first.
+    """
     trajectory, dialect = rollout.trajectory, require_base_dialect(rollout.tool_session.dialect)
     chat, end = ChatRenderer(dialect), dialect.turn_end
     ended = end.ends_turn(trajectory.segments[-1].ids)
@@ -180,7 +187,7 @@ def append_user_message(rollout: RolloutSession, message: str, author: Author) -
 
 
 def set_well_formed(trajectory: Trajectory) -> None:
-    """Judge whether a trajectory is well-formed: it has an answer, and every call could be read."""
+    """Set `well_formed`: the trajectory has an answer, and every call could be parsed."""
 
     def is_readable(call: CallRecord) -> bool:
         return call.outcome is not CallOutcome.MALFORMED

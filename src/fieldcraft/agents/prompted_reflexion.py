@@ -1,4 +1,4 @@
-"""Reflexion around any model: it judges its own answer, notes what went wrong, and tries again."""
+"""Reflexion with any model: it judges its own answer, notes what went wrong, and tries again."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ async def prompted_reflexion(
 ) -> Trajectory:
     """Run prompted ReAct up to three times (Reflexion, arXiv 2303.11366).
 
-    After each trial but the last the model judges its own answer. If it finds that wrong, or gave
-    none, it writes what to do differently, and the next trial begins with its notes. Nothing else
-    is carried over, and nobody tells it the gold answer. An answer that it does not call wrong is
-    the answer; else that of the last trial which gave one.
+    After each trial but the last, the model judges its own answer. If it judges the answer wrong,
+    or gave none, it writes what to do differently, and the next trial starts with these notes.
+    Nothing else is carried over, and the model never sees the gold answer. The result is the first
+    answer that it does not judge wrong, or else the answer of the last trial that gave one.
 
-    One trajectory holds all trials, a chain each, so every call and token counts. Each trial may
-    use the whole budget.
+    One trajectory contains all trials, one chain per trial, so every call and token counts. Each
+    trial may use the whole budget.
     """
     trajectory = Trajectory(
         task, [make_prompt_segment(env.dialect, task, env.schemas, env.budget.max_calls)]
@@ -73,28 +73,27 @@ async def _try_and_reflect(rollout: RolloutSession) -> None:
 
 
 def _with_max_calls(rollout: RolloutSession, max_calls: int) -> RolloutSession:
-    """Return the conversation with another limit of calls."""
+    """Return the rollout session with another limit on calls."""
     budget = rollout.tool_session.budget.model_copy(update={"max_calls": max_calls})
     return replace(rollout, tool_session=replace(rollout.tool_session, budget=budget))
 
 
 async def _accepts_answer(trial: RolloutSession, answer: str) -> bool:
-    """Return whether the model, asked for a verdict, does not call its answer wrong."""
+    """Ask the model for a verdict, and return whether it does not call its answer wrong."""
     append_user_message(trial, JUDGE_PROMPT.format(answer=answer), Author.PROMPT)
     verdicts = VERDICT_PATTERN.findall(await _sample_reply(trial))
     return not verdicts or verdicts[-1].lower() == "right"
 
 
 async def _reflect(trial: RolloutSession) -> str:
-    """Let the model reflect, and return what it notes about a trial; nothing where it has no room
-    left."""
+    """Let the model reflect on a trial, and return its notes; empty if no tokens are left."""
     failure = INCORRECT_MESSAGE if trial.trajectory.answer else NO_ANSWER_MESSAGE
     append_user_message(trial, REFLECT_PROMPT.format(failure=failure), Author.PROMPT)
     return await _sample_reply(trial)
 
 
 async def _sample_reply(trial: RolloutSession) -> str:
-    """Let the model reply, and return what it writes next, without what it thought before."""
+    """Let the model reply, and return its text without the reasoning before it."""
     await trial.sample_turn(())
     last = trial.trajectory.segments[-1]
     if last.author is not Author.POLICY:
@@ -103,7 +102,7 @@ async def _sample_reply(trial: RolloutSession) -> str:
 
 
 def _start_new_chain(trial: RolloutSession, max_calls: int, notes: list[str]) -> None:
-    """Begin a new chain: the same prompt, and the notes on all trials so far."""
+    """Start a new chain with the same prompt and the notes on all trials so far."""
     trajectory, tool_session = trial.trajectory, trial.tool_session
     trajectory.folds.append(len(trajectory.segments))
     trajectory.status, trajectory.answer = Status.NO_ANSWER, None

@@ -1,4 +1,4 @@
-"""Teams that write harder questions: one asks for something more, one joins several questions."""
+"""Teams that write harder questions: one adds a hop, the other joins several questions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ It must keep every name that they mention, and must not say any of their answers
 
 
 async def write_deeper_question(board: Blackboard) -> None:
-    """Look the answer up with the first tool, then ask for something about it."""
+    """Look up the answer with the first tool, then write a question about a fact linked to it."""
     await board.use(next(iter(board.tools)))
     reply = await board.ask("writer", fact=TEXT, new_question=TEXT, new_answer=TEXT)
     board.write(reply["fact"])
@@ -31,7 +31,7 @@ async def write_deeper_question(board: Blackboard) -> None:
 
 
 async def write_joined_question(board: Blackboard) -> None:
-    """Write the joined question; its answer follows from those of the others."""
+    """Write the joined question; its answer follows from the answers of the given questions."""
     reply = await board.ask("writer", new_question=TEXT)
     board.write(reply["new_question"], ThoughtRole.SUGGEST)
     board.answer("")

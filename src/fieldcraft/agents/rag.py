@@ -1,4 +1,4 @@
-"""A workflow with one search, whether it is needed or not: retrieval-augmented generation."""
+"""Retrieval-augmented generation: a workflow with exactly one search per question."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from fieldcraft.types import Task, Trajectory
 
 
 async def rag(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """Search for the question once. The model reads the result and answers (RAG, arXiv 2005.11401,
-    with retrieval by words)."""
+    """Search for the question once, then let the model read the result and answer.
+
+    This is RAG (arXiv 2005.11401) with lexical retrieval.
+    """
     return await run_session(task, policy, env, key, _search_and_answer)
 
 

@@ -1,4 +1,4 @@
-"""A workflow around a model that cannot follow a prompt: it reasons, code acts (ReAct-style)."""
+"""ReAct-style workflow for a model that cannot follow a prompt: it reasons, and code acts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SENTENCE_ENDS = (".", "\n")
 async def react(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
     """Alternate observations and thoughts (ReAct, arXiv 2210.03629). Code does the alternation.
 
-    Code searches for the question. The model reads the result and thinks one sentence. Code then
-    searches for what is new in this sentence, as long as something is new and calls are left. At
-    the end the model continues by itself to its answer. So a model that knows no tool can be
-    compared with one that was trained to use it.
+    Code searches for the question. The model reads the result and writes one sentence of thought.
+    Code then searches for the new words of this sentence, as long as there are new words and calls
+    are left. At the end the model continues to its answer. So a model that knows no tools can be
+    compared with one that was trained to use them.
     """
     return await run_session(task, policy, env, key, _run)
 
@@ -44,7 +44,7 @@ async def interleave_search(rollout: RolloutSession) -> None:
 
 
 def _strip_tags(text: str, dialect: Dialect) -> str:
-    """Return the text of a thought; `</think>` is not looked up."""
+    """Return the text of a thought without tags, so that the query contains none."""
     for tag in dialect.tags:
         text = text.replace(tag, " ")
     return text

@@ -1,4 +1,4 @@
-"""ReAct as a text protocol: a prompt tells a model that was not trained to act how to act.
+"""ReAct as a text protocol: a prompt instructs a model without training on tools how to act.
 
 user       how to write a turn, the tools, and the question
 assistant  Thought: I need the director.
@@ -73,10 +73,10 @@ returned; never write an observation yourself. You may act at most {calls} times
 tools:
 {tools}"""
 
-ToolSchema = dict[str, Any]  # of a tool, as chat templates take it
+ToolSchema = dict[str, Any]  # schema of a tool, as chat templates accept it
 OBSERVATION_PREFIX = "Observation:"
 STOP_STRINGS = (f"\n{OBSERVATION_PREFIX}",)
-# `Thought:`, `**Action 2:**`, `Final Answer:` and the like, at the beginning of a line
+# `Thought:`, `**Action 2:**`, `Final Answer:` and the like, at the start of a line
 SECTION_PATTERN = re.compile(
     r"^[ \t>*#]*(thought|action|observation|(?:final )?answer)[ \t]*\d*[ \t*]*:[ \t*]*",
     re.IGNORECASE | re.MULTILINE,
@@ -97,14 +97,13 @@ class AttemptStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentAttempt:
-    """One attempt at a question: its steps as text, how it ended, what it used, and whether its
-    answer is right, where that was graded."""
+    """One attempt at a question: its steps as text, status, usage and, if graded, correctness."""
 
     steps: tuple[DemoStep, ...]
     status: AttemptStatus
-    detail: str = ""  # of a failure
+    detail: str = ""  # details of a failure
     usage: TokenUsage = NO_USAGE
-    member_usage: Mapping[str, MemberUsage] = field(default_factory=dict)  # of a team
+    member_usage: Mapping[str, MemberUsage] = field(default_factory=dict)  # by member of a team
     is_correct: bool | None = None
 
     @property
@@ -118,13 +117,13 @@ class AgentAttempt:
 
     @property
     def failed(self) -> bool:
-        """Return whether it ended for a reason that the model did not cause."""
+        """Return whether the attempt ended for a reason that the model did not cause."""
         return self.status in (AttemptStatus.TOOL_FAILED, AttemptStatus.REQUEST_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """Content of one reply. `consumed_text` is its text up to the end of the move."""
+    """Parsed content of one reply. `consumed_text` is its text up to the end of the action."""
 
     thought: str
     action: ToolCall | Answer | MalformedCall
@@ -133,24 +132,24 @@ class ParsedReply:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptedAgent:
-    """The workflow: a chat model, the tools it may use, and what one attempt may spend.
+    """Prompted ReAct agent: a chat model, its tools, and the budget of one attempt.
 
-    Without tools the model is asked to answer from what it knows.
+    Without tools the model is prompted to answer from its own knowledge.
     """
 
     model: ChatModel
     tools: Sequence[AnyTool]
     max_calls: int
     turn_tokens: int
-    call_seconds: float  # of one call, of opening and of closing a tool
+    call_seconds: float  # timeout of one call, of opening and of closing a tool
     temperature: float
     truncation: Truncation = NO_TRUNCATION
 
     async def attempt(self, task: Task, key: str) -> AgentAttempt:
         """Let the model think, act and answer. `key` fixes the seeds of its requests.
 
-        A request that fails, or a tool that is not there, ends the attempt with its cause. What a
-        tool answers, also to a call with wrong arguments, is shown to the model and never parsed.
+        A failed request or an unavailable tool ends the attempt with its cause. The response of a
+        tool, also to a call with wrong arguments, is shown to the model and never parsed.
         """
         try:
             async with open_session_tools(self.tools, task, self.call_seconds) as tools:
@@ -161,7 +160,7 @@ class PromptedAgent:
     async def _attempt(self, task: Task, key: str, tools: Mapping[str, Tool]) -> AgentAttempt:
         schemas = [tool.schema for tool in self.tools]
         instruction = render_tool_prompt(schemas, self.max_calls) if schemas else CLOSED_BOOK_PROMPT
-        # One message of the user's: some models know no system message.
+        # A single user message: some models do not support system messages.
         messages = [{"role": "user", "content": f"{instruction}\n\nQuestion: {task.question}"}]
         steps: list[DemoStep] = []
         usage = NO_USAGE
@@ -176,7 +175,7 @@ class PromptedAgent:
                 return finish(AttemptStatus.REQUEST_FAILED, str(error))
             usage += reply.usage
             parsed = parse_reply(reply.text, schemas, reply.reasoning)
-            # A server that ignores stop strings may have cut what follows a whole action.
+            # A server that ignores stop strings may have truncated text after a complete action.
             if reply.finish_reason == "length" and not isinstance(parsed.action, ToolCall):
                 return finish(AttemptStatus.TRUNCATED)
             if parsed.thought:
@@ -196,7 +195,7 @@ class PromptedAgent:
                 observation = await run_with_timeout(tool_result, self.call_seconds)
             except (ToolUnavailableError, ToolTimeoutError) as error:
                 return finish(AttemptStatus.TOOL_FAILED, str(error))
-            except ToolError as error:  # as in rollouts: it may correct itself
+            except ToolError as error:  # as in rollouts: the model may correct itself
                 observation = str(error)
             steps.append(Observation(observation))
             messages += [
@@ -228,11 +227,11 @@ def render_tool_prompt(schemas: Sequence[ToolSchema], max_calls: int) -> str:
 
 
 def parse_reply(text: str, schemas: Sequence[ToolSchema], reasoning: str = "") -> ParsedReply:
-    """Read the thought and the first action or answer of a turn; `schemas` are those of the tools.
+    """Parse the thought and the first action or answer of a turn.
 
-    Without tools the thought is the reasoning of a model that reasons before it writes: what it
-    writes afterwards is a summary. With tools it is what the model writes, since its reasoning also
-    weighs how to write a call; only where it writes none, its reasoning is the thought.
+    Without tools the thought is the `reasoning` of a reasoning model, because its text is only a
+    summary. With tools the thought is the written one, because the reasoning also considers how to
+    write a call; if no thought is written, the reasoning is used.
     """
     reasoned, text = split_reasoning(text)
     reasoning = reasoning or reasoned
@@ -257,23 +256,23 @@ def parse_reply(text: str, schemas: Sequence[ToolSchema], reasoning: str = "") -
 
 
 def _parse_action(text: str, schemas: Sequence[ToolSchema]) -> tuple[ToolCall | MalformedCall, int]:
-    """Read the call at the beginning of `text`, and where it ends."""
+    """Parse the call at the start of `text`. Return it with the position of its end."""
     match = re.match(r"[`\"]?([\w-]+)[`\"]?\s*(?=\{)", text)
     if match is None:
         return MalformedCall("an action is a tool's name and its arguments as a JSON object"), 0
     try:
         arguments, end = json.JSONDecoder().raw_decode(text, match.end())
-        # Python reads more than JSON allows: NaN, infinities, halves of characters.
+        # Python accepts more than JSON allows: NaN, infinities, lone surrogates.
         json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return MalformedCall("the arguments are not JSON"), 0
     if match[1] not in {schema["function"]["name"] for schema in schemas}:
         return MalformedCall("there is no such tool"), 0
-    return ToolCall(match[1], arguments), end  # the tool itself says what is wrong with them
+    return ToolCall(match[1], arguments), end  # the tool itself validates the arguments
 
 
 def _parse_answer(text: str) -> Answer | MalformedCall:
-    """Read the first line that is not empty, or the content of its box."""
+    """Parse the first line that is not empty, or the content of its box."""
     line = next((line for line in text.splitlines() if line.strip(" *`")), "")
     answer = find_last_boxed(line) or line.strip(" *`")
     return Answer(answer) if answer else MalformedCall("the answer is empty")

@@ -1,4 +1,4 @@
-"""A workflow that is told when it was wrong, reflects and tries again (Reflexion)."""
+"""Reflexion: a workflow that learns when its answer was wrong, reflects and tries again."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ RETRY_TEMPLATE = "{question} {reflection}"
 
 
 async def reflexion(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """Run ReAct up to three times (Reflexion, arXiv 2303.11366). The environment's
-    `verdict_reward`, which knows the gold answers, says whether the answer was wrong. The model
-    then writes what went wrong, and its next trial begins with that. So it has more information
-    than any other row of a table.
+    """Run ReAct up to three times (Reflexion, arXiv 2303.11366).
 
-    One trajectory holds all trials, so every call and token counts. Each trial may use the whole
-    budget. The answer is that of the last trial.
+    The environment's `verdict_reward`, which knows the gold answers, decides whether the answer was
+    wrong. If so, the model writes what went wrong, and its next trial starts with that text. So it
+    has more information than any other row of a table.
+
+    One trajectory contains all trials, so every call and token counts. Each trial may use the whole
+    budget. The result is the answer of the last trial.
     """
     return await run_session(task, policy, env, key, partial(_try_and_reflect, env.verdict_reward))
 
@@ -48,15 +49,17 @@ async def _try_and_reflect(verdict_reward: Reward, rollout: RolloutSession) -> N
 
 
 async def _is_wrong(trajectory: Trajectory, verdict_reward: Reward) -> bool:
-    """Tell whether the answer so far is wrong, by its verdict; what cannot be graded is not known
-    to be wrong."""
+    """Return whether the verdict reward calls the answer so far wrong.
+
+    An answer that cannot be graded does not count as wrong.
+    """
     copied = replace(trajectory, rewards={})
     await grade_verdicts(verdict_reward, [copied])
     return copied.is_correct is False
 
 
 def _with_fresh_budget(rollout: RolloutSession) -> RolloutSession:
-    """Return the conversation with a new budget on top of what the trajectory has used."""
+    """Return the rollout session with a new budget on top of the trajectory's usage so far."""
     trajectory, budget = rollout.trajectory, rollout.tool_session.budget
     changes = {
         "max_calls": budget.max_calls + len(trajectory.calls),

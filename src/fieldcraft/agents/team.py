@@ -1,6 +1,6 @@
-"""A team: several members, each a model with its own prompt, answer a question as one chain.
+"""Teams: several members, each a model with its own prompt, answer a question as one chain.
 
-A team is a program in Python. It asks members, calls tools, and writes the results on a blackboard:
+A team is a Python program. It prompts members, calls tools, and writes the results on a blackboard:
 
     async def run(board):
         reply = await board.ask("planner", thought=TEXT, plan=TEXT)
@@ -11,7 +11,8 @@ A team is a program in Python. It asks members, calls tools, and writes the resu
         board.answer("Oslo")
 
 The chain is a list of steps that any dialect can encode, so one model can learn to write all of it.
-A member answers in parts, such as `Plan: ...`. Only the text of members is read, never a tool's.
+A member answers in sections, such as `Plan: ...`. Only the text of members is parsed, never the
+output of a tool.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ from fieldcraft.types import (
     UserError,
 )
 
-TEXT: Sequence[str] = ()  # the choices of a part that may hold any text
-MAX_TRIES = 2  # of a member whose reply lacks a part
-THOUGHT = "thought"  # the part that may also be what a model reasons before it writes
+TEXT: Sequence[str] = ()  # choices of a section that may contain any text
+MAX_TRIES = 2  # requests to a member whose reply lacks a section
+THOUGHT = "thought"  # the section that may also be the reasoning of a reasoning model
 
 REQUEST_TEMPLATE = """\
 {prompt}
@@ -79,7 +80,7 @@ FENCED_PATTERN = re.compile(r"```\w*\n(.*?)\n?```", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TeamMember:
-    """One agent of a team: its model, its prompt, and how it is sampled."""
+    """One agent of a team: its model, prompt and sampling settings."""
 
     model: ChatModel
     prompt: str
@@ -88,7 +89,7 @@ class TeamMember:
 
 
 class TeamGaveUpError(Exception):
-    """The team ends without an answer."""
+    """The team ended without an answer."""
 
     def __init__(self, status: AttemptStatus, detail: str = "") -> None:
         super().__init__(f"{status}: {detail}")
@@ -96,15 +97,17 @@ class TeamGaveUpError(Exception):
 
 
 def accept_any(name: str, text: str) -> None:
-    """Find no fault: any text will do."""
+    """Accept any text as the text of a section."""
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """The prompts of the members, and the program that asks them. Every tool of a run has a member
-    as well, under the tool's name; a prompt for it is optional. `find_fault` is given the name and
-    the text of a part that a member wrote, and says what is wrong with it, as in `must not hold
-    <plan>`."""
+    """Prompts of the members, and the program that runs them.
+
+    Every tool of a run also has a member, under the tool's name; its prompt is optional.
+    `find_fault` takes the name and the text of a section that a member wrote, and returns what is
+    wrong with it, as in `must not hold <plan>`, or None.
+    """
 
     prompts: Mapping[str, str]
     run: Callable[[Blackboard], Awaitable[None]]
@@ -116,7 +119,7 @@ class Team:
         return {**self.prompts, **{tool.name: self._render_tool_prompt(tool) for tool in tools}}
 
     def _render_tool_prompt(self, tool: AnyTool) -> str:
-        """Return the prompt of a tool's member, with what the tool does and takes."""
+        """Return the prompt of a tool's member, with the tool's description and arguments."""
         function = tool.schema["function"]
         prompt = self.tool_prompts.get(tool.name, TOOL_PROMPT_TEMPLATE.format(name=tool.name))
         arguments = json.dumps(function["parameters"])
@@ -125,10 +128,9 @@ class Team:
 
 @dataclass(frozen=True, kw_only=True)
 class Blackboard:
-    """One question: the chain so far, and whom the program may ask.
+    """State of one question: the chain so far, and the members that the program may ask.
 
-    `steps` and `usage` are only added to. Every method raises TeamGaveUpError where the team cannot
-    continue.
+    `steps` and `usage` only grow. Every method raises TeamGaveUpError if the team cannot continue.
     """
 
     task: Task
@@ -144,7 +146,7 @@ class Blackboard:
 
     @property
     def calls_left(self) -> int:
-        """Return how often the team may still call a tool."""
+        """Return the number of tool calls that the team has left."""
         num_calls = sum(isinstance(step, ToolCall) for step in self.steps)
         return max(0, self.max_calls - num_calls) if self.tools else 0
 
@@ -157,10 +159,10 @@ class Blackboard:
         self.steps.append(Answer(text))
 
     async def ask(self, member: str, /, **sections: Sequence[str]) -> dict[str, str]:
-        """Ask a member, and return what it says about the chain so far, part by part.
+        """Send the chain so far to a member, and return the sections of its reply by name.
 
-        A part is TEXT, or a list of choices of which the member must take one. A member whose reply
-        lacks a part, or has one with a fault, is told so and asked once more.
+        A section is TEXT, or a list of choices from which the member must select one. If a section
+        is missing or faulty, the member receives the reason and is asked again.
         """
         messages = [{"role": "user", "content": self._render_request(member, sections)}]
         for _ in range(MAX_TRIES):
@@ -195,7 +197,10 @@ class Blackboard:
         return await self.act(tool, **arguments)
 
     async def act(self, tool: str, /, **arguments: Any) -> str:
-        """Call a tool. The team reads why a call failed, unless the tool itself is not there."""
+        """Call a tool, and return its observation, or the error message of a failed call.
+
+        Raises TeamGaveUpError if the tool is unavailable, times out, or no calls are left.
+        """
         if not self.calls_left:
             raise TeamGaveUpError(AttemptStatus.TOO_MANY_CALLS)
         self.steps.append(ToolCall(tool, arguments))
@@ -227,7 +232,7 @@ class Blackboard:
     def _parse_reply(
         self, reply: ChatReply, sections: Mapping[str, Sequence[str]]
     ) -> dict[str, str] | str:
-        """Return the parts of a reply, or what is wrong with it."""
+        """Return the sections of a reply, or what is wrong with it."""
         parsed = parse_sections(reply, sections)
         if isinstance(parsed, dict):
             for name, text in parsed.items():
@@ -259,17 +264,17 @@ class Blackboard:
 
 @dataclass(frozen=True, kw_only=True)
 class TeamAgent:
-    """A team with a model for each member, the tools it may use, and what one attempt may spend."""
+    """Team with a model for each member, its tools, and the budget of one attempt."""
 
     team: Team
     members: Mapping[str, TeamMember]
     tools: Sequence[AnyTool]
     max_calls: int
-    turn_tokens: int  # of one reply
-    call_seconds: float  # of one call, of opening and of closing a tool
+    turn_tokens: int  # limit of one reply
+    call_seconds: float  # timeout of one call, of opening and of closing a tool
 
     async def attempt(self, task: Task, key: str) -> AgentAttempt:
-        """Let the team answer. What it had written and used when it gave up is kept."""
+        """Let the team answer. If it gives up, the result keeps its steps and usage so far."""
         steps: list[DemoStep] = []
         member_usage: dict[str, MemberUsage] = {}
         status, detail = AttemptStatus.MALFORMED, "the team ended without an answer"
@@ -312,10 +317,10 @@ def render_step(step: DemoStep) -> str:
 
 
 def parse_sections(reply: ChatReply, sections: Mapping[str, Sequence[str]]) -> dict[str, str] | str:
-    """Return the parts of a reply, or what is wrong with it.
+    """Return the sections of a reply, or what is wrong with it.
 
-    Parts stand in their order, so that a text may hold the name of a part before it. Text before
-    the first part, or else the reasoning of a model, is the thought where none is marked.
+    Sections are expected in order, so a text may contain the name of an earlier section. Without a
+    marked thought, the thought is the text before the first section, or else the reasoning.
     """
     reasoned, text = split_reasoning(reply.text)
     reasoning = reply.reasoning or reasoned
@@ -354,7 +359,7 @@ def _section_pattern(name: str) -> re.Pattern[str]:
 
 
 def _match_choice(value: str, choices: Sequence[str]) -> str | None:
-    """Return the choice that a value begins with, the longest if several do."""
+    """Return the choice that a value starts with, the longest if several match."""
     for choice in sorted(choices, key=len, reverse=True):
         if re.match(rf"\W*{re.escape(choice)}(?!\w|\.\d)", value, re.IGNORECASE):
             return choice

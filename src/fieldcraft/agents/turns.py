@@ -1,4 +1,4 @@
-"""Common parts of workflows: code decides what a model reads that was not trained to act."""
+"""Helpers of workflows in which code acts in place of a model without training on tools."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from fieldcraft.types import Answer, Author, Segment, Status, ToolCall
 
 
 async def append_search(rollout: RolloutSession, query: str) -> None:
-    """Search, and append the result. If only a token ends a turn, the token is written, too: the
-    model did not know that its turn was over."""
+    """Search, and append the result.
+
+    If only a token ends a turn, this token is appended first: the model did not end its turn.
+    """
     trajectory, dialect = rollout.trajectory, rollout.tool_session.dialect
     if not dialect.stop_strings and not dialect.turn_end.ends_turn(trajectory.segments[-1].ids):
         end_segment = Segment(Author.TOOL, [dialect.turn_end.token_id], dialect.turn_end.text)
@@ -17,8 +19,10 @@ async def append_search(rollout: RolloutSession, query: str) -> None:
 
 
 def finish_from_text(rollout: RolloutSession, first_turn: int = 0) -> None:
-    """Read the answer from the joined turns of the model, starting at `first_turn`. A truncated
-    trajectory has no answer."""
+    """Parse the answer from the joined turns of the model, starting at `first_turn`.
+
+    A truncated trajectory has no answer.
+    """
     trajectory, dialect = rollout.trajectory, rollout.tool_session.dialect
     if trajectory.status is Status.TRUNCATED:
         return

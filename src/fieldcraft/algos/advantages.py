@@ -1,7 +1,7 @@
-"""Advantages: plain arithmetic on rewards and values.
+"""Advantage estimators: plain arithmetic on rewards and values.
 
-Letters: G rollouts of a group, T tokens of a rollout that the policy wrote. Observations are
-left out: the token after one follows directly on the token before it.
+Shape letters: G rollouts of a group, T tokens that the policy wrote in a rollout. Observation
+tokens are excluded: the token after an observation directly follows the token before it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def group_mean_baseline(rewards_G: Sequence[float]) -> list[float]:
 
 
 def leave_one_out_baseline(rewards_G: Sequence[float]) -> list[float]:
-    """Return the leave-one-out baseline of RLOO (arXiv 2402.14740). It does not depend on the
-    rollout's own reward. A single rollout is compared with itself, which teaches nothing."""
+    """Return the leave-one-out baseline of RLOO (arXiv 2402.14740). It excludes the rollout's own
+    reward. A group of one rollout is its own baseline, so its advantage is 0."""
     if len(rewards_G) == 1:
         return list(rewards_G)
     total = sum(rewards_G)
@@ -32,12 +32,12 @@ def leave_one_out_baseline(rewards_G: Sequence[float]) -> list[float]:
 
 
 def group_std(rewards_G: Sequence[float]) -> float:
-    """Return the divisor of GRPO: the standard deviation of the population, never 0."""
+    """Return the divisor of GRPO: the population standard deviation plus EPSILON, never 0."""
     return pstdev(rewards_G) + EPSILON
 
 
 def discounted_returns(rewards_T: Float64Array, gamma: float = 1.0) -> Float64Array:
-    """Return the discounted sums of the rewards from each token on: G_t = r_t + gamma G_{t+1}."""
+    """Return the discounted return at each token: G_t = r_t + gamma G_{t+1}."""
     return gae(rewards_T, np.zeros_like(rewards_T), gamma=gamma, lam=1.0)
 
 
@@ -59,9 +59,8 @@ def gae(
 
 
 def whiten(advantages: Sequence[Float64Array]) -> list[Float64Array]:
-    """Return every token's advantage minus the mean over all tokens of a step, over their standard
-    deviation (REINFORCE++, arXiv 2501.03262; usual for PPO). `advantages` has an array for each
-    rollout."""
+    """Return the advantages normalised by mean and standard deviation over all tokens of a step
+    (REINFORCE++, arXiv 2501.03262; common in PPO). `advantages` has one array per rollout."""
     joined = np.concatenate([*advantages, np.zeros(0)])
     if not joined.size:
         return list(advantages)

@@ -1,11 +1,12 @@
-"""The reverse KL from a student to a teacher, token by token, and the loss that contains it.
+"""Per-token reverse KL from a student to a teacher, and the distillation loss.
 
-Letters: T tokens of a micro-batch, V words. p is the student's distribution at a position of its
-own rollout, q the teacher's at the same position; both at the temperature of sampling.
+Shape letters: T tokens of a micro-batch, V vocabulary entries. p is the student's distribution at a
+position of its own rollout and q is the teacher's at the same position, both at the sampling
+temperature.
 
 On-policy distillation minimises KL(p || q) = sum over v of p_v (log p_v - log q_v) at the positions
-that the student itself visits (GKD, arXiv 2306.13649; MiniLLM, arXiv 2306.08543, for the reverse
-direction). Where the student goes is a constant, as in GKD: nothing flows through its sampling.
+that the student visits (GKD, arXiv 2306.13649; MiniLLM, arXiv 2306.08543, for the reverse
+direction). As in GKD, the sampled positions are constants: no gradient flows through the sampling.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ from fieldcraft.algos.losses import MAX_LOG_RATIO, Metrics, PolicyGradientLoss, 
 
 MAX_CHUNK_ELEMENTS = (
     2**22
-)  # numbers of a chunk: rows of vocabulary size are never all normalised at once
+)  # logits are normalised in chunks of rows with at most this number of elements
 
 
 def compute_teacher_advantages(logp_T: NDArray[Any], teacher_logp_T: NDArray[Any]) -> NDArray[Any]:
-    """Return log q - log p of each token that was sampled, within +-20: the advantage of policy
-    gradient.
+    """Return log q - log p of each sampled token, clamped to +-20, as the policy-gradient
+    advantage.
 
-    Its expectation over the student's tokens is -KL(p || q), and that of advantage times
-    grad log p is -grad KL(p || q): the term that is missing, the mean of grad log p, is 0. A token
-    pays for itself alone (a discount of 0), as in Thinking Machines' "On-Policy Distillation"
-    (2025, thinkingmachines.ai/blog/on-policy-distillation).
-    """
+    Its expectation over the student's tokens is -KL(p || q). The expectation of advantage times
+    grad log p is -grad KL(p || q), because the omitted term, the mean of grad log p, is 0. Each
+    token is credited only with its own log-ratio (a discount of 0), as in Thinking Machines'
+    "On-Policy Distillation" (2025, thinkingmachines.ai/blog/on-policy-distillation)."""
     return (teacher_logp_T - logp_T).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def reverse_kl(logits_TV: Tensor, teacher_TV: Tensor, top_k: int | None = None) -> Tensor:
     """Return KL(p || q) of each token in nats; shape T. It is differentiable in the student's
-    logits, and exactly 0 with a gradient of exactly 0 where both have the same.
+    logits. For equal logits the value and the gradient are exactly 0.
 
-    With `top_k` all tokens but the student's k likeliest are one: k + 1 probabilities are compared
-    (as in SDPO, arXiv 2601.20802). That is at most the whole KL, and equal to it if k is V.
+    With `top_k`, all tokens except the student's k most likely ones form one bucket, so k + 1
+    probabilities are compared (as in SDPO, arXiv 2601.20802). The result is at most the full KL,
+    and equals it if k is V.
 
-    Models of one tokenizer may have output layers of different widths, which are padded; then the
-    words that both have are compared.
+    Models with the same tokenizer may have padded output layers of different widths; only the
+    entries that both have are compared.
     """
     width = min(logits_TV.shape[-1], teacher_TV.shape[-1])
     kl_T: Tensor = _ReverseKL.apply(logits_TV[:, :width], teacher_TV[:, :width], top_k)
@@ -54,11 +55,11 @@ def reverse_kl(logits_TV: Tensor, teacher_TV: Tensor, top_k: int | None = None) 
 
 
 class _ReverseKL(torch.autograd.Function):
-    """The reverse KL and its gradient. With d_v the log-ratio of word v, or of the bucket that it
-    is in, KL = sum of p_v d_v, and its derivative by logit v is p_v (d_v - KL).
+    """Autograd function of the reverse KL. With d_v the log-ratio of token v, or of its bucket, the
+    KL is sum of p_v d_v, and its derivative with respect to logit v is p_v (d_v - KL).
 
-    Both are computed in chunks of rows, so that beside the two logits there is one more array of
-    their size, the gradient; autograd would keep four.
+    Both are computed in chunks of rows, so that only one array of the size of the logits is
+    allocated in addition to the two inputs: the gradient. Autograd would keep four.
     """
 
     @staticmethod
@@ -92,7 +93,7 @@ def _split_rows(logits_TV: Tensor) -> Iterator[slice]:
 def _compute_log_ratios(
     logits_RV: Tensor, teacher_RV: Tensor, top_k: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the student's probabilities, and log p - log q of each word or of its bucket."""
+    """Return the student's probabilities, and log p - log q of each token or of its bucket."""
     logp_RV, logq_RV = logits_RV.log_softmax(-1), teacher_RV.log_softmax(-1)
     ratio_RV = logp_RV - logq_RV
     if top_k is not None and top_k < logits_RV.shape[1]:
@@ -106,16 +107,16 @@ def _compute_log_ratios(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DistillationLoss:
-    """The surrogate, and beside it the reverse KL of every trained token to the teacher:
+    """Sum of the policy-gradient surrogate and the reverse KL of each trained token to the teacher:
     L = surrogate + sum(w * KL(p || q)) / total.
 
-    Without rewards the advantages of the surrogate are 0, and what is left is the KL.
+    Without rewards the advantages are 0, and only the KL term remains.
     """
 
     policy_loss: PolicyGradientLoss
 
     def __call__(self, batch: TokenBatch, total: float) -> tuple[Tensor, Metrics]:
-        assert batch.teacher_kl_T is not None, "the step was given no teacher"
+        assert batch.teacher_kl_T is not None, "teacher_kl_T is missing from the batch"
         loss, metrics = self.policy_loss(batch, total)
         kl_T = batch.weight_T * batch.teacher_kl_T
         loss = loss + kl_T.sum() / total

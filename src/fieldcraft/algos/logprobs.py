@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens under a model, and entropies. Letters: T tokens, V words."""
+"""Token log-probabilities and entropies. Shape letters: T tokens, V vocabulary entries."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch.autograd.function import once_differentiable
 
 
 def logp_and_entropy(logits_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log softmax(logits) at the targets, and the entropy of softmax(logits) in nats. Both
-    have the shape T and are differentiable once."""
+    """Return log softmax(logits) at the targets and the entropy of softmax(logits) in nats, both of
+    shape T. Both are differentiable once."""
     result: tuple[Tensor, Tensor] = _LogpAndEntropy.apply(logits_TV, targets_T)
     return result
 
 
 class _LogpAndEntropy(torch.autograd.Function):
-    """Log-probability and entropy with little memory. Beside the logits there is one array of their
-    size at a time, also in the backward pass; autograd would keep three for the entropy alone."""
+    """Memory-efficient log-probability and entropy. Forward and backward pass each allocate one
+    array of the size of the logits; autograd would keep three for the entropy alone."""
 
     @staticmethod
     def forward(ctx: Any, logits_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,7 +42,7 @@ class _LogpAndEntropy(torch.autograd.Function):
 def logp_entropy_logsumexp(
     logits_TV: Tensor, targets_T: Tensor, buffer_TV: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the log-probabilities of the targets, entropies and log of the sum of exp(logits),
+    """Return the log-probabilities of the targets, the entropies and the log-sum-exp of the logits,
     each of shape T. `buffer_TV` is overwritten."""
     largest_T1 = logits_TV.amax(-1, keepdim=True)
     torch.sub(logits_TV, largest_T1, out=buffer_TV).exp_()
@@ -60,9 +60,9 @@ def logits_grad(
     logp_grad_T: Tensor | None,
     entropy_grad_T: Tensor | None,
 ) -> Tensor:
-    """Return the gradient by the logits, with g and h those by log-probability and entropy H: g
-    (1[v = target] - p_v) - h p_v (log p_v + H). `logp_TV` holds the log-probabilities of all words
-    and is overwritten."""
+    """Return the gradient with respect to the logits: g (1[v = target] - p_v) - h p_v (log p_v +
+    H), where g and h are the gradients with respect to the log-probability and the entropy H.
+    `logp_TV` contains the log-probabilities of all tokens and is overwritten."""
     if entropy_grad_T is None:
         grad_TV = logp_TV.exp_()
         if logp_grad_T is None:

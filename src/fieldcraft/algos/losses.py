@@ -1,10 +1,10 @@
 """Losses: pure functions of flat tensors, each returning (loss, metrics).
 
-Letters: T tokens of all sequences in a micro-batch laid end to end, S sequences, P pairs.
+Shape letters: T tokens of all sequences of a micro-batch, concatenated; S sequences; P pairs.
 `logp_T[t]` is log pi(token t | tokens before it). `weight_T` is the loss weight of token t: 0 for
 prompts and observations, with the normalisation of the algorithm already included. Every loss is
-divided by an argument that counts the whole optimiser step, so gradients accumulated over
-micro-batches equal those of one big batch by construction.
+divided by a total over the whole optimizer step, so gradients accumulated over micro-batches equal
+those of one large batch by construction.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from torch.nn.functional import logsigmoid
 
 Metrics = dict[str, Tensor]  # sums over tokens, to be divided by the same totals
 
-MAX_LOG_RATIO = 20.0  # of a log-ratio: exp of more would dominate everything else in a step
-MAX_K3 = 10.0  # of k3: near MAX_LOG_RATIO it is 5e8, and one token would be the whole step
-LLDS_TOLERANCE = 1e-3  # log-probabilities of one token under the same weights differ by less
+MAX_LOG_RATIO = 20.0  # clamp of log-ratios: exp of a larger one would dominate the step
+MAX_K3 = 10.0  # clamp of k3: near MAX_LOG_RATIO it is 5e8, so one token would dominate the step
+LLDS_TOLERANCE = 1e-3  # bound on the noise of a token's log-probability under the same weights
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """One micro-batch as flat tensors, all of shape T but where noted.
+    """A micro-batch as flat tensors, all of shape T unless noted.
 
-    `old_logp_T` are the log-probabilities that the ratio is taken against, `sampled_logp_T` those
-    of the engine that sampled (equal to the old ones unless they were recomputed), `ref_logp_T`
-    those of the frozen reference. `entropy_T` is the entropy of the distribution of each token,
-    `teacher_kl_T` its reverse KL to that of a teacher, where there is one. All are at the
-    temperature of sampling. `current_version_T` is 1 for the tokens that the policy sampled as it
-    is at the beginning of the step, 0 for older ones; None: all are. `seq_T` numbers the sequence
-    of each token, 0..S-1; `turn_T` numbers the unbroken runs of trained tokens, the policy's turns.
+    `old_logp_T` is the denominator of the policy ratio, `sampled_logp_T` comes from the engine that
+    sampled (equal to `old_logp_T` unless that was recomputed), and `ref_logp_T` from the frozen
+    reference. `entropy_T` is the entropy of each token's distribution, `teacher_kl_T` its reverse
+    KL to the teacher's, None without a teacher. All are at the sampling temperature.
+    `current_version_T` is 1 for tokens sampled by the policy version at the start of the step and 0
+    for older ones; None if all are current. `seq_T` is the sequence index of each token, 0..S-1;
+    `turn_T` is the index of its turn, a contiguous run of trained tokens.
     """
 
     logp_T: Tensor
@@ -52,7 +52,7 @@ class TokenBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CrossEntropyLoss:
-    """Supervised fine-tuning: L = -sum(w * logp) / total weight of the step."""
+    """Loss of supervised fine-tuning: L = -sum(w * logp) / total weight of the step."""
 
     def __call__(self, batch: TokenBatch, total: float) -> tuple[Tensor, Metrics]:
         loss = -(batch.weight_T * batch.logp_T).sum() / total
@@ -87,27 +87,29 @@ class ContrastiveLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyGradientLoss:
-    """The policy-gradient surrogate, of which each algorithm of the family is a setting.
+    """Policy-gradient surrogate; each algorithm of the family is a setting of it.
 
     Per token, with log-ratios clamped to +-20 and A the advantage:
 
         loss = -u * gain + kl_coef * k3 - entropy_coef * entropy + llds_coef * llds
 
-    gain: `clip="ppo"`: min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) (arXiv 1707.06347; unequal
-        clips are DAPO's, arXiv 2503.14476), and with `dual_clip` c at least c A where A < 0 (arXiv
-        1912.09729). `clip="cispo"`: the clipped ratio, a constant, times A logp (arXiv 2506.13585).
-    r: `ratio="token"`: exp(logp - old_logp). `ratio="sequence"`: the geometric mean of those over
-        the sequence, whose gradient goes through each token's own logp (GSPO-token, arXiv
+    gain: `clip="ppo"`: min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) (arXiv 1707.06347;
+        asymmetric clipping as in DAPO, arXiv 2503.14476), and with `dual_clip` c at least c A if A
+        < 0 (arXiv 1912.09729). `clip="cispo"`: the clipped ratio, as a constant, times A logp
+        (arXiv 2506.13585).
+    r: `ratio="token"`: exp(logp - old_logp). `ratio="sequence"`: the geometric mean of the token
+        ratios over the sequence, with the gradient through each token's own logp (GSPO-token, arXiv
         2507.18071, section 4.3).
-    u: min(pi_old / pi_sampler, importance_cap), of the token or of the sequence (product of its
-        tokens). Where `reject` is set, a token trains only if that quotient lies within
-        [reject_low, reject_high]: its own, the sequence's, or the sequence's geometric mean.
-    k3: exp(d) - d - 1 with d = ref - logp (arXiv 2402.03300), at most 10, as in verl's
-        `low_var_kl`; beyond that it has no gradient.
-    llds: how far a token of a turn that became less likely has fallen, in rollouts with A >= 0
-        (arXiv 2512.04220); falls below 0.001 are noise and count as none.
+    u: min(pi_old / pi_sampler, importance_cap), per token or per sequence (product over its
+        tokens). If `reject` is set, a token is trained only if pi_old / pi_sampler is within
+        [reject_low, reject_high]: per token, per sequence, or as the geometric mean of the
+        sequence.
+    k3: exp(d) - d - 1 with d = ref - logp (arXiv 2402.03300), clamped to at most 10, as in verl's
+        `low_var_kl`; the gradient is 0 above that.
+    llds: decrease of a token's log-probability in turns that became less likely, in rollouts with A
+        >= 0 (arXiv 2512.04220); decreases below 0.001 are noise and count as 0.
 
-    All quotients are constants. What is rejected still counts in the divisor.
+    u and the rejection mask are constants. Rejected tokens still count in `total`.
     """
 
     ratio: Literal["token", "sequence"] = "token"
@@ -157,7 +159,7 @@ class PolicyGradientLoss:
         return loss, {"loss": loss.detach(), **sums}
 
     def _policy_ratio(self, batch: TokenBatch) -> Tensor:
-        """Return the ratio r of the policy to the one that the step began with."""
+        """Return the ratio r of the policy to the policy at the start of the step."""
         log_ratio_T = (batch.logp_T - batch.old_logp_T).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         if self.ratio == "sequence":
             mean_T = _reduce_over_sequence(log_ratio_T.detach(), batch, mean=True)
@@ -165,7 +167,7 @@ class PolicyGradientLoss:
         return log_ratio_T.exp()
 
     def _clipped_objective(self, ratio_T: Tensor, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """Return the gain, and a mask of the tokens whose gain a clip has changed."""
+        """Return the gain, and a mask of the tokens whose gain was clipped."""
         adv_T = batch.advantage_T
         bounded_T = ratio_T.clamp(1 - self.clip_low, 1 + self.clip_high)
         if self.clip == "cispo":
@@ -177,8 +179,8 @@ class PolicyGradientLoss:
         return objective_T, objective_T != ratio_T * adv_T
 
     def _sampler_correction(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """Return the weight between sampler and trainer, and a mask with 1 for each token that is
-        close enough."""
+        """Return the importance weight between sampler and trainer, and a mask that is 1 for
+        accepted tokens."""
         log_token_T = batch.old_logp_T - batch.sampled_logp_T
         ones_T = torch.ones_like(batch.weight_T)
 
@@ -200,8 +202,8 @@ class PolicyGradientLoss:
 
 
 def _sampler_logp_difference(batch: TokenBatch) -> Tensor:
-    """Return the distance of the sampler's log-probabilities from the trainer's, where both had one
-    policy."""
+    """Return the absolute difference between the trainer's and the sampler's log-probabilities; 0
+    for tokens of older policy versions."""
     difference_T = (batch.logp_T - batch.sampled_logp_T).abs()
     return (
         difference_T if batch.current_version_T is None else batch.current_version_T * difference_T
@@ -219,7 +221,7 @@ def _reduce_over_sequence(x_T: Tensor, batch: TokenBatch, *, mean: bool) -> Tens
 
 
 def _llds_penalty(batch: TokenBatch) -> Tensor:
-    """Return max(0, old - logp) for turns that fell as a whole, in rollouts that were not bad."""
+    """Return max(0, old - logp) for turns that became less likely, in rollouts with A >= 0."""
     fall_T = (batch.old_logp_T - batch.logp_T).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     fall_T = torch.where(fall_T.abs() < LLDS_TOLERANCE, 0 * fall_T, fall_T)
     trained_T = (batch.weight_T > 0).to(fall_T.dtype)
@@ -231,8 +233,8 @@ def _llds_penalty(batch: TokenBatch) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ValueBatch:
-    """A micro-batch of the critic, all of shape T: the value of the context before each token now,
-    that at the beginning of the step, and the return it should have predicted."""
+    """A micro-batch of the critic, all of shape T: current value of the context before each token,
+    loss weight, value at the start of the step, and target return."""
 
     value_T: Tensor
     weight_T: Tensor
@@ -242,8 +244,8 @@ class ValueBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValueLoss:
-    """The critic's loss of OpenAI's PPO: 0.5 max((V - R)^2, (V' - R)^2) with V' the value kept
-    within `clip` of the old one. So a value that has moved far is not rewarded for it."""
+    """Clipped critic loss of OpenAI's PPO: 0.5 max((V - R)^2, (V' - R)^2), where V' is the value
+    clamped to within `clip` of the old one. It bounds the incentive to move a value far."""
 
     clip: float
 
@@ -260,6 +262,6 @@ class ValueLoss:
 
 
 class LossFunction(Protocol):
-    """A loss over a micro-batch, divided by `total`, and metrics that are sums divided by it."""
+    """Loss function over a micro-batch; loss and metrics are sums divided by `total`."""
 
     def __call__(self, batch: TokenBatch, total: float) -> tuple[Tensor, Metrics]: ...

@@ -1,4 +1,4 @@
-"""The folder of a branch: its settings, and every sample as soon as it is there."""
+"""Folder of branches: their settings, and every completed sample."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fieldcraft.records.trajectories import from_json, to_json, write_trajectori
 from fieldcraft.types import Trajectory, UserError
 
 SETTINGS_FILE = "branch.json"
-SAMPLE_META_KEY = "sample"  # of a task's meta: which sample of its state a trajectory is
+SAMPLE_META_KEY = "sample"  # in a task's meta: number of the sample of its state
 
 
 class SampleStore:
-    """Samples by the name of where they begin. Without a folder they are kept nowhere."""
+    """Samples by the name of their starting point. Without a folder they are not stored."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
 
     def read(self, name: str) -> dict[int, Trajectory]:
-        """Return the samples of a state that are there. Raises UserError for a damaged file."""
+        """Return the stored samples of a state. Raises UserError for a damaged file."""
         if self.folder is None:
             return {}
         path = self._file(name)
@@ -41,7 +41,7 @@ class SampleStore:
         return samples
 
     def add(self, name: str, trajectory: Trajectory) -> None:
-        """Keep one more."""
+        """Append a sample."""
         if self.folder is not None:
             append_text(self._file(name), to_json(trajectory) + "\n")
 
@@ -59,14 +59,14 @@ class SampleStore:
 def open_sample_store(
     folder: Path, settings: Mapping[str, Any], trajectory: Trajectory
 ) -> Iterator[SampleStore]:
-    """Begin or resume the branches of a trajectory in a folder, which no other process uses
-    meanwhile.
+    """Start or resume the branches of a trajectory in a folder, which is locked against other
+    processes.
 
-    Raises UserError for a folder that holds something else, or branches with other settings.
+    Raises UserError for a folder with other content, or with branches that have other settings.
     """
     file = folder / SETTINGS_FILE
     if file.exists():
-        existing = read_json(file, dict[str, Any], f"{advise_renaming(folder)} to begin anew")
+        existing = read_json(file, dict[str, Any], f"{advise_renaming(folder)} to start again")
         for key in settings:
             if existing.get(key) != settings[key]:
                 raise UserError(

@@ -1,8 +1,8 @@
-"""Branches of a trajectory: continuations from one of its steps, as it was and with an edit.
+"""Branches of a trajectory: continuations from one of its steps, as recorded and with an edit.
 
-The prefix is the record itself, id for id. What an edit adds is encoded as what it is: an
-observation as a tool's plain text, a thought as the beginning of a turn that nobody sampled.
-Neither is ever trained.
+The prefix is the recorded trajectory, with identical token ids. Inserted text is encoded according
+to its kind: an observation as plain text of a tool, a thought as the start of a turn that was not
+sampled. Neither is ever trained.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from fieldcraft.types import CallOutcome, CallRecord, Dialect, Status, Task, Tra
 
 @dataclass(frozen=True)
 class TrajectoryEdit:
-    """Text that stands at a step in place of what is recorded: the observation that came back, or
-    the thought with which the policy begins its turn."""
+    """Text that replaces the record at a step: the observation, or the thought with which the
+    policy starts its turn."""
 
     kind: Literal["observation", "thought"]
     text: str
@@ -48,14 +48,14 @@ class TrajectoryEdit:
 
 @dataclass(frozen=True)
 class BranchPoint:
-    """A state from which continuations are sampled.
+    """State from which continuations are sampled.
 
-    `state` is never changed. `thought` is what the next turn begins with. `recorded_calls` are the
-    calls before it as they were answered, which `state` may have edited.
+    `state` is never modified. `thought` is the start of the next turn. `recorded_calls` are the
+    earlier calls with their original observations, which `state` may have edited.
     """
 
     name: str
-    number: int  # of the step that it is after; with the number of a sample it fixes all seeds
+    number: int  # of the preceding step; together with the sample number it determines all seeds
     state: Trajectory
     recorded_calls: Sequence[CallRecord]
     thought: str = ""
@@ -66,7 +66,7 @@ class BranchPoint:
         return replace(task, meta=task.meta | {SAMPLE_META_KEY: sample})
 
     def copy_state(self, task: Task) -> Trajectory:
-        """Return a rollout that stands here; it grows, and this state does not."""
+        """Return a rollout in this state that can be extended without modifying the state."""
         state = self.state
         segments, calls, folds = [*state.segments], [*state.calls], [*state.folds]
         return Trajectory(task, segments, calls, folds=folds)
@@ -74,8 +74,8 @@ class BranchPoint:
 
 @dataclass(frozen=True)
 class BranchResult:
-    """Continuations from one step. `edited` is empty without an edit. `replay_mismatches` says
-    where a tool with a state answered otherwise when earlier calls were made again."""
+    """Continuations from one step. `edited` is empty without an edit. `replay_mismatches` describes
+    different answers of stateful tools when earlier calls were replayed."""
 
     step: int
     edit: TrajectoryEdit | None
@@ -85,7 +85,7 @@ class BranchResult:
 
     @property
     def original_rate(self) -> SuccessRate:
-        """Success rate of the continuations of what is recorded."""
+        """Success rate of the continuations of the recorded trajectory."""
         return compute_success_rate(self.original)
 
     @property
@@ -94,11 +94,11 @@ class BranchResult:
 
     @property
     def edit_gain(self) -> RateDifference | None:
-        """Worth of the edit; None without one."""
+        """Gain of the edit; None without one."""
         return None if self.edit is None else compare_rates(self.original_rate, self.edited_rate)
 
     def to_record(self) -> dict[str, Any]:
-        """Return its figures as plain JSON values."""
+        """Return the metrics as plain JSON values."""
         record: dict[str, Any] = {"step": self.step, "original": self.original_rate.to_record()}
         if self.edit is not None and self.edit_gain is not None:
             record |= {"edit": self.edit.kind, "text": self.edit.text}
@@ -118,22 +118,23 @@ class StateValues:
 
     @property
     def step_gains(self) -> list[RateDifference]:
-        """Gain of each step but the last: the value after it less the value before it."""
+        """Gain of each step but the last: the value after it minus the value before it."""
         return [compare_rates(*pair) for pair in zip(self.rates, self.rates[1:], strict=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContinuationSampler:
-    """Sampler of continuations of trajectories. `selection.open_sampler` makes one of an agent.
+    """Sampler of continuations of trajectories. `selection.open_sampler` creates one for an agent.
 
     Args:
-        policy: who writes; its seed, the step and the number of a sample fix every random choice.
-        env: where it acts.
-        rubric: what continuations are graded by.
-        samples: of each state.
-        concurrency: how many of them run at once.
-        store: where they are kept; those that are there are not sampled again.
-        on_event: is told of every sample.
+        policy: policy that continues; its seed, the step and the sample number determine every
+            random choice.
+        env: environment of the rollouts.
+        rubric: rubric that grades continuations.
+        samples: number of samples per state.
+        concurrency: number of concurrent samples.
+        store: storage of samples; existing ones are not sampled again.
+        on_event: event handler, called for every sample.
     """
 
     policy: Policy
@@ -149,11 +150,11 @@ class ContinuationSampler:
     ) -> BranchResult:
         """Sample the continuations from a step; see `BranchResult`.
 
-        Without an edit they go on after step `step`. So they do with another observation of that
-        step. With a thought, they begin where the step itself began: the original is the policy's
-        own turn there.
+        Without an edit, or with another observation of step `step`, they continue after this step.
+        With a thought, they start at the beginning of the step; the original continuations then
+        sample the policy's own turn there.
 
-        Raises UserError for a step that there is not, or that cannot be edited so.
+        Raises UserError for a step that does not exist or cannot be edited this way.
         """
         steps = self.split_steps(trajectory)
         original, edited = make_branch_points(trajectory, steps, step, edit, self.env.dialect)
@@ -165,7 +166,7 @@ class ContinuationSampler:
         return result
 
     async def estimate_values(self, trajectory: Trajectory) -> StateValues:
-        """Sample the value of every state, from the prompt to before the last step."""
+        """Sample the value of every state, from the prompt to the state before the last step."""
         steps = self.split_steps(trajectory)
         mismatches: dict[str, None] = {}
         rates = []
@@ -175,8 +176,8 @@ class ContinuationSampler:
         return StateValues(rates, len(steps), trajectory.is_correct, list(mismatches))
 
     def split_steps(self, trajectory: Trajectory) -> list[TurnStep]:
-        """Return the steps of a trajectory. Raises UserError if the model has another tokenizer
-        than what wrote them."""
+        """Return the steps of a trajectory. Raises UserError if it was written with another
+        tokenizer than the model's."""
         steps = split_into_steps(trajectory, self.env.dialect)
         prompt = trajectory.segments[0]
         if self.env.dialect.tokenizer.decode(prompt.ids) != prompt.text:
@@ -187,8 +188,8 @@ class ContinuationSampler:
         return steps
 
     async def _sample(self, point: BranchPoint, mismatches: dict[str, None]) -> list[Trajectory]:
-        """Return the graded samples of a state, those that are kept and those that are missing.
-        `mismatches` gets what stateful tools answered otherwise."""
+        """Return the graded samples of a state, stored and new ones. Different answers of stateful
+        tools are added to `mismatches`."""
         completed = self.store.read(point.name)
         stateful_names = find_stateful_tools(self.env)
 
@@ -206,7 +207,7 @@ class ContinuationSampler:
             return done
 
         def on_done(done: Trajectory) -> None:
-            if done.status is not Status.ERROR:  # else the next command samples it again
+            if done.status is not Status.ERROR:  # otherwise the next command samples it again
                 self.store.add(point.name, done)
             completed[done.task.meta[SAMPLE_META_KEY]] = done
             self.on_event(TrajectoryCompleted(point.name, done))
@@ -225,20 +226,20 @@ class ContinuationSampler:
 
 
 def _mark_outage(done: Trajectory, calls_before: int) -> None:
-    """Mark a sample that met a tool out of service as failed: like one that broke off, it says
-    nothing about its state. `calls_before` is the number of calls that the state has."""
+    """Mark a sample with an unavailable tool as failed: like an interrupted one, it provides no
+    information about its state. `calls_before` is the number of calls of the state."""
     unavailable = [c for c in done.calls[calls_before:] if c.outcome is CallOutcome.UNAVAILABLE]
     if unavailable and done.status is not Status.ERROR:
         done.status, done.error = Status.ERROR, unavailable[-1].observation
 
 
 def _require_usable_samples(samples: Sequence[Trajectory]) -> None:
-    """Raise UserError if no sample came to an end."""
+    """Raise UserError if no sample finished."""
     errors = [t.error for t in samples if t.status is Status.ERROR]
     if len(errors) == len(samples):
         cause = " ".join(errors[-1].split())[:200]
         raise UserError(
-            f"all {len(samples)} samples failed, the last with '{cause}': correct the tool or"
+            f"all {len(samples)} samples failed, the last one: '{cause}': correct the tool or"
             " the engine, and run the same command again."
         )
 
@@ -250,9 +251,9 @@ def make_branch_points(
     edit: TrajectoryEdit | None,
     dialect: Dialect,
 ) -> tuple[BranchPoint, BranchPoint | None]:
-    """Return the states in which the original continuations begin, and the edited ones.
+    """Return the start states of the original and of the edited continuations.
 
-    Raises UserError for a step that there is not, or that cannot be edited so.
+    Raises UserError for a step that does not exist or cannot be edited this way.
     """
     edits_thought = edit is not None and edit.kind == "thought"
     first, last = (1, len(steps)) if edits_thought else (0, _find_last_step(steps))
@@ -274,7 +275,7 @@ def make_branch_points(
 
 
 def _find_last_step(steps: Sequence[TurnStep]) -> int:
-    """Return the last step after which the rollout went on."""
+    """Return the last step after which the rollout continued."""
     return len(steps) - 1 if steps[-1].is_last else len(steps)
 
 
@@ -282,11 +283,11 @@ def _describe_invalid_step(
     step: int, first: int, last: int, count: int, edits_thought: bool
 ) -> str:
     if last < first:
-        return "the trajectory has no observation: let its step begin with another --thought."
-    advice = f"give --step one of {first} to {last}" if last > first else f"give --step {first}"
+        return "the trajectory has no observation: start its step with another --thought."
+    advice = f"give a --step from {first} to {last}" if last > first else f"give --step {first}"
     if step == count and not edits_thought:
         return (
             f"step {step} is the last step of the trajectory, so it cannot be continued: {advice},"
-            " or let the step begin with another --thought."
+            " or start the step with another --thought."
         )
-    return f"there is no step {step} to branch from: {advice}."
+    return f"step {step} does not exist: {advice}."

@@ -1,4 +1,4 @@
-"""Opening of a run folder: to a trajectory of it, and to what continues it."""
+"""Branching from a run folder: selection of a trajectory, and a sampler to continue it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from fieldcraft.types import Trajectory, UserError
 
 @dataclass(frozen=True)
 class SelectedTrajectory:
-    """A trajectory of a run, by the name of its stage and its index there. `from_training` says
-    that it is a rollout that training kept, and else it is of an evaluation."""
+    """Trajectory of a run, identified by the name of its stage and its index. `from_training` is
+    true for a recorded training rollout, false for an evaluation."""
 
     run: RunFolder
     name: str
@@ -34,11 +34,11 @@ class SelectedTrajectory:
     trajectory: Trajectory
 
     def make_agent(self, model: Path | None = None) -> Agent:
-        """Return the agent that wrote it, or the one of another model, under the settings of its
+        """Return the agent that wrote it, or an agent with another model, with the settings of its
         run.
 
-        Raises UserError for what no model of the run wrote, where there is no model, and as
-        `require_trust` does.
+        Raises UserError if the trajectory was not written by a model of the run or if the model is
+        missing, and like `require_trust`.
         """
         run = self.run
         if self.name not in run.recipe.stages and (self.name != "base" or run.recipe.model is None):
@@ -52,13 +52,13 @@ class SelectedTrajectory:
         return Agent(model_folder, attach_world_files(run.recipe, run.files), run.index)
 
     def get_default_folder(self, model: Path | None = None) -> Path:
-        """Return the folder of its branches by default."""
+        """Return the default folder of its branches."""
         kind = "-training" if self.from_training else ""
         other = "" if model is None else f"-{model.resolve().name}"
         return self.run.path / "branches" / f"{self.name}{kind}-{self.index}{other}"
 
     def make_sample_settings(self, agent: Agent, seed: int, temperature: float) -> dict[str, Any]:
-        """Return the settings that all samples in a folder share."""
+        """Return the settings shared by all samples in a folder."""
         record = to_json(self.trajectory).encode(errors="replace")
         model, run = agent.model.resolve(), self.run.path.resolve()
         inside = model.is_relative_to(run)
@@ -76,10 +76,10 @@ class SelectedTrajectory:
 def select_trajectory(
     run: Path, stage: str | None, index: int, from_training: bool = False
 ) -> SelectedTrajectory:
-    """Return the trajectory at an index, as `fieldcraft show` lists them: of an evaluation (the
-    last one by default), or of the rollouts that a stage of reinforcement learning has kept.
+    """Return the trajectory at an index, as listed by `fieldcraft show`: of an evaluation (by
+    default the last one), or of the recorded rollouts of a reinforcement learning stage.
 
-    Raises UserError where there is none.
+    Raises UserError if it does not exist.
     """
     folder = find_run(run)
     trajectories: Iterable[Trajectory]
@@ -95,7 +95,7 @@ def select_trajectory(
     for last, trajectory in enumerate(trajectories):
         if last == index:
             return SelectedTrajectory(folder, name, index, from_training, trajectory)
-    raise UserError(f"there is no trajectory {index}: give --index one of 0 to {last}.")
+    raise UserError(f"trajectory {index} does not exist: give an --index from 0 to {last}.")
 
 
 async def open_sampler(
@@ -107,7 +107,7 @@ async def open_sampler(
     store: SampleStore | None = None,
     on_event: EventHandler = ignore_event,
 ) -> ContinuationSampler:
-    """Open a sampler of continuations with an agent, in the running event loop: its tools are
+    """Open a sampler of continuations with an agent, in the running event loop; its tools are
     opened.
 
     Raises UserError for tools that cannot be used.

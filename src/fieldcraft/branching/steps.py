@@ -1,9 +1,8 @@
-"""The steps of a trajectory, and the state of its rollout after each of them.
+"""Steps of a trajectory, and the state of its rollout after each of them.
 
-A step is a turn of the policy with what came back: step 1 is the first one. The state after step 0
-is the prompt. A summary that ends a chain is no step: a rollout that is continued before a fold
-folds anew. Nor is a turn that the budget cut, after which the policy was made to answer: both are
-one step.
+A step is a turn of the policy with its observations, starting with step 1. The state after step 0
+is the prompt. A summary that ends a chain is not a step: a rollout continued before a fold folds
+again. A turn truncated by the budget and the following forced answer form one step.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ _OBSERVATION_AUTHORS = (Author.TOOL, Author.SIMULATOR)
 
 @dataclass(frozen=True, slots=True)
 class TurnStep:
-    """A turn and what came back. Places are those in `Trajectory.segments`; what came back stands
-    from `turn_index + 1` to `end_index`, and nothing does at the last step of most trajectories."""
+    """A turn and its observations. Indices refer to `Trajectory.segments`; the observations are
+    from `turn_index + 1` to `end_index`, and usually missing at the last step."""
 
     turn_index: int
     end_index: int
-    call_range: tuple[int, int]  # its own, as a range of `Trajectory.calls`
+    call_range: tuple[int, int]  # its calls, as a range of `Trajectory.calls`
 
     @property
     def is_last(self) -> bool:
-        """Return whether nothing came back, so that the rollout ended here."""
+        """Return whether the step has no observation, so that the rollout ended here."""
         return self.end_index == self.turn_index + 1
 
 
 def split_into_steps(trajectory: Trajectory, dialect: Dialect) -> list[TurnStep]:
-    """Return the steps in their order.
+    """Return the steps in order.
 
-    Raises UserError for a trajectory that no rollout in this dialect left.
+    Raises UserError for a trajectory that is not a rollout in this dialect.
     """
     segments, steps, num_calls = trajectory.segments, [], 0
     chain_starts = [0, *trajectory.folds]
@@ -57,8 +56,8 @@ def split_into_steps(trajectory: Trajectory, dialect: Dialect) -> list[TurnStep]
     if not steps or num_calls != len(trajectory.calls) or segments[0].author is not Author.PROMPT:
         raise UserError(
             f"the trajectory has {len(steps)} steps with {num_calls} calls in the dialect"
-            f" {dialect.name}, and its record has {len(trajectory.calls)} calls, so no rollout can"
-            " go on from it: choose one of a stage's evaluation."
+            f" {dialect.name}, but its record has {len(trajectory.calls)} calls, so no rollout can"
+            " continue it: choose one of a stage's evaluation."
         )
     return steps
 
@@ -70,8 +69,8 @@ def _is_prompt(segment: Segment) -> bool:
 def truncate_after_step(
     trajectory: Trajectory, steps: Sequence[TurnStep], number: int
 ) -> Trajectory:
-    """Return the rollout as it was after step `number`: the same segments, calls and folds up to
-    there, and no ending. Token ids are those of the record."""
+    """Return the rollout in its state after step `number`: the same segments, calls and folds up to
+    there, without an ending. Token ids are those of the record."""
     end, calls = (
         (steps[number - 1].end_index, steps[number - 1].call_range[1]) if number else (1, 0)
     )
@@ -87,8 +86,8 @@ def truncate_after_step(
 def replace_observation(
     state: Trajectory, step: TurnStep, text: str, dialect: Dialect
 ) -> Trajectory:
-    """Return a state after `step`, with another observation there. It is encoded as plain text, as
-    the text of a tool is.
+    """Return a state after `step` with another observation, encoded as plain text like the text of
+    a tool.
 
     Raises UserError for a step with several calls.
     """

@@ -1,4 +1,4 @@
-"""Success rates of continuations, and the difference between two kinds of them."""
+"""Success rates of continuations, and the difference between two rates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fieldcraft.types import Status, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class SuccessRate:
-    """Rate of `correct` of `n` samples. `excluded` counts those that broke off or could not be
-    graded: they say nothing about the policy."""
+    """Rate of `correct` out of `n` samples. `excluded` counts interrupted and ungraded ones, which
+    provide no information about the policy."""
 
     correct: int
     n: int
@@ -26,7 +26,7 @@ class SuccessRate:
 
     @property
     def ci95(self) -> Interval:
-        """Wilson's interval: given the state, samples are independent."""
+        """Wilson's interval; samples are independent given the state."""
         return wilson_interval(self.value or 0.0, self.n)
 
     def to_record(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class SuccessRate:
 
 @dataclass(frozen=True, slots=True)
 class RateDifference:
-    """Difference of one rate above another: Newcombe's interval and Fisher's exact test."""
+    """Difference of two rates, with Newcombe's interval and Fisher's exact test."""
 
     value: float | None
     ci95: Interval
@@ -59,8 +59,8 @@ def compute_success_rate(samples: Iterable[Trajectory]) -> SuccessRate:
 
 
 def compare_rates(before: SuccessRate, after: SuccessRate) -> RateDifference:
-    """Return the difference: how much more often `after` is right. Without samples nothing is
-    known."""
+    """Return the increase of the success rate from `before` to `after`. Without samples it is
+    unknown."""
     if before.value is None or after.value is None:
         return RateDifference(None, (-1.0, 1.0), 1.0)
     return RateDifference(

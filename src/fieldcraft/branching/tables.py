@@ -33,7 +33,7 @@ MAX_LABEL_CHARS = 60  # characters of a call in a table
 
 
 def label_steps(trajectory: Trajectory, steps: Sequence[TurnStep]) -> list[str]:
-    """Return a few words for each step about what was done; the first entry is the prompt's."""
+    """Return a short label of the action of each step; the first entry is the prompt's."""
     labels = ["the question"]
     for step in steps:
         calls = trajectory.calls[slice(*step.call_range)]
@@ -44,9 +44,9 @@ def label_steps(trajectory: Trajectory, steps: Sequence[TurnStep]) -> list[str]:
 
 
 def make_branch_table(branch: BranchResult) -> Table:
-    """Return a table of both success rates with their intervals, and the worth of the edit."""
+    """Return a table of both success rates with their intervals, and the gain of the edit."""
     table = Table(header_style="bold", title=f"from step {branch.step}", title_justify="left")
-    for head in ("", "right", "share [95 %]", "p"):
+    for head in ("", "correct", "share [95 %]", "p"):
         table.add_column(head)
     table.add_row("original", *_format_rate(branch.original_rate), "")
     if branch.edit is not None and branch.edit_gain is not None:
@@ -56,9 +56,9 @@ def make_branch_table(branch: BranchResult) -> Table:
 
 
 def make_values_table(values: StateValues, labels: Sequence[str]) -> Table:
-    """Return a table of the value after each step, and what the step has added."""
+    """Return a table of the value after each step and the gain of each step."""
     table = Table(header_style="bold")
-    for head in ("step", "what", "right", "value [95 %]", "added [95 %]", "p"):
+    for head in ("step", "action", "correct", "value [95 %]", "added [95 %]", "p"):
         table.add_column(head)
     for row in make_value_rows(values, labels):
         table.add_row(*map(Text, row.values()))
@@ -66,8 +66,8 @@ def make_values_table(values: StateValues, labels: Sequence[str]) -> Table:
 
 
 def make_value_rows(values: StateValues, labels: Sequence[str]) -> list[dict[str, str]]:
-    """Return the same as text, row by row. After the last step of most trajectories there is
-    nothing to sample, and its row has the outcome."""
+    """Return the table rows as text. After the last step of most trajectories there is nothing to
+    sample, so its row shows the outcome."""
     added = [("", ""), *map(_format_difference, values.step_gains)]
     rows = []
     for number, (rate, (gain, p)) in enumerate(zip(values.rates, added, strict=True)):
@@ -116,12 +116,12 @@ def draw_values(values: StateValues) -> Chart:
     axis.set_xlim(-0.3, values.num_steps + 0.3)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    note = "of samples that go on from there; whiskers are 95 % intervals; ◆ is the outcome"
+    note = "of samples that continue from there; whiskers: 95 % intervals; ◆: the outcome"
     return make_chart(figure, "Value of every step", note, series, wide=True)
 
 
 def make_values_record(values: StateValues, labels: Sequence[str]) -> dict[str, Any]:
-    """Return the figures as plain JSON values."""
+    """Return the metrics as plain JSON values."""
     return {
         "steps": [
             {"step": number, "what": labels[number], **rate.to_record()}
@@ -136,7 +136,7 @@ def make_values_record(values: StateValues, labels: Sequence[str]) -> dict[str, 
 def write_values(
     folder: Path, values: StateValues, labels: Sequence[str], trajectory: Trajectory, title: str
 ) -> Path:
-    """Write values.json and values.html, one file without network access; returns the page."""
+    """Write values.json and values.html, one file without network access; return the page."""
     write_json(folder / "values.json", make_values_record(values, labels))
     environment = make_page_environment()
     page = environment.get_template("values.html.j2").render(

@@ -1,4 +1,4 @@
-"""Earlier calls of tools with a state are made again, so that a continuation finds that state."""
+"""Replay of earlier calls of stateful tools, so that a continuation has the same tool state."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Collection, Sequence
 from fieldcraft.envs.environment import ToolEnvironment, ToolSession
 from fieldcraft.types import CallRecord, StatefulTool, ToolCall
 
-MAX_OBSERVATION_CHARS = 80  # characters of an observation in a sentence
+MAX_OBSERVATION_CHARS = 80  # characters of an observation in a message
 
 
 def find_stateful_tools(env: ToolEnvironment) -> set[str]:
-    """Return the names of the tools that keep a state for a rollout."""
+    """Return the names of the tools that keep state during a rollout."""
     return {tool.name for tool in env.tools if isinstance(tool, StatefulTool)}
 
 
 async def replay_calls(
     calls: Sequence[CallRecord], session: ToolSession, tool_names: Collection[str]
 ) -> list[str]:
-    """Make the calls of the tools `tool_names` again, in their order, and return a sentence for
-    each answer that is not the recorded one. Calls that no tool ever saw are left out."""
+    """Replay the calls of the tools `tool_names` in order, and return a message for each answer
+    that differs from the record. Calls that never reached a tool are omitted."""
     mismatches = []
     for number, call in enumerate(calls, start=1):
         if call.tool not in tool_names or call.simulated or not call.outcome.executed:

@@ -44,7 +44,7 @@ from fieldcraft.terminal.progress import TerminalReporter
 from fieldcraft.terminal.trajectory_text import print_trajectory
 from fieldcraft.types import Task, UserError
 
-MAX_SIMULATED_QUESTIONS = 400  # of a run's training questions, with neither --tasks nor --limit
+MAX_SIMULATED_QUESTIONS = 400  # maximum number of training questions without --tasks and --limit
 
 
 @app.command()
@@ -204,7 +204,7 @@ def evaluate(
 
 
 def _read_questions(file: Path, max_left_out: float) -> list[Task]:
-    """Return the questions of a file; the reasons for which others are left out are printed."""
+    """Return the questions of a file; print the reasons for left-out ones."""
     from fieldcraft.data.tasks import add_data_source, read_task_file
 
     read = read_task_file(file, max_left_out)
@@ -244,7 +244,7 @@ def _print_result(result: Mapping[str, Any]) -> None:
 def require_valid_agents(
     models: Sequence[Path], dialect: str | None, index: Path | None, search_url: str | None
 ) -> None:
-    """Raise UserError for whatever can be wrong about the agents that needs no model to see."""
+    """Raise UserError for errors in the agents that can be found without loading a model."""
     from fieldcraft.runs.trust import require_trust
     from fieldcraft.tools.search.index import require_single_search
 
@@ -257,7 +257,7 @@ def require_valid_agents(
 
 
 def _find_train_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:
-    """Return questions of the training of the first agent."""
+    """Return training questions of the first agent."""
     first = next(iter(agents.values()))
     questions: list[Task] = [] if first.data_source is None else first.data_source.train_tasks()
     if not questions:

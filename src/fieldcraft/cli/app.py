@@ -1,4 +1,4 @@
-"""The command line's application, and the arguments that commands share."""
+"""Command-line application, and arguments shared by commands."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fieldcraft.terminal.console import CleanConsole, print_line
 from fieldcraft.terminal.progress import is_live
 from fieldcraft.types import UserError
 
-INTERRUPTED_STATUS = 130  # the status after Ctrl-C
-# The class of mistakes in arguments, of which typer publishes only this subclass.
+INTERRUPTED_STATUS = 130  # exit status after Ctrl-C
+# Base class of argument errors; typer exports only this subclass.
 _UsageError: Any = typer.BadParameter.__base__
 
 
 class CommandGroup(TyperGroup):
-    """All commands. Ctrl-C and the old name of an option end each in a sentence; that nobody reads
-    what it prints, such as its help, is no mistake."""
+    """Group of all commands. Ctrl-C and the old name of an option each exit with a sentence; a
+    closed pipe, for example while printing help, is not an error."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
         with _handle_exit():
@@ -48,14 +48,14 @@ def _handle_exit() -> Iterator[None]:
         if sentence := _describe_renamed_option(error):
             raise UserError(sentence) from error
         raise
-    except SystemExit as end:  # rich's, of a page of help
+    except SystemExit as end:  # raised by rich for a help page
         if not isinstance(end.__context__, BrokenPipeError):
             raise
         raise typer.Exit from None
 
 
 def _describe_renamed_option(error: Any) -> str | None:
-    """Return the sentence for an unknown option that is the old name of another one."""
+    """Return the message for an unknown option that is the old name of another one."""
     option = getattr(error, "option_name", None)
     if option is None or error.ctx is None:
         return None
@@ -111,7 +111,7 @@ MaxLeftOutOption = Annotated[
 
 
 def _allow_names(context: typer.Context, names: list[str] | None) -> list[str] | None:
-    """Allow it until the command ends, whatever the command loads."""
+    """Grant the permissions until the command ends."""
     context.with_resource(allow_permissions(names or ()))
     return names
 
@@ -134,7 +134,7 @@ def require_empty_folder(out: Path) -> None:
 
 @contextmanager
 def announce_imports() -> Iterator[None]:
-    """Show during the imports of a command that runs a model that they take seconds."""
+    """Show a status message while a command imports torch, which takes seconds."""
     console, message = CleanConsole(stderr=True), "Loading torch and transformers ..."
     if "torch" in sys.modules:
         yield

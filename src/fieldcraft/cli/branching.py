@@ -1,4 +1,4 @@
-"""The command branch: the value of a step of a trajectory, or of another text there."""
+"""Command `branch`: value of a step of a trajectory, or of a replacement text at the step."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ def branch(
     out: SamplesOutOption = None,
     allow: AllowOption = None,
 ) -> None:
-    """Sample continuations of a trajectory from a step, as recorded or with another text there.
+    """Sample continuations of a trajectory from a step, as recorded or with a replaced text.
 
     Without --step, estimate the value of every step."""
     edits = _collect_edits(observation, thought)
     if len(edits) > 1:
-        raise UserError("one edit at a time: give --observation or --thought.")
+        raise UserError("only one edit is possible: give --observation or --thought.")
     if step is None and edits:
         raise UserError("--observation and --thought edit a step: give its number with --step.")
     if not temperature and samples > 1:
-        raise UserError("greedy samples are all the same: give --temperature, as in 0.6.")
+        raise UserError("greedy samples are identical: give a --temperature above 0, such as 0.6.")
     with announce_imports():
         from fieldcraft.branching.sample_store import open_sample_store
         from fieldcraft.branching.sampler import TrajectoryEdit
@@ -108,13 +108,13 @@ def branch(
 
 
 def _collect_edits(observation: str | None, thought: str | None) -> list[tuple[EditKind, str]]:
-    """Return the texts that the user gives for the step."""
+    """Return the edits given by the user."""
     edits: list[tuple[EditKind, str | None]] = [("observation", observation), ("thought", thought)]
     return [(kind, text) for kind, text in edits if text is not None]
 
 
 async def _show_values(sampler: Any, selected: Any, folder: Path, console: Console) -> list[str]:
-    """Show the value of every step, as a table and as a page; return how tools differed."""
+    """Show the value of every step as a table and a page; return mismatches of replayed calls."""
     from fieldcraft.branching.tables import label_steps, make_values_table, write_values
 
     values = await sampler.estimate_values(selected.trajectory)

@@ -52,7 +52,7 @@ from fieldcraft.types import UserError
 
 @app.command()
 def world(
-    name: Annotated[str, typer.Argument(help="Name of a world, or module:Name of your own.")],
+    name: Annotated[str, typer.Argument(help="Name of a world, or module:Name of a custom one.")],
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write.")] = None,
     overrides: OverridesArgument = None,
     settings_from: Annotated[
@@ -85,7 +85,7 @@ def _serve_world(recipe: Recipe, host: str, port: int) -> None:
     from fieldcraft.worlds.base import make_world
     from fieldcraft.worlds.site import serve_site
 
-    assert recipe.world is not None, "load_world sees to that"
+    assert recipe.world is not None, "load_world_recipe ensures a world"
     serve_site(make_world(recipe.world.name, recipe.world.settings, recipe.seed), host, port)
 
 
@@ -118,7 +118,7 @@ def synthesise(
     ] = 100,
     allow: AllowOption = None,
 ) -> None:
-    """Make harder questions from those of a recipe, by its world or by its teacher's model."""
+    """Make harder versions of a recipe's questions, by its world or by its teacher's model."""
     settings = load_recipe(recipe, overrides or [])
     folder = out or Path("runs", f"{settings.name}-questions")
     require_same_recipe(folder, settings)
@@ -184,7 +184,7 @@ def index_corpus(
     from fieldcraft.tools.search.index import build_index
 
     require_writable(out)
-    # An encoder is loaded by torch.
+    # An encoder requires torch.
     with tempfile.TemporaryDirectory() as draft, announce_imports() if encoder else nullcontext():
         source = CorpusFile(corpus, max_left_out)
         for line in source.warnings():
@@ -207,7 +207,7 @@ def serve_index(
 
     require_trusted_index(index)
 
-    if (index / "manifest.json").exists():  # with an encoder it takes a while
+    if (index / "manifest.json").exists():  # slow with an encoder
         print_line(f"Opening {index} ...", file=sys.stderr)
     serve_search(index, host, port)
 
@@ -309,9 +309,10 @@ def serve_trained_agent(
 
 
 def read_token(variable: str | None, file: Path | None) -> str | None:
-    """Return the token of a server: never an argument, which every user of the machine can read."""
+    """Return the token of a server. It is never an argument, because all users of the machine can
+    read arguments."""
     if variable is not None and file is not None:
-        raise UserError("there can be one token: give --token-env or --token-file, not both.")
+        raise UserError("only one token is possible: give --token-env or --token-file, not both.")
     if file is not None:
         with raise_read_errors(file, "give a file with a token"):
             token = file.read_text("utf-8").strip()
@@ -321,7 +322,7 @@ def read_token(variable: str | None, file: Path | None) -> str | None:
         return None
     if not token:
         where = file or f"the environment variable {variable}"
-        raise UserError(f"{where} holds no token: write one, or do without it.")
+        raise UserError(f"{where} contains no token: set one, or remove the option.")
     return token
 
 
@@ -330,13 +331,13 @@ def bench(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of a script in bench/, for example engine.")],
 ) -> None:
-    """Run a script of bench/, with its own options after its name; from a checkout only."""
+    """Run a script of bench/, with its options after its name; only from a checkout."""
     folder = Path(__file__).parents[3] / "bench"
     scripts = {script.stem: script for script in sorted(folder.glob("[!_]*.py"))}
     if not scripts:
         raise UserError("bench/ is not part of the installed package: run it from a checkout.")
     if name not in scripts:
-        raise UserError(f"there is no comparison '{name}': use one of {', '.join(scripts)}.")
+        raise UserError(f"bench/ has no script '{name}': use one of {', '.join(scripts)}.")
     print_line(f"Running bench/{name}.py ...", file=sys.stderr)
     sys.argv = [str(scripts[name]), *context.args]
     sys.path.insert(0, str(folder))  # scripts share modules, as when Python runs them
@@ -344,6 +345,6 @@ def bench(
         runpy.run_path(sys.argv[0], run_name="__main__")
     except ModuleNotFoundError as error:
         raise UserError(
-            f"bench/{name}.py needs the package '{error.name}': install what the first lines of the"
-            " script say."
+            f"bench/{name}.py needs the package '{error.name}': install the requirements"
+            " in the first lines of the script."
         ) from error

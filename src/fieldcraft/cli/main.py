@@ -1,6 +1,6 @@
-"""The command line: all commands, and how mistakes are shown.
+"""Command line: all commands, and the formatting of errors.
 
-Whatever loads torch is imported by the command that needs it, so that `fieldcraft --help` answers
+Modules that load torch are imported by the commands that need them, so `fieldcraft --help` answers
 at once."""
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from fieldcraft.terminal.console import drop_invalid_sizes, print_line
 from fieldcraft.types import UserError
 from fieldcraft.version import __version__
 
-RERAISE_DELAY_SECONDS = 0.05  # seconds, in which the callback that was interrupted has returned
+RERAISE_DELAY_SECONDS = 0.05  # until the interrupted callback has returned
 COMMAND_MODULES = (runs, plan, agents, show, studio, branching, data)  # each registers its commands
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0 done, 2 a mistake of the user's or a refusal of
-    the system's (in one sentence), 130 Ctrl-C."""
-    # Threads that spin long while they wait make a busy machine thirty times slower, and threads
-    # that sleep at once make a quiet one slower by half. About ten microseconds of spinning are
-    # near the better of the two on both. GNU OpenMP reads this once, when torch is imported.
+    """Run a command and exit with a status: 0 for success, 2 for a user error or an error of the
+    operating system (printed as one sentence), 130 for Ctrl-C."""
+    # Waiting threads that spin for long make a busy machine thirty times slower, and threads that
+    # sleep at once make an idle one slower by half. About ten microseconds of spinning are close to
+    # the better of the two on both. GNU OpenMP reads this once, when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    if isinstance(sys.stdout, TextIOWrapper):  # a letter that it cannot write ends no command
+    if isinstance(sys.stdout, TextIOWrapper):  # unencodable characters are not errors
         sys.stdout.reconfigure(errors="backslashreplace")
     drop_invalid_sizes()
     argv = [*map(expand_home_in_argument, sys.argv[1:] if arguments is None else arguments)]
@@ -52,19 +52,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run_command(arguments: Sequence[str]) -> list[UserError | OSError]:
-    """Run a command, which exits unless it made mistakes, and return these."""
+    """Run a command and return its errors. Without errors, the command exits the process."""
     errors: list[UserError | OSError] = []
     try:
         with _reraise_lost_interrupts(), report_waits_to(_print_wait):
             app(args=[*arguments], prog_name="fieldcraft")
-    except* (UserError, OSError) as group:  # a rollout's arrives in the group of its siblings
+    except* (UserError, OSError) as group:  # an error of a rollout arrives in a group
         errors += _flatten_errors(group)
     return errors
 
 
 def _ask_for_consent(error: UserError | OSError) -> bool:
-    """Ask the user at a terminal for what a folder needs. It is loaded before anything else is
-    done, so that the command can begin anew."""
+    """Ask the user at a terminal to grant the permissions that a folder requests. Folders are
+    loaded before a command does anything else, so the command can be restarted."""
     if not isinstance(error, ConsentRequiredError) or not (
         sys.stdin.isatty() and sys.stderr.isatty()
     ):
@@ -72,7 +72,7 @@ def _ask_for_consent(error: UserError | OSError) -> bool:
     print_line(f"{error.file} would", file=sys.stderr)
     for ask in error.requests:
         print_line(f"  {ask} ('{ask.key}')", file=sys.stderr)
-    print_line("Allow that, now and later? [y/N]", file=sys.stderr)
+    print_line("Allow this now and in the future? [y/N]", file=sys.stderr)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         return False
     error.grant()
@@ -80,14 +80,14 @@ def _ask_for_consent(error: UserError | OSError) -> bool:
 
 
 def _print_wait(line: str) -> None:
-    """Print a line about a long wait where nobody else listens, as in `ask` or `check`."""
+    """Print a line about a long wait if there is no other handler, as in `ask` or `check`."""
     print_line(line, file=sys.stderr)
 
 
 @contextmanager
 def _reraise_lost_interrupts() -> Iterator[None]:
-    """Raise a lost KeyboardInterrupt again, a moment later. Python only reports one that is raised
-    in a callback of a weak reference or in a destructor, and continues."""
+    """Raise a lost KeyboardInterrupt again after a short delay. Python only reports one that is
+    raised in a weak reference callback or in a destructor, and continues."""
     original_hook = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
@@ -111,15 +111,15 @@ def _flatten_errors(group: BaseExceptionGroup[UserError | OSError]) -> list[User
 
 
 def _format_error(error: UserError | OSError) -> str:
-    """Return the sentence that the user is told. What the operating system refuses is no defect of
-    the program's."""
+    """Return the sentence for the user. Errors of the operating system are not bugs of the
+    program."""
     if isinstance(error, UserError):
         return str(error)
     reason = error.strerror or str(error) or type(error).__name__
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full ({reason}): make room and run the same command again."
-    file = f"{error.filename} cannot be used" if error.filename else "the system refused a file"
-    return f"{file} ({reason}): correct that, and run the same command again."
+        return f"the disk is full ({reason}): free disk space and run the same command again."
+    file = f"{error.filename} cannot be used" if error.filename else "a file cannot be used"
+    return f"{file} ({reason}): fix this and run the same command again."
 
 
 @app.callback(invoke_without_command=True)

@@ -1,4 +1,4 @@
-"""The command plan: memory and time of a recipe on given devices, before a run starts."""
+"""Command `plan`: memory and time of a recipe on given devices, before a run starts."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def plan(
     )
     if found.is_auto_split:
         print_line(
-            "The recipe names no processes; fastest by the formulas: "
+            "The recipe sets no processes; fastest by the formulas: "
             f"{_format_cluster_keys(found, settings)}"
         )
     for line in render_placement(found):
         print_line(line)
     times = _build_times_table(
         found,
-        f"Seconds of a step, of texts with {typical_text.tokens:g} tokens in the mean"
+        f"Seconds per step, with a mean of {typical_text.tokens:g} tokens per text"
         f" ({completion_share:.0%} of a rollout written by the policy).",
     )
     CleanConsole().print(_build_memory_table(found, device), times)
@@ -76,17 +76,17 @@ def plan(
     )
     longest = found.slowest_stage
     print_line(
-        f"All stages: {_format_duration(found.total_seconds)}{rest}. Evaluations are not counted."
+        f"All stages: {_format_duration(found.total_seconds)}{rest}. Evaluations are not included."
     )
     print_line(
-        f"The limit of {longest.name}: {longest.bottleneck}. Faster: "
+        f"Bottleneck of {longest.name}: {longest.bottleneck}. To speed it up: "
         f"{SPEEDUP_ADVICE[longest.bottleneck]}."
     )
 
 
 def _format_cluster_keys(found: ClusterPlan, recipe: Recipe) -> str:
-    """Return the keys to set for these processes. Trainers hold the moments in parts, in float32
-    only."""
+    """Return the keys to set for these processes. Trainers shard the optimizer state, only in
+    float32."""
     cluster = found.cluster
     keys = [f"cluster.trainers={cluster.trainers}", f"cluster.engines={cluster.engines}"]
     keys += ["cluster.colocate=true"] if cluster.colocate else []
@@ -97,15 +97,15 @@ def _format_cluster_keys(found: ClusterPlan, recipe: Recipe) -> str:
 
 
 def _build_memory_table(found: ClusterPlan, device: Device) -> FigureTable:
-    """Return a row for each process of each stage, and a column for each use of its memory."""
+    """Return a table with a row per process of each stage, and a column per use of memory."""
     uses_by_process = [
         uses_by_process
         for processes in found.memory.values()
         for uses_by_process in processes.values()
     ]
     used = list(dict.fromkeys(part for uses in uses_by_process for part in uses))
-    headers = [*(part.replace(" and ", ",\n") for part in used), "together", "share"]
-    table = FigureTable(headers, f"GB at the peak; a device has {device.memory_bytes / 1e9:.3g}.")
+    headers = [*(part.replace(" and ", ",\n") for part in used), "total", "share"]
+    table = FigureTable(headers, f"Peak memory in GB; capacity: {device.memory_bytes / 1e9:.3g}.")
     for stage, processes in found.memory.items():
         for process, uses in processes.items():
             total = sum(uses.values())
@@ -116,7 +116,7 @@ def _build_memory_table(found: ClusterPlan, device: Device) -> FigureTable:
 
 
 def _build_times_table(found: ClusterPlan, caption: str) -> FigureTable:
-    headers = ["sampling", "training", "weights", "a step", "steps", "all", "limit"]
+    headers = ["sampling", "training", "weights", "per step", "steps", "total", "bottleneck"]
     table = FigureTable(headers, caption)
     for time in found.stage_times:
         table.add_row(

@@ -1,10 +1,10 @@
-"""Old names of options, which end a command with a sentence that has the new name."""
+"""Old names of options. A command exits with a message that contains the new name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# By command: the old name of an option, and the new one.
+# Maps a command to the old and new names of its options.
 RENAMED_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "show": {"--right": "--correct", "--wrong": "--incorrect", "--number": "--index"},
     "branch": {"--trajectory": "--index", "--training": "--from-training"},
@@ -23,6 +23,6 @@ RENAMED_OPTIONS: Mapping[str, Mapping[str, str]] = {
 
 
 def describe_renamed_option(command: str, option: str) -> str | None:
-    """Return the sentence for an old name of an option, None for another option."""
+    """Return the message for an old name of an option; None for other options."""
     name = RENAMED_OPTIONS.get(command, {}).get(option)
     return None if name is None else f"{option} is now called {name}."

@@ -77,8 +77,8 @@ def run(
 
 
 def _render_report(report: dict[str, Any]) -> list[FigureTable | str]:
-    """Return the parts of a report that the terminal shows: a sentence and the tables of one run,
-    or of several seeds."""
+    """Return the report for the terminal: sentences, and the tables of one run or of several
+    seeds."""
     sentence = describe_achievement(report)
     broken = describe_broken_rates(report.get("evals", {}))
     return [*(f"{line}\n" for line in (sentence, *broken) if line), *_build_tables(report)]
@@ -97,15 +97,15 @@ def _build_tables(report: dict[str, Any]) -> list[FigureTable]:
 
 
 def _load_recipe(recipe: str, overrides: list[str], run_folder: Path | None = None) -> Recipe:
-    """Return a recipe that does something."""
+    """Load a recipe. Raises UserError if it does nothing."""
     settings = load_recipe(recipe, overrides, run_folder)
     require_work(settings)
     return settings
 
 
 def _run_and_render(settings: Recipe, folder: Path, console: Console) -> list[FigureTable | str]:
-    """Return the report of one run, or of one for every seed of the recipe; whatever is missing is
-    done."""
+    """Return the report of one run, or of one run per seed of the recipe, after executing the
+    missing steps."""
     if RunFolder(folder, settings).is_done:
         run_folder = open_run_folder(folder, settings)
         with raise_read_errors(run_folder.report_json, run_folder.report_advice):
@@ -117,7 +117,7 @@ def _run_and_render(settings: Recipe, folder: Path, console: Console) -> list[Fi
 
 
 def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
-    """Do what is left of a run, or of one for every seed of the recipe, and return its report."""
+    """Execute the remaining steps of a run, or of one run per seed, and return its report."""
     if settings.seeds:
         from fieldcraft.runs.seeds import run_seeds
 
@@ -141,7 +141,7 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
     summary = folder / "collect" / "summary.json"
     with raise_read_errors(summary, RERUN_ADVICE):
         print_collection(read_json(summary, dict[str, Any], RERUN_ADVICE), console)
-    assert settings.collect is not None, "run sees to that"
+    assert settings.collect is not None, "run ensures this"
     names = ["demonstrations.jsonl", "pairs.jsonl"]
     if settings.collect.filters:
         names += ["filtered/demonstrations.jsonl", "filtered/card.html"]
@@ -166,7 +166,7 @@ def _select(settings: Recipe, folder: Path, console: Console) -> None:
 
 
 def _check_before_run(recipe: Recipe) -> None:
-    """Print everything that would stop the run, and exit with 2 if there is something."""
+    """Print all errors that would stop the run, and exit with status 2 if there are any."""
     with announce_imports():
         from fieldcraft.runs.check import RecipeCheckError, require_checked
 
@@ -177,7 +177,7 @@ def _check_before_run(recipe: Recipe) -> None:
 
 
 def _exit_with_errors(errors: Sequence[str]) -> None:
-    """Print every problem, and exit with 2 if there is one."""
+    """Print all errors, and exit with status 2 if there are any."""
     for error in errors:
         print_line(f"fieldcraft: {error}", file=sys.stderr)
     if errors:
@@ -185,7 +185,7 @@ def _exit_with_errors(errors: Sequence[str]) -> None:
 
 
 def _find_example_question(run: Path) -> str:
-    """Return a question of the run's last evaluation, to ask next."""
+    """Return an example question from the run's last evaluation."""
     folder = find_run(run)
     for name in folder.evaluations()[-1:]:
         for trajectory in folder.evaluation(name).iterate():
@@ -221,8 +221,8 @@ def check(
 
     def report(name: str, notes: Sequence[str], errors: Sequence[str]) -> None:
         warnings = [note for note in notes if isinstance(note, CheckWarning)]
-        mark = Text("wrong", "red") if errors else Text("fine", "green")
-        mark = Text("look", "yellow") if warnings and not errors else mark
+        mark = Text("error", "red") if errors else Text("ok", "green")
+        mark = Text("warn", "yellow") if warnings and not errors else mark
         line = Table.grid(padding=(0, 1))
         line.add_column(width=5)
         plain_notes = [note for note in notes if note not in warnings]

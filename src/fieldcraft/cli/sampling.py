@@ -14,7 +14,7 @@ TopKOption = Annotated[
 ]
 TopPOption = Annotated[
     float | None,
-    typer.Option(help="Total probability of the likeliest tokens to sample from."),
+    typer.Option(help="Cumulative probability of the likeliest tokens to sample from."),
 ]
 MinPOption = Annotated[
     float | None,
@@ -22,7 +22,7 @@ MinPOption = Annotated[
 ]
 SamplingOption = Annotated[
     Literal["recipe", "model"] | None,
-    typer.Option(help="Source of the sampling settings that no option gives."),
+    typer.Option(help="Source of the sampling settings that are not given as options."),
 ]
 
 
@@ -33,7 +33,7 @@ def collect_sampling_keys(
     min_p: float | None,
     sampling: str | None,
 ) -> dict[str, Any]:
-    """Return the keys of `SamplingConfig` that the user gives."""
+    """Return the keys of `SamplingConfig` that the user set."""
     numbers = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     keys = {**numbers, "sampling": sampling}
     return {key: value for key, value in keys.items() if value is not None}

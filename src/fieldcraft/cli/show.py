@@ -1,4 +1,4 @@
-"""The commands show and compare: trajectories of a run, and a comparison of several runs."""
+"""Commands `show` and `compare`: trajectories of a run, and a comparison of several runs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from fieldcraft.terminal.trajectory_text import (
 )
 from fieldcraft.types import Author, Status, Trajectory, UserError
 
-# By index: the position in the file of the evaluation, whatever else a list leaves out.
+# Keyed by the position in the file of the evaluation, regardless of filters.
 IndexedTrajectories = Mapping[int, Trajectory]
 
 
 @dataclass(frozen=True)
 class TrajectoryFilter:
-    """Filter of trajectories; None asks for nothing."""
+    """Filter of trajectories; None accepts all values."""
 
     correct: bool | None
     split: str | None
@@ -75,7 +75,7 @@ def show(
         int | None, typer.Option(min=0, help="Show the trajectory at this index in full.")
     ] = None,
     mask: Annotated[
-        bool, typer.Option("--mask", help="Show the tokens, and mark those that the stage trains.")
+        bool, typer.Option("--mask", help="Show the tokens, and mark the trained ones.")
     ] = False,
     html: Annotated[bool, typer.Option("--html", help="Print the path of the report.")] = False,
     allow: AllowOption = None,
@@ -87,7 +87,7 @@ def show(
     folder = find_run(run)
     if html:
         if not folder.report_html.exists():
-            raise UserError(f"{run} has no report yet: let 'fieldcraft run' resume it.")
+            raise UserError(f"{run} has no report yet: resume it with 'fieldcraft run'.")
         print_line(folder.report_html)
         return
     console = CleanConsole()
@@ -96,10 +96,10 @@ def show(
     iterate_all: Callable[[], Iterable[tuple[int, Trajectory]]]
     if folder.recipe.collect is not None:
         if mask or stage is not None:
-            raise UserError(f"{run} holds demonstrations, which no stage has trained on yet.")
+            raise UserError(f"{run} contains only demonstrations: remove --mask and --stage.")
         accepted, rejected = _read_attempts(folder)
         selected: Mapping[int, Trajectory] = {**accepted, **rejected}
-        if index is None:  # a list is of one kind; why an attempt was rejected is in its record
+        if index is None:  # a list has one kind; records contain the reasons for rejection
             selected = rejected if correct is False else accepted
         iterate_all = selected.items
         trajectory_filter = replace(trajectory_filter, correct=None)
@@ -130,7 +130,7 @@ def show(
 def _show_file(
     path: Path, trajectory_filter: TrajectoryFilter, limit: int | None, index: int | None
 ) -> None:
-    """Show trajectories that are in no evaluation, such as those of a branch."""
+    """Show trajectories of a file outside any evaluation, such as branch samples."""
     console = CleanConsole()
     indexed = dict(enumerate(read_trajectories(path)))
     listed = {i: trajectory for i, trajectory in indexed.items() if trajectory_filter(trajectory)}
@@ -152,7 +152,7 @@ def compare(
     from fieldcraft.runs.run_comparison import compare_runs
 
     if out.is_dir():
-        raise UserError(f"{out} is a folder: give --out the name of a page in it.")
+        raise UserError(f"{out} is a folder: give --out a file name in it.")
     require_writable(out.parent)
     report = compare_runs(runs, out)
     console = CleanConsole()
@@ -160,37 +160,37 @@ def compare(
     if report["pairwise"]:
         console.print(build_pairwise_table(report["pairwise"]))
     else:
-        print_line("The runs were asked different questions, so no answers are compared.")
+        print_line("The runs have different questions, so their answers are not compared.")
     print_line(out)
 
 
 def _find_by_index(index: int | None, found: Iterable[tuple[int, Trajectory]]) -> Trajectory | None:
-    """Return the trajectory at an index, or the first one; no more is read."""
+    """Return the trajectory at an index, or the first one, without reading further."""
     return next((trajectory for i, trajectory in found if index in (None, i)), None)
 
 
 def _missing_trajectory_error(
     index: int | None, indexed: IndexedTrajectories, trajectory_filter: TrajectoryFilter
 ) -> UserError:
-    """Return the error for an index that has no trajectory."""
+    """Return the error for an index without a trajectory."""
     remaining = [i for i, trajectory in indexed.items() if trajectory_filter(trajectory)]
     if index is None or not remaining:
-        return UserError("there is no such trajectory: leave out a filter.")
+        return UserError("no trajectory matches the filters: remove one.")
     if index not in indexed:
         last = len(indexed) - 1
-        return UserError(f"there is no trajectory {index}: give --index one of 0 to {last}.")
+        return UserError(f"trajectory {index} does not exist: give an --index from 0 to {last}.")
     return UserError(
-        f"trajectory {index} is not among those that the filters leave: leave them out, or"
-        f" give --index another one, such as {remaining[0]}."
+        f"trajectory {index} does not match the filters: remove them, or give another --index,"
+        f" such as {remaining[0]}."
     )
 
 
 def _require_split(split: str | None, indexed: Iterable[tuple[int, Trajectory]]) -> None:
-    """Raise UserError for a split that no question is of."""
+    """Raise UserError if no question has this split."""
     splits = {str(t.task.meta["split"]) for _, t in indexed if "split" in t.task.meta}
     if split is not None and split not in splits:
-        advice = f"give one of {', '.join(sorted(splits))}" if splits else "leave out --split"
-        raise UserError(f"no question is of the split '{split}': {advice}.")
+        advice = f"give one of {', '.join(sorted(splits))}" if splits else "remove --split"
+        raise UserError(f"no question has the split '{split}': {advice}.")
 
 
 def _print_mask(run: RunFolder, stage: str, trajectory: Trajectory, console: Console) -> None:
@@ -204,11 +204,11 @@ def _print_mask(run: RunFolder, stage: str, trajectory: Trajectory, console: Con
 
 
 def _read_attempts(run: RunFolder) -> tuple[IndexedTrajectories, IndexedTrajectories]:
-    """Return the demonstrations that were kept, and rejected attempts, indexed one after the
-    other."""
+    """Return accepted demonstrations and rejected attempts; the indices of the latter follow those
+    of the former."""
     files = [run.collect_folder / f"{name}.jsonl" for name in ("demonstrations", "rejected")]
     if not all(file.exists() for file in files):
-        raise UserError(f"{run.path} has collected nothing yet: let 'fieldcraft run' resume it.")
+        raise UserError(f"{run.path} has collected nothing yet: resume it with 'fieldcraft run'.")
     accepted, rejected = (
         [make_untokenised_trajectory(*demonstration) for demonstration in read_demonstrations(f)]
         for f in files

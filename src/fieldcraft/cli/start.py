@@ -1,4 +1,4 @@
-"""The command `fieldcraft`, before anything of it is loaded."""
+"""Entry point of the command `fieldcraft`, which loads nothing else at first."""
 
 import os
 import signal
@@ -6,10 +6,10 @@ from types import FrameType
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C while it is loaded, before anything is under way, ends it at
-    once: an exception could be lost in the middle of an import."""
+    """Run the command line. Ctrl-C while it is being loaded exits at once, because an exception
+    could be lost during an import."""
     handles_interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if handles_interrupts:  # a shell starts what it runs in the background deaf to it
+    if handles_interrupts:  # not in the background of a shell, which ignores it
         signal.signal(signal.SIGINT, _exit_at_once)
     from fieldcraft.cli.main import main as run
 

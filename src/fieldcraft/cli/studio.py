@@ -1,4 +1,4 @@
-"""The command studio: a page in the browser with runs, while they train and afterwards."""
+"""Command `studio`: browser page of runs, while they train and afterwards."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def studio(
     from fieldcraft.view.server import create_app
 
     run_views = load_run_views(runs)
-    for run in run_views if allow_sampling else ():  # the commands that sample cannot ask
+    for run in run_views if allow_sampling else ():  # sampling commands cannot ask for consent
         if run.folder is not None:
             require_trust(run.folder, run.path)
     if token is None and not is_loopback(host):

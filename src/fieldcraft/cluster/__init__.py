@@ -1,1 +1,1 @@
-"""A run in many processes, which Ray places on one machine or several."""
+"""Distributed runs in many processes, placed by Ray on one machine or several."""

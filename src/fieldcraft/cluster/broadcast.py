@@ -1,9 +1,9 @@
-"""Servers that get weights by broadcast, through vLLM's interface for weight transfer.
+"""Servers that receive weights by broadcast, through vLLM's interface for weight transfer.
 
-1. The trainer keeps the weights and probes them; a channel to all workers is opened if need be.
-2. Each server receives in a thread (`/init_weight_transfer_engine`), and samples on.
-3. What has arrived is loaded, while the server is paused (`/start_weight_update`,
-   `/update_weights`, `/finish_weight_update`), and checked by the probe.
+1. The trainer stores the weights and runs the probe; a channel to all workers is opened if needed.
+2. Each server receives in a thread (`/init_weight_transfer_engine`), and continues to sample.
+3. The server is paused and loads the received weights (`/start_weight_update`, `/update_weights`,
+   `/finish_weight_update`). They are checked by the probe.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from fieldcraft.engine.vllm.servers import VllmServerPool, VllmServerSettings
 from fieldcraft.engine.vllm.weights import WeightSnapshot, WeightSource
 from fieldcraft.types import Tokenizer, UserError
 
-MAX_CHANNEL_FAILURES = 3  # of the channel in a row, while all servers live
+MAX_CHANNEL_FAILURES = 3  # consecutive failures of the channel while all servers are running
 
 
 class BroadcastServerPool(VllmServerPool):
-    """Servers with `devices_per_server` workers each. The weights of a `RemoteWeightSource` are
-    broadcast to all of them, those of a policy in this process go as files."""
+    """Servers with `devices_per_server` workers each.
+
+    The weights of a `RemoteWeightSource` are broadcast to all of them. The weights of a policy in
+    this process are transferred as files.
+    """
 
     def __init__(
         self, settings: VllmServerSettings, resources: RunResources, devices_per_server: int
@@ -36,8 +39,8 @@ class BroadcastServerPool(VllmServerPool):
         super().__init__(settings, resources)
         self._devices_per_server = devices_per_server
         self._snapshots = WeakSet[RemoteWeightSnapshot]()
-        self._channel_ends: tuple[Any, ...] = ()  # who sends, and the servers
-        self._channel_address = "", 0  # its address
+        self._channel_ends: tuple[Any, ...] = ()  # sender, and the servers
+        self._channel_address = "", 0  # of the sender
         self._broadcast_lock = asyncio.Lock()
 
     def take_snapshot(
@@ -54,8 +57,10 @@ class BroadcastServerPool(VllmServerPool):
         return snapshot
 
     async def distribute(self, snapshot: WeightSnapshot) -> None:
-        """Bring weights to all servers. Those that die meanwhile are lost. Raises UserError if the
-        channel breaks again and again though all live."""
+        """Transfer weights to all servers. Servers that crash during the transfer are marked lost.
+
+        Raises UserError if the channel fails repeatedly although all servers are running.
+        """
         if not isinstance(snapshot, RemoteWeightSnapshot):
             return
         async with self._broadcast_lock:
@@ -88,7 +93,7 @@ class BroadcastServerPool(VllmServerPool):
     async def _broadcast(
         self, snapshot: RemoteWeightSnapshot, servers: Sequence[VllmClient]
     ) -> str:
-        """Send one broadcast to all servers. Returns the reason if it failed, else an empty
+        """Send one broadcast to all servers. Return the reason if it failed, else an empty
         string."""
         world_size = 1 + len(servers) * self._devices_per_server
         channel_ends = snapshot.source.process_handle, *servers
@@ -115,8 +120,8 @@ class BroadcastServerPool(VllmServerPool):
 
     @asynccontextmanager
     async def _paused(self, servers: Sequence[VllmClient]) -> AsyncIterator[None]:
-        """Pause servers of several devices inside the block: two groups of NCCL at work on the same
-        devices may wait for each other."""
+        """Pause servers with several devices inside the block: two active NCCL groups on the same
+        devices may deadlock."""
         if self._devices_per_server == 1:
             yield
             return
@@ -129,8 +134,8 @@ class BroadcastServerPool(VllmServerPool):
     async def _call_each(
         self, servers: Sequence[VllmClient], request: Callable[[VllmClient], Awaitable[str | None]]
     ) -> list[str | None]:
-        """Ask all servers, and return their answers. A server that is gone is lost, which is its
-        answer."""
+        """Send a request to all servers, and return their results. A server that is gone is marked
+        lost, and its result is the error."""
 
         async def call_one(server: VllmClient) -> str | None:
             try:

@@ -1,4 +1,4 @@
-"""The process of an engine: the class that runs in it."""
+"""Ray actor of the process of an engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fieldcraft.sampling import Completion, SamplingParams
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The settings with which an engine builds a model, but for its weights. `settings` are those
+    """Settings with which an engine builds a model, without its weights. `settings` are arguments
     of a `LocalEngine`."""
 
     config: Any
@@ -31,8 +31,8 @@ class ModelSpec:
 
 
 def build_model(spec: ModelSpec) -> Any:
-    """Return a model of the shape whose weights have still to come."""
-    # A copy as from a file, without what training has set: its attention is of another process.
+    """Return an uninitialised model, whose weights are loaded later."""
+    # A copy without the attributes set by training: its attention belongs to another process.
     config = type(spec.config).from_dict(spec.config.to_dict())
     model = AutoModelForCausalLM.from_config(config, dtype=spec.dtype, trust_remote_code=False)
     model.generation_config = spec.generation_config
@@ -40,8 +40,10 @@ def build_model(spec: ModelSpec) -> Any:
 
 
 class EngineActor:
-    """Local engines, one for each model of a run that is sampled from. All methods run in one event
-    loop, so that weights change between two steps of an engine."""
+    """Actor with local engines, one for each sampled model of a run.
+
+    All methods run in one event loop, so that weights change between two steps of an engine.
+    """
 
     def __init__(self) -> None:
         self._engines: dict[str, LocalEngine] = {}
@@ -53,8 +55,8 @@ class EngineActor:
     async def load_snapshot(
         self, name: str, spec: ModelSpec, version: int, tensors: Mapping[str, PackedTensor]
     ) -> ProbeLogprobs:
-        """Sample for the model `name` from these weights, unfinished turns too. Returns what the
-        model then says of the probe."""
+        """Load weights of the model `name`, also for unfinished turns. Return the log-probabilities
+        that the model then assigns to the probe."""
         if name not in self._engines:
             model = build_model(spec)
             self._engines[name] = LocalEngine(model, spec.tokenizer, **spec.settings)
@@ -66,14 +68,14 @@ class EngineActor:
     async def generate(
         self, name: str, ids: Sequence[int], sampling: SamplingParams, session: str
     ) -> Completion:
-        """Continue `ids` as `LocalEngine.generate` does. Raises ActorLostError where a process
-        before this one had the model."""
+        """Continue `ids` as `LocalEngine.generate` does. Raises ActorLostError if the model was
+        lost by a restart of the process."""
         if name not in self._engines:
             raise ActorLostError("it was restarted")
         return await self._engines[name].generate(ids, sampling, session)
 
     async def release(self, name: str, session: str) -> None:
-        """Forget a session as `LocalEngine.release` does."""
+        """Release a session as `LocalEngine.release` does."""
         if name in self._engines:
             self._engines[name].release(session)
 
@@ -83,5 +85,5 @@ class EngineActor:
             await self._engines[name].sleep()
 
     async def drop_model(self, name: str) -> None:
-        """Forget a model that nobody samples from any more."""
+        """Drop a model that is no longer sampled from."""
         self._engines.pop(name, None)

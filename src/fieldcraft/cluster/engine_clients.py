@@ -1,4 +1,4 @@
-"""Clients of engines in a group: their protocol, and one for an engine in a process of Ray's."""
+"""Clients of the engines of a group: their protocol, and a client of an engine in a Ray actor."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from fieldcraft.sampling import Completion, SamplingParams
 
 
 class EngineClient(Protocol):
-    """An engine somewhere else, for one model. Everything may raise ActorLostError."""
+    """Client of a remote engine, for one model. All methods may raise ActorLostError."""
 
     @property
     def name(self) -> str:
-        """Name by which the reader of a run knows the engine."""
+        """Name of the engine in messages."""
 
     async def wait_until_ready(self) -> None:
-        """Return when the engine can be asked; start one that has died again. Raises ActorLostError
-        for a death that no call has noticed."""
+        """Wait until the engine accepts requests; restart it if it has crashed. Raises
+        ActorLostError for a crash that no call has noticed."""
 
     async def load_snapshot(self, snapshot: PackedWeightSnapshot) -> ProbeLogprobs:
-        """Sample from these weights, and return what they say of the probe."""
+        """Load these weights, and return the log-probabilities that they assign to the probe."""
 
     async def generate(
         self, ids: Sequence[int], sampling: SamplingParams, session: str
@@ -36,7 +36,7 @@ class EngineClient(Protocol):
         """Continue ids as an `Engine` does."""
 
     def release(self, session: str) -> None:
-        """Forget a session as an `Engine` does."""
+        """Release a session as an `Engine` does."""
 
     async def sleep(self) -> None:
         """Free the caches as a `PolicyEngine` does."""
@@ -44,18 +44,19 @@ class EngineClient(Protocol):
 
 @dataclass
 class MonitoredActor:
-    """An `EngineActor` that Ray keeps, and its process as it was last seen. None: it was never
-    seen, or has died since."""
+    """`EngineActor` managed by Ray, with a heartbeat. Its process is None before the first contact,
+    and after a crash."""
 
     actor: Any
-    heartbeat_timeout_seconds: float  # seconds without an answer after which it is ended
+    heartbeat_timeout_seconds: float  # seconds without a response after which it is killed
     process_id: int | None = None
     _pending_calls: int = 0
     _heartbeat_task: asyncio.Task[None] | None = None
-    _was_killed: bool = False  # because it did not answer
+    _was_killed: bool = False  # because it did not respond
 
     async def await_result(self, pending: Awaitable[Any]) -> Any:
-        """Return what the process returns or raises. Raises ActorLostError if it dies or hangs."""
+        """Return the result of a call, or raise its exception. Raises ActorLostError if the process
+        crashes or hangs."""
         if self._heartbeat_task is None or self._heartbeat_task.done():
             self._heartbeat_task = asyncio.create_task(self._monitor_heartbeat())
         self._pending_calls += 1
@@ -82,7 +83,7 @@ class MonitoredActor:
 
 
 class RayEngineClient:
-    """An engine, seen from one model of the run."""
+    """Client of an engine in a Ray actor, for one model of the run."""
 
     def __init__(self, monitored: MonitoredActor, index: int, model: str, spec: ModelSpec) -> None:
         self.name = f"engine {index}"

@@ -1,4 +1,4 @@
-"""Many engines as one: sessions are routed to them, and requests of a lost one are repeated."""
+"""Group of engines used as one: it routes sessions, and retries the requests of lost engines."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from fieldcraft.cluster.session_router import SessionRouter
 from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.types import UserError
 
-MAX_CONSECUTIVE_FAILURES = 3  # of an engine in a row, without a single answer in between
+MAX_CONSECUTIVE_FAILURES = 3  # consecutive failures of an engine without a completed request
 
 
 class EngineGroup:
-    """Engines that hold the same weights; implements `PolicyEngine`. The group is independent of
-    their location, and reads no clock but that of the event loop.
+    """Engines with the same weights; implements `PolicyEngine`. The group is independent of their
+    location, and uses only the clock of the event loop.
 
     Args:
-        clients: of the engines.
-        take_snapshot: brings together the present weights of a version while engines sample.
-        tolerance: nats that an engine's log-probabilities may be from the trained model's.
-        log: prints a line for the reader of the run.
+        clients: clients of the engines.
+        take_snapshot: function that collects the current weights as a version while engines sample.
+        tolerance: maximum difference between log-probabilities of an engine and of the trained
+            model, in nats.
+        log: function that prints a log message.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class EngineGroup:
         log: Callable[[str], None],
     ) -> None:
         self.version = 0
-        self.last_update_metrics: dict[str, float] = {}  # what the last publish has cost
+        self.last_update_metrics: dict[str, float] = {}  # cost of the last publish
         self.engine_restarts = 0  # crashes so far; each restarts an engine until it is given up
         self._clients = clients
         self._take_snapshot = take_snapshot
@@ -44,23 +45,23 @@ class EngineGroup:
         self._log = log
         self._router = SessionRouter(len(clients))
         self._snapshot: PackedWeightSnapshot | None = None  # the newest weights
-        self._snapshot_lock = asyncio.Lock()  # trainers bring them together once
+        self._snapshot_lock = asyncio.Lock()  # trainers collect them once
         self._loaded_snapshots: list[PackedWeightSnapshot | None] = [None] * len(clients)
         self._generations = [0] * len(clients)
         self._consecutive_failures = [0] * len(clients)  # in a row
         self._update_tasks: dict[
             int, asyncio.Task[None]
-        ] = {}  # engines on their way to newer weights
+        ] = {}  # engines that are loading newer weights
         self._failure: BaseException | None = None
         self._active_calls = 0
 
     async def generate(
         self, ids: Sequence[int], sampling: SamplingParams, session: str
     ) -> Completion:
-        """Continue `ids` on one of the engines. The sample does not depend on which one, nor on
-        whether one dies meanwhile: it follows from the seed and the weights.
+        """Continue `ids` on one of the engines. The sample depends only on the seed and the
+        weights, not on the choice of the engine, or on crashes.
 
-        Raises UserError if no engine is left, or one samples from other weights than it should.
+        Raises UserError if no engine is left, or an engine samples from wrong weights.
         """
         self._active_calls += 1
         try:
@@ -72,11 +73,11 @@ class EngineGroup:
             self._active_calls -= 1
 
     def release(self, session: str) -> None:
-        """Forget a session, wherever it is."""
+        """Release a session on its engine."""
         self._release_from(self._router.forget(session), session)
 
     async def sleep(self) -> None:
-        """Drop all sessions. Raises RuntimeError while calls are generating."""
+        """Drop all sessions. Raises RuntimeError while requests are active."""
         if self._active_calls:
             raise RuntimeError("the engines cannot sleep while they are generating")
         for engine in self.live_engines:
@@ -86,19 +87,21 @@ class EngineGroup:
                 self._mark_lost(engine, self._generations[engine], error)
 
     async def snapshot_weights(self) -> None:
-        """Give the engines weights of their own: if none were published yet, those of now."""
+        """Give the engines their own copy of the weights: the current ones, if none were published
+        yet."""
         await self._get_latest_snapshot()
 
     async def update_weights(self, version: int) -> None:
-        """Give all engines the weights as they are now, and check it. They sample on until the new
-        weights are there. Turns under way keep what they have, and go on with the new ones.
+        """Publish the current weights to all engines, and verify them by the probe.
 
-        An engine that dies meanwhile gets them when it is back, and nobody waits for it.
+        Engines continue to sample until the new weights arrive. Active turns keep their tokens, and
+        continue with the new weights. An engine that crashes during the update receives the weights
+        after its restart; the update does not wait for it.
         """
         clock = asyncio.get_running_loop().time
         start_time = clock()
         async with self._snapshot_lock:
-            self._snapshot, self.version = None, version  # None: the old weights make room
+            self._snapshot, self.version = None, version  # None frees the old weights
             snapshot = self._snapshot = await self._take_snapshot(version)
         self._update_all()
         while outdated := [
@@ -114,13 +117,13 @@ class EngineGroup:
 
     @property
     def live_engines(self) -> list[int]:
-        """Engines that can be asked."""
+        """Indices of the engines that accept requests."""
         return [
             engine for engine, snapshot in enumerate(self._loaded_snapshots) if snapshot is not None
         ]
 
     async def close(self) -> None:
-        """End what is on its way to engines."""
+        """Cancel weight updates in flight."""
         tasks = list(self._update_tasks.values())
         for task in tasks:
             task.cancel()
@@ -158,7 +161,7 @@ class EngineGroup:
             return self._snapshot
 
     async def _wait_for_live(self) -> None:
-        """Wait until an engine can be asked."""
+        """Wait until an engine accepts requests."""
         self._raise_failure()
         if not self.live_engines:
             self._update_all()
@@ -173,7 +176,7 @@ class EngineGroup:
 
     async def _wait_for_any(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.sleep(0)  # what is done says so by a callback
+        await asyncio.sleep(0)  # lets the callbacks of finished tasks run
         self._raise_failure()
 
     def _raise_failure(self) -> None:
@@ -185,7 +188,7 @@ class EngineGroup:
             self._start_update(engine)
 
     def _start_update(self, engine: int) -> None:
-        """Begin to give an engine the newest weights."""
+        """Start to send the newest weights to an engine."""
         if (
             engine in self._update_tasks
             or self._consecutive_failures[engine] >= MAX_CONSECUTIVE_FAILURES
@@ -224,18 +227,18 @@ class EngineGroup:
             raise UserError(
                 f"{client.name} does not sample from the trained weights: its log-probabilities"
                 f" differ by {difference:.3g} nats, more than the tolerance {self._tolerance:g};"
-                " check that its device and the trainer's compute alike."
+                " check that its device and the trainer's device compute the same results."
             )
 
-    # ---- deaths
+    # ---- crashes
 
     def _is_lost(self, engine: int) -> bool:
-        """Return whether an engine has died and is not back yet."""
+        """Return whether an engine has crashed and has not been restarted yet."""
         return self._loaded_snapshots[engine] is None and self._consecutive_failures[engine] > 0
 
     def _mark_lost(self, engine: int, generation: int, error: ActorLostError) -> None:
-        """Record that an engine has died in its life number `generation`, which may be known
-        already."""
+        """Record that an engine has crashed. `generation` counts its restarts, and the crash may
+        already be recorded."""
         if generation != self._generations[engine]:
             return
         self._generations[engine] += 1

@@ -1,4 +1,4 @@
-"""The engine processes of a run, which all models that it samples from share."""
+"""Engine processes of a run, shared by all models that it samples from."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ from fieldcraft.train.model import to_torch_dtype
 from fieldcraft.types import Tokenizer
 
 Count = Annotated[int, Field(gt=0)]
-MAX_CONCURRENT_CALLS = (
-    1_000_000  # that a process of Ray's takes at once; an engine has its own limit
-)
+MAX_CONCURRENT_CALLS = 1_000_000  # concurrent calls of a Ray actor; an engine has its own limit
 
 
 class EnginePool:
-    """The engines of a run: one process for each engine of `cluster.engines`. Ray starts those that
-    die again."""
+    """Engines of a run: one process for each engine of `cluster.engines`. Ray restarts crashed
+    processes."""
 
     def __init__(self, session: ClusterSession, resources: RunResources) -> None:
         self._device = session.device
@@ -45,7 +43,7 @@ class EnginePool:
             MonitoredActor(actor, session.settings.heartbeat_timeout_seconds)
             for actor in self.actors
         ]
-        self._groups: dict[str, weakref.ref[EngineGroup]] = {}  # by the names of their models
+        self._groups: dict[str, weakref.ref[EngineGroup]] = {}  # by model name
         self._num_models = 0
 
     def make_group(
@@ -59,11 +57,11 @@ class EnginePool:
         max_batched_tokens: Count = 8192,
         dtype: Dtype = "float32",
     ) -> EngineGroup:
-        """Return all engines as a group, to sample from a model of this process, or from what
-        `source` has the weights of; then `model` needs none.
+        """Return all engines as a group, to sample from a model of this process, or from the
+        weights of `source`; then `model` needs no weights.
 
-        Other arguments are those of a `LocalEngine`; `max_num_seqs` is of all engines together, and
-        `dtype` that of the model.
+        Other arguments are those of a `LocalEngine`. `max_num_seqs` is the total of all engines,
+        and `dtype` is the type of the model.
         """
         settings = {
             "max_num_seqs": ceil(max_num_seqs / len(self.actors)),
@@ -82,13 +80,13 @@ class EnginePool:
             for index, monitored in enumerate(self._monitored_actors)
         ]
         pack_snapshot = partial((source or PackedModelWeights(model)).pack_snapshot, torch_dtype)
-        take_snapshot = partial(asyncio.to_thread, pack_snapshot)  # sessions continue meanwhile
+        take_snapshot = partial(asyncio.to_thread, pack_snapshot)  # sessions continue during it
         group = EngineGroup(clients, take_snapshot, PROBE_TOLERANCE_NATS[dtype], self.resources.log)
         self._groups[name] = weakref.ref(group)
         return group
 
     async def close(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         live_groups = [
             group for reference in self._groups.values() if (group := reference()) is not None
         ]
@@ -97,8 +95,11 @@ class EnginePool:
             import_ray().kill(actor)
 
     def _drop_unused(self) -> None:
-        """Forget models that nobody samples from any more. This does not happen as soon as it is
-        so: Python may find that out anywhere, in the middle of a call of Ray's too."""
+        """Drop models that are no longer sampled from.
+
+        This is not done in a finalizer, because Python may run it anywhere, even during a call of
+        Ray.
+        """
         for name in [name for name, reference in self._groups.items() if reference() is None]:
             del self._groups[name]
             for actor in self.actors:

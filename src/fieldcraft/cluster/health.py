@@ -1,6 +1,6 @@
-"""Ray's processes that no longer answer: one that hangs is ended, and so dies as others do.
+"""Heartbeats of Ray actors: a process that hangs is killed, and is then handled like a crash.
 
-Ray itself notices a process that ends and a machine that is gone, but no process that hangs.
+Ray itself notices a process that exits and a machine that is gone, but not a process that hangs.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 
 from fieldcraft.cluster.remote import await_result, import_ray
 
-HEARTBEAT_INTERVALS = 10  # of the heartbeat timeout, which is counted in such pieces
+HEARTBEAT_INTERVALS = 10  # intervals in which the heartbeat timeout is counted
 
 
 async def kill_if_unresponsive(actor: Any, seconds: float) -> None:
-    """Wait until a process has not answered for so long, and end it for that. It is asked for its
-    `get_process_id` again and again. Raises ActorLostError if it dies by itself."""
+    """Call `get_process_id` of a process repeatedly, and kill it when it has not responded for
+    `seconds`. Raises ActorLostError if it crashes."""
     while await _responds(actor, seconds):
         await asyncio.sleep(seconds / HEARTBEAT_INTERVALS)
     import_ray().kill(actor, no_restart=False)
@@ -23,7 +23,7 @@ async def kill_if_unresponsive(actor: Any, seconds: float) -> None:
 
 async def _responds(actor: Any, seconds: float) -> bool:
     reply = asyncio.ensure_future(await_result(actor.get_process_id.remote()))
-    # While the event loop here is busy it cannot hear an answer, and that counts as one piece.
+    # A busy event loop cannot receive a response; however long, this counts as one interval.
     for _ in range(HEARTBEAT_INTERVALS):
         await asyncio.wait([reply], timeout=seconds / HEARTBEAT_INTERVALS)
         if reply.done():
@@ -34,5 +34,5 @@ async def _responds(actor: Any, seconds: float) -> bool:
 
 
 def describe_heartbeat_timeout(seconds: float) -> str:
-    """Return the reason for the loss of a process that was silent."""
+    """Return the reason for the loss of a process that did not respond."""
     return f"no heartbeat for {seconds:g} s"

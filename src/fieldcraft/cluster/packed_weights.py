@@ -1,4 +1,4 @@
-"""Weights on their way from trainers to engines, as arrays that Ray carries."""
+"""Weights in transit from trainers to engines, as arrays in Ray's object store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ByteArray = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class PackedTensor:
-    """A tensor as plain bytes: numpy has no bfloat16."""
+    """Tensor as plain bytes, because numpy has no bfloat16."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -28,8 +28,8 @@ class PackedTensor:
 
 @dataclass(frozen=True)
 class PackedWeightSnapshot:
-    """A policy that engines are to sample from. `tensors` is a `dict[str, PackedTensor]`, or Ray's
-    handle of one, and `probe` what the trained model says of the probe."""
+    """Weight snapshot for engines. `tensors` is a `dict[str, PackedTensor]`, or Ray's handle of
+    one. `probe` has the log-probabilities that the trained model assigns to the probe."""
 
     version: int
     tensors: Any
@@ -38,7 +38,7 @@ class PackedWeightSnapshot:
 
 
 def pack_tensors(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, PackedTensor]:
-    """Return the tensors of a state, converted to a type, with tied ones once."""
+    """Return the tensors of a state, converted to a dtype; tied tensors are included once."""
     packed: dict[str, PackedTensor] = {}
     for name, tensor in drop_tied(state).items():
         cpu_tensor = tensor.detach().to("cpu", dtype).contiguous()
@@ -48,7 +48,7 @@ def pack_tensors(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, P
 
 
 def drop_tied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the first of the tensors that share their memory (tied ones), and all others."""
+    """Return the tensors of a state, with one of each set of tied tensors (shared memory)."""
     tensors: dict[tuple[int, torch.Size], tuple[str, Tensor]] = {}
     for name, tensor in state.items():
         tensors.setdefault((tensor.data_ptr(), tensor.shape), (name, tensor))
@@ -61,23 +61,23 @@ def count_bytes(packed: Mapping[str, PackedTensor]) -> int:
 
 
 def unpack_tensor(packed: PackedTensor) -> Tensor:
-    """Return a packed tensor as a tensor with memory of its own."""
-    flat = torch.from_numpy(packed.data.copy())  # what Ray gives is shared, and read-only
+    """Return a packed tensor as a tensor with its own memory."""
+    flat = torch.from_numpy(packed.data.copy())  # Ray's memory is shared and read-only
     return flat.view(packed.dtype).reshape(packed.shape)
 
 
 @torch.no_grad()
 def load_weights(model: Any, packed: Mapping[str, PackedTensor]) -> None:
-    """Load the weights into a model, in place and in its own type. Raises KeyError for a name that
-    it does not have."""
+    """Load the weights into a model, in place and in its dtype. Raises KeyError for an unknown
+    name."""
     parameters = model.state_dict(keep_vars=True)
     for name, packed_tensor in packed.items():
         parameters[name].copy_(unpack_tensor(packed_tensor))
 
 
 def merge_lora_state(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
-    """Return a state of a model, by the names that it has without an adapter. What the adapter adds
-    is added (LoRA, arXiv 2106.09685, section 4.1)."""
+    """Return a state of a model with the adapter merged (LoRA, arXiv 2106.09685, section 4.1),
+    keyed by the names of the model without adapter."""
     plain = {
         name.replace(".base_layer.", "."): tensor
         for name, tensor in state.items()

@@ -1,4 +1,4 @@
-"""The place of each process of a run: a pure function of the recipe and the devices there are."""
+"""Placement of the processes of a run: a pure function of the recipe and the available devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ProcessRole = Literal["trainer", "engine"]
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlacement:
-    """A process and its devices: `num_devices` of the node `node`, from `first_device` on."""
+    """Process and its devices: `num_devices` of the node `node`, starting at `first_device`."""
 
     role: ProcessRole
     index: int
@@ -24,13 +24,13 @@ class ProcessPlacement:
 
 
 def place_processes(cluster: ClusterConfig, nodes: Sequence[int]) -> list[ProcessPlacement]:
-    """Return the places of trainers, then of engines, on nodes that have so many devices each.
+    """Return the placements of trainers, then of engines. `nodes` has the devices of each node.
 
-    Trainers fill the nodes in their order, so that ranks beside each other exchange gradients over
-    the fastest links. Engines take what is left; colocated ones take the devices of the first
-    trainers. An engine never lies on two nodes.
+    Trainers fill the nodes in order, so that neighbouring ranks exchange gradients over the fastest
+    links. Engines use the remaining devices; colocated engines use the devices of the first
+    trainers. An engine never spans two nodes.
 
-    Raises UserError for fewer devices than are asked for.
+    Raises UserError if there are not enough devices.
     """
     if cluster.num_devices > sum(nodes):
         raise UserError(_describe_shortage(cluster, nodes))
@@ -52,7 +52,7 @@ def place_processes(cluster: ClusterConfig, nodes: Sequence[int]) -> list[Proces
 def _fill_nodes(
     role: ProcessRole, count: int, devices: int, nodes: Sequence[int], taken: Sequence[int]
 ) -> list[ProcessPlacement]:
-    """Return the places of as many of `count` processes as fit, node by node."""
+    """Return the placements of as many of `count` processes as fit, node by node."""
     placements: list[ProcessPlacement] = []
     for node, (capacity, first) in enumerate(zip(nodes, taken, strict=True)):
         while first + devices <= capacity and len(placements) < count:

@@ -1,4 +1,4 @@
-"""Conditions that must hold on every node before a run begins; each failure is a sentence."""
+"""Checks of every node before a run starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN_FILE = ".seen-by-all-nodes"
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A machine of the cluster: its id and address, and how many devices it has."""
+    """Machine of the cluster: its id, address and number of devices."""
 
     id: str
     address: str
@@ -26,7 +26,7 @@ class ClusterNode:
 
 
 def require_usable_nodes(nodes: Sequence[ClusterNode], folder: Path) -> None:
-    """Raise UserError where a node has other versions than this process, or does not see the run
+    """Raise UserError if a node has other versions than this process, or cannot access the run
     folder."""
     own_versions, _ = probe.collect_node_report("")
     token = folder / TOKEN_FILE
@@ -58,7 +58,7 @@ def require_same_versions(
 
 
 def require_free_port(node: ClusterNode, port: int) -> None:
-    """Raise UserError if something listens at a port of a node; 0 is any free one."""
+    """Raise UserError if a port of a node is in use; 0 stands for any free port."""
     [is_free] = _run_on_nodes([node], probe.is_port_free, node.address, port)
     if not is_free:
         raise UserError(
@@ -70,7 +70,7 @@ def require_free_port(node: ClusterNode, port: int) -> None:
 def _run_on_nodes(
     nodes: Sequence[ClusterNode], function: Callable[..., Any], *arguments: Any
 ) -> list[Any]:
-    """Return the answer of each node. Raises UserError if one does not."""
+    """Return the result of each node. Raises UserError if a node does not respond."""
     ray = import_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -1,7 +1,7 @@
-"""Questions that a run asks every node before it begins.
+"""Functions that run on every node before a run starts.
 
-The function travels to nodes as code, so that it also runs where fieldcraft is missing or another
-one. So this file imports nothing but the standard library.
+They are sent to the nodes as code, so that they also work if fieldcraft is missing there or has
+another version. So this file imports only the standard library.
 """
 
 import platform
@@ -13,8 +13,8 @@ PACKAGES = ("fieldcraft", "torch", "transformers", "ray")
 
 
 def collect_node_report(token_file: str) -> tuple[dict[str, str], str]:
-    """Return the versions of a node, and what the file `token_file` holds there; "" where the file
-    is not there."""
+    """Return the versions of a node, and the content of the file `token_file` there, "" if the file
+    does not exist."""
     versions = {"Python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -28,7 +28,7 @@ def collect_node_report(token_file: str) -> tuple[dict[str, str], str]:
 
 
 def is_port_free(address: str, port: int) -> bool:
-    """Return whether nothing listens at a port of this node; 0 is any free one."""
+    """Return whether a port of this node is free; 0 stands for any free port."""
     try:
         with socket.create_server((address, port)):
             return True

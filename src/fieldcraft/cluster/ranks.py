@@ -1,4 +1,4 @@
-"""Ranks that train together, each in a process of Ray's."""
+"""Ranks that train together, each in a Ray actor."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from fieldcraft.train.sharding.rank import TrainerRank
 from fieldcraft.train.sharding.state import gather_full
 from fieldcraft.types import UserError
 
-HEALTH_CHECK_SECONDS = 10.0  # seconds of waiting after which ranks are asked whether they live
-HEALTH_GROUP = "health"  # Ray's group of calls that are answered beside those of training
+HEALTH_CHECK_SECONDS = 10.0  # seconds of waiting before ranks are checked
+HEALTH_GROUP = "health"  # Ray's concurrency group for calls during training
 LOSS_DETECTION_SECONDS = (
-    60.0  # seconds in which the death of a rank is known, once another one misses it
+    60.0  # seconds until the crash of a rank is known, after another rank failed because of it
 )
 SIOCGIFADDR = 0x8915  # SIOCGIFADDR of Linux
 
 
 class TrainersLostError(Exception):
-    """Loss of a rank that has died or hangs, and with it of what all ranks had in memory."""
+    """A rank has crashed or hangs, and the state of all ranks is lost."""
 
 
 class TrainerActor:
-    """The process of a rank: it runs a `TrainerRank`, and another one for the next stage."""
+    """Actor of a rank, which runs a new `TrainerRank` for each stage."""
 
     def __init__(self) -> None:
         self._rank: TrainerRank | None = None
@@ -55,14 +55,14 @@ class TrainerActor:
         return os.getpid()
 
     def make_address(self, port: int) -> str:
-        """Return the address at which the others find this process; the port 0 is any free one."""
+        """Return the address at which other ranks reach this process; port 0 selects a free one."""
         host = import_ray().util.get_node_ip_address()
         return f"tcp://{host}:{port or find_free_port(host)}"
 
     def join_group(self, placement: RankPlacement) -> None:
-        """Become a rank. All processes do at the same time."""
+        """Join the process group as a rank. All processes must join at the same time."""
         host = import_ray().util.get_node_ip_address()
-        # Otherwise gloo takes the address of the host's name, which others may not reach.
+        # Otherwise gloo uses the address of the host name, which may be unreachable for others.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", find_interface(host))
         if self._rank is not None:
             self._rank.close()
@@ -70,12 +70,12 @@ class TrainerActor:
         self._sender = self._sender or WeightSender(host, torch.device(placement.device))
 
     def call_rank(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Call a method of the rank with its share, and return what it returns."""
+        """Call a method of the rank with its share of the arguments, and return the result."""
         return getattr(self._rank, method)(*arguments)
 
     def gather_weights(self, name: str, dtype: torch.dtype) -> tuple[dict[str, PackedTensor], int]:
-        """Return the weights of a policy as engines take them over, and their bytes. An adapter is
-        merged. All ranks take part, and the first one has them."""
+        """Return the weights of a policy in the form for engines, and their bytes. An adapter is
+        merged. All ranks take part; only the first one gets the weights."""
         model, state = self._gather_merged(name)
         if model is None:
             return {}, 0
@@ -83,8 +83,8 @@ class TrainerActor:
         return packed, count_bytes(packed)
 
     def write_weights(self, name: str, folder: Path) -> None:
-        """Write the weights of a policy, an adapter merged, into a folder, as transformers loads
-        it."""
+        """Write the weights of a policy, with the adapter merged, into a folder in the format of
+        transformers."""
         model, state = self._gather_merged(name)
         if model is not None:
             write_model(folder, model, state)
@@ -92,8 +92,8 @@ class TrainerActor:
     def store_weights(
         self, name: str, label: str, dtype: torch.dtype, retained_labels: Sequence[str]
     ) -> list[TensorMeta]:
-        """Keep the weights of a policy, an adapter merged, in the weight sender. Returns the names,
-        types and shapes of the tensors. All ranks take part."""
+        """Store the weights of a policy, with the adapter merged, in the weight sender. Return the
+        names, types and shapes of the tensors. All ranks take part."""
         model, state = self._gather_merged(name)
         if model is None:
             return []
@@ -101,11 +101,11 @@ class TrainerActor:
         return self._sender.store(label, model, state, dtype, retained_labels)
 
     def call_sender(self, method: str, *args: Any) -> Any:
-        """Call a method of the weight sender, and return what it returns."""
+        """Call a method of the weight sender, and return its result."""
         return getattr(self._sender, method)(*args)
 
     def _gather_merged(self, name: str) -> tuple[Any, dict[str, Tensor]]:
-        """Return a model and its whole weights on the first rank, and no model on others."""
+        """Return a model and its full tensors on the first rank, and no model on others."""
         assert self._rank is not None
         is_first = self._rank.mesh.rank == 0
         state = gather_full(self._rank.states[name].weights, is_first)
@@ -117,8 +117,8 @@ class TrainerActor:
 
 @final
 class RayTrainerGroup:
-    """The trainers of a run; obeys `train.sharding.trainer.TrainerGroup`. A process that has died
-    is started again by `start`, and the others with it."""
+    """Trainers of a run; implements `train.sharding.trainer.TrainerGroup`. After a crash, `start`
+    restarts all processes."""
 
     def __init__(self, session: ClusterSession) -> None:
         self.world_size = session.settings.trainers
@@ -127,7 +127,7 @@ class RayTrainerGroup:
         self._actors: list[Any] = []
 
     def start(self) -> None:
-        """Start new ranks without any model. Raises UserError if they do not reach each other."""
+        """Start new ranks without models. Raises UserError if they cannot reach each other."""
         if not self._actors:
             placements = self._session.select_placements("trainer")
             self._actors = [
@@ -154,16 +154,16 @@ class RayTrainerGroup:
         )
 
     def call(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call all ranks as `TrainerGroup.call` does. Raises TrainersLostError if one has died or
-        hangs."""
+        """Call all ranks as `TrainerGroup.call` does. Raises TrainersLostError if a rank has
+        crashed or hangs."""
         pairs = zip(self._actors, shares, strict=True)
         return self._get_all(
             [actor.call_rank.remote(method, _make_absolute(share)) for actor, share in pairs]
         )
 
     def gather_weights(self, name: str, dtype: torch.dtype) -> tuple[Any, int]:
-        """Return Ray's handle of the weights of a policy, and their bytes. They stay where they
-        are."""
+        """Return Ray's handle of the weights of a policy, and their bytes, without moving the
+        weights."""
         references = [
             actor.gather_weights.options(num_returns=2).remote(name, dtype)
             for actor in self._actors
@@ -172,7 +172,8 @@ class RayTrainerGroup:
         return references[0][0], sizes[0]
 
     def write_weights(self, name: str, folder: Path) -> None:
-        """Write the weights of a policy, an adapter merged, into a folder that all nodes see."""
+        """Write the weights of a policy, with the adapter merged, into a folder shared by all
+        nodes."""
         self._get_all(
             [actor.write_weights.remote(name, folder.absolute()) for actor in self._actors]
         )
@@ -180,7 +181,7 @@ class RayTrainerGroup:
     def store_weights(
         self, name: str, label: str, dtype: torch.dtype, retained_labels: Sequence[str]
     ) -> list[TensorMeta]:
-        """Keep the weights of a policy in the weight sender of the first rank; see
+        """Store the weights of a policy in the weight sender of the first rank; see
         `WeightSender.store`."""
         references = [
             actor.store_weights.remote(name, label, dtype, retained_labels)
@@ -195,7 +196,7 @@ class RayTrainerGroup:
         return self._actors[0]
 
     def open_channel(self, world_size: int) -> tuple[str, int]:
-        """Open a meeting point as `WeightSender.open_channel` does."""
+        """Open a rendezvous as `WeightSender.open_channel` does."""
         address: tuple[str, int] = self._get_all(
             [self.first_actor.call_sender.remote("open_channel", world_size)]
         )[0]
@@ -207,11 +208,11 @@ class RayTrainerGroup:
         return reason
 
     def write_stored(self, label: str, folder: Path) -> None:
-        """Write kept weights as `WeightSender.write` does."""
+        """Write stored weights as `WeightSender.write` does."""
         self._get_all([self.first_actor.call_sender.remote("write", label, folder.absolute())])
 
     async def close(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         self._kill()
 
     def _kill(self) -> None:
@@ -220,7 +221,7 @@ class RayTrainerGroup:
         self._actors = []
 
     def _kill_if_unresponsive(self) -> None:
-        """Raise TrainersLostError if one rank does not answer; all are ended then."""
+        """Kill all ranks and raise TrainersLostError if a rank does not respond."""
         ray = import_ray()
         references = [
             a.get_process_id.options(concurrency_group=HEALTH_GROUP).remote() for a in self._actors
@@ -260,15 +261,15 @@ class RayTrainerGroup:
 
 
 def _make_absolute(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments with absolute paths: processes of Ray's have another working folder."""
+    """Return the arguments with absolute paths, because Ray actors have another working folder."""
     return tuple(
         argument.absolute() if isinstance(argument, Path) else argument for argument in arguments
     )
 
 
 def find_interface(address: str) -> str:
-    """Return the name of the network interface that has an address. Raises UserError where no
-    interface has it."""
+    """Return the name of the network interface with an address. Raises UserError if no interface
+    has it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         for _, name in socket.if_nameindex():
             try:

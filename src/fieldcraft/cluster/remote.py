@@ -1,4 +1,4 @@
-"""Ray, imported only where a recipe asks for many processes, and what its processes answer."""
+"""Lazy import of Ray, and results of its actors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fieldcraft.types import UserError
 
 
 class ActorLostError(Exception):
-    """Death of the process behind a handle, and with it loss of what it was asked for."""
+    """The process behind a handle has crashed, and the requested result is lost."""
 
 
 def import_ray() -> ModuleType:
-    """Return the library. Raises UserError where it is not installed."""
+    """Import Ray. Raises UserError if it is not installed."""
     try:
         import ray
     except ImportError as error:
@@ -25,7 +25,8 @@ def import_ray() -> ModuleType:
 
 
 async def await_result(pending: Awaitable[Any]) -> Any:
-    """Return what a process of Ray's returns or raises. Raises ActorLostError if it has died."""
+    """Return the result of a Ray actor, or raise its exception. Raises ActorLostError if the actor
+    has crashed."""
     ray = import_ray()
     try:
         return await pending

@@ -1,4 +1,4 @@
-"""Weight snapshots that stay where they are trained until servers need them."""
+"""Weight snapshots that remain in the training process until servers need them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fieldcraft.types import Tokenizer
 
 
 class RemoteWeightSource(ABC):
-    """A policy in training, in another process that keeps what was published of it; a
-    `WeightSource`."""
+    """`WeightSource` of a policy that is trained in another process, which stores the published
+    weights."""
 
     @property
     @abstractmethod
     def process_handle(self) -> Any:
-        """Handle of the process, which may be started again."""
+        """Handle of the process, which may be restarted."""
 
     @abstractmethod
     def write(self, folder: Path) -> ProbeLogprobs:
@@ -38,11 +38,11 @@ class RemoteWeightSource(ABC):
     def store_weights(
         self, label: str, dtype: torch.dtype, retained_labels: Sequence[str]
     ) -> tuple[list[TensorMeta], ProbeLogprobs]:
-        """Keep the weights as they are now, and of earlier ones only `retained_labels`."""
+        """Store the current weights, and drop earlier ones except `retained_labels`."""
 
     @abstractmethod
     def open_channel(self, world_size: int) -> tuple[str, int]:
-        """Open a meeting point as `WeightSender.open_channel` does."""
+        """Open a rendezvous as `WeightSender.open_channel` does."""
 
     @abstractmethod
     def send_weights(self, label: str) -> str:
@@ -50,14 +50,14 @@ class RemoteWeightSource(ABC):
 
     @abstractmethod
     def write_stored(self, label: str, folder: Path) -> None:
-        """Write kept weights as `WeightSender.write` does."""
+        """Write stored weights as `WeightSender.write` does."""
 
 
 @final
 class RemoteWeightSnapshot:
-    """`WeightSnapshot` that stays with a `RemoteWeightSource`, which of earlier ones keeps only
-    `retained_labels`. They are written into a folder in `parent` only if a server has to be started
-    with them."""
+    """`WeightSnapshot` that remains in a `RemoteWeightSource`, which drops earlier ones except
+    `retained_labels`. It is written to a folder in `parent` only if a server has to start with
+    it."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class RemoteWeightSnapshot:
 
     @cached_property
     def folder(self) -> Path:
-        """Folder with the weights, which are written when it is first asked for. Raises UserError
+        """Return the folder with the weights, which are written on first access. Raises UserError
         if it cannot be written."""
         write = partial(self.source.write_stored, self.label)
         folder, _ = make_snapshot_folder(write, self._tokenizer, self._parent)

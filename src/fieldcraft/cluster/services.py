@@ -1,4 +1,4 @@
-"""Search servers and sandbox workers in processes of Ray's, which starts those that die again."""
+"""Search servers and sandbox workers in Ray actors, which Ray restarts after a crash."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from fieldcraft.types import Tool, ToolUnavailableError
 
 ServiceKind = Literal["search", "sandbox"]
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
-RETRY_SECONDS = 1.0  # seconds between two attempts while servers are being started again
+RETRY_SECONDS = 1.0  # seconds between two attempts while servers are being restarted
 
 
 class ServiceNode:
-    """A node on which a server is to be started."""
+    """Actor that prepares a node for a server."""
 
     def prepare(
         self, kind: ServiceKind, index: Path | None, sandbox: Mapping[str, Any]
     ) -> tuple[str, int]:
         """Return the address of the node and a free port. Raises UserError if the server cannot be
-        made there."""
+        created there."""
         _make_app(kind, index, sandbox)
         host = import_ray().util.get_node_ip_address()
         return host, find_free_port(host)
 
 
 class ServiceActor:
-    """A server in a thread, from the making of this object on: Ray makes it anew after a death, and
-    so the server has the same address then."""
+    """Actor that serves in a thread as soon as it is created. Ray recreates it after a crash, so
+    the server then has the same address."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ServiceActor:
         return os.getpid()
 
     def block_forever(self) -> None:
-        """Wait for ever; whoever asked for it learns of the death."""
+        """Wait forever, so that the caller notices a crash."""
         threading.Event().wait()
 
 
@@ -83,8 +83,8 @@ def _make_app(kind: ServiceKind, index: Path | None, sandbox: Mapping[str, Any])
 
 @final
 class ServicePool:
-    """Servers of one kind, spread over the nodes of a run. The reader of `resources` is told of
-    those that die. `sandbox` are arguments of a `Sandbox`."""
+    """Servers of one kind, distributed over the nodes of a run. Crashes are logged to `resources`.
+    `sandbox` has the arguments of a `Sandbox`."""
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class ServicePool:
         self._watch_tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Return when all servers listen. Raises UserError for an index that cannot be read, and
-        for a node that lacks a layer of isolation."""
+        """Start all servers, and wait until they listen. Raises UserError for an index that cannot
+        be read, and for a node that lacks a layer of isolation."""
         for number in range(self._count):
             node = self._session.nodes[number % len(self._session.nodes)]
             node_actor = self._session.start_on_node(node, ServiceNode)
             host, port = address = await await_result(node_actor.prepare.remote(*self._arguments))
-            options = {"max_restarts": -1, "max_concurrency": 2}  # one call stays
+            options = {"max_restarts": -1, "max_concurrency": 2}  # one call remains open
             self.actors.append(
                 self._session.start_on_node(
                     node, ServiceActor, *self._arguments, address, **options
@@ -132,7 +132,7 @@ class ServicePool:
             import_ray().kill(actor)
 
     async def _wait_until_listening(self, actor: Any) -> None:
-        """Return when a server listens, also if it dies meanwhile."""
+        """Wait until a server listens, even if it crashes before."""
         await await_result(actor.get_process_id.options(max_task_retries=-1).remote())
 
     async def _watch(self, number: int, actor: Any) -> None:
@@ -154,12 +154,12 @@ class ServicePool:
 
 @final
 class FailoverTool:
-    """A `types.Tool` over servers of the same thing. A call that one does not answer is made again,
-    to the next one.
+    """`types.Tool` over replicated servers. A call that a server does not answer is retried with
+    the next server.
 
     Args:
-        tools: one for each server.
-        timeout_seconds: of a call; after them the servers count as unavailable.
+        tools: one tool for each server.
+        timeout_seconds: time limit of a call; then the servers count as unavailable.
     """
 
     def __init__(self, tools: Sequence[Tool], timeout_seconds: float) -> None:
@@ -170,8 +170,8 @@ class FailoverTool:
         self._next = 0
 
     async def __call__(self, /, **arguments: Any) -> str:
-        """Ask the servers one after the other. Raises what the tools raise; ToolUnavailableError
-        only if none answers in time."""
+        """Try the servers one after the other. Raises the errors of the tools; ToolUnavailableError
+        only if no server responds in time."""
         attempts = AsyncRetrying(
             retry=retry_if_exception_type(ToolUnavailableError),
             wait=self._retry_delay,
@@ -186,6 +186,6 @@ class FailoverTool:
         return await tool(**arguments)
 
     def _retry_delay(self, state: RetryCallState) -> float:
-        """Return the seconds before the next attempt: none for the next server, and a pause before
-        all of them are asked again."""
+        """Return the seconds before the next attempt: 0 for the next server, and a pause before all
+        of them are tried again."""
         return 0.0 if state.attempt_number % len(self._tools) else wait_fixed(RETRY_SECONDS)(state)

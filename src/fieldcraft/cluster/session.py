@@ -1,4 +1,4 @@
-"""Ray for the length of a run: it is started here or joined, inspected, and left."""
+"""Ray session of a run: Ray is started or joined, checked, and left at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESERVE_TIMEOUT_SECONDS = 60  # seconds for Ray to reserve what a run needs
 
 @dataclass(frozen=True)
 class ClusterSession:
-    """The nodes of a run, the place of each process on them, and Ray's reservation of these."""
+    """Nodes of a run, the placement of its processes, and Ray's placement group."""
 
     settings: ClusterConfig
     device: str  # cuda or cpu
@@ -35,12 +35,12 @@ class ClusterSession:
     placement_group: Any
 
     def select_placements(self, role: ProcessRole) -> list[ProcessPlacement]:
-        """Return the places of all processes of a role."""
+        """Return the placements of all processes of a role."""
         return [placement for placement in self.placements if placement.role == role]
 
     @property
     def summary(self) -> str:
-        """Description of what runs where, for the reader of the run."""
+        """Log message with the number of processes on each node."""
         counts = Counter(
             (self.nodes[placement.node].address, placement.role) for placement in self.placements
         )
@@ -50,8 +50,7 @@ class ClusterSession:
     def start_actor(
         self, placement: ProcessPlacement, actor_class: type, *args: Any, **options: Any
     ) -> Any:
-        """Start a process of a class in its place, and return Ray's handle of it. `options` are
-        Ray's."""
+        """Start an actor at its placement, and return its handle. `options` are passed to Ray."""
         ray = import_ray()
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -63,7 +62,7 @@ class ClusterSession:
         )
         num_devices = (
             0 if is_colocated else placement.num_devices
-        )  # a guest's are counted as those of its trainer
+        )  # devices of a colocated engine are counted for its trainer
         options |= {
             "num_cpus": 0 if self.device == "cuda" else num_devices,
             "num_gpus": num_devices if self.device == "cuda" else 0,
@@ -76,7 +75,7 @@ class ClusterSession:
     def start_on_node(
         self, node: ClusterNode, actor_class: type, *args: Any, **options: Any
     ) -> Any:
-        """Start a process on a node that takes none of its devices."""
+        """Start an actor on a node without reserving devices."""
         ray = import_ray()
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -86,7 +85,7 @@ class ClusterSession:
 
 
 def _find_host_index(placements: Sequence[ProcessPlacement], engine: ProcessPlacement) -> int:
-    """Return the index of the trainer on whose device an engine begins."""
+    """Return the index of the trainer on whose device a colocated engine starts."""
     return next(
         index
         for index, placement in enumerate(placements)
@@ -97,13 +96,12 @@ def _find_host_index(placements: Sequence[ProcessPlacement], engine: ProcessPlac
 
 @contextmanager
 def open_cluster(settings: ClusterConfig, device: str, folder: Path) -> Iterator[ClusterSession]:
-    """Start a Ray of this machine or join a cluster, reserve what a run needs, and yield the
-    session. `device` is that of the recipe; `auto` takes GPUs if a node has any, this machine or
-    another one.
+    """Start Ray on this machine or join a cluster, reserve the devices of a run, and yield the
+    session. `device` comes from the recipe; `auto` selects GPUs if any node has one.
 
-    Raises UserError if Ray is not there or does not start, a cluster does not answer, there are
-    fewer devices than the recipe asks for, a node has other versions or does not see `folder`, or
-    the port is in use.
+    Raises UserError if Ray is not installed or does not start, a cluster does not respond, there
+    are fewer devices than requested, a node has other versions or cannot access `folder`, or the
+    port is in use.
     """
     ray = import_ray()
     started_here = not ray.is_initialized()
@@ -141,7 +139,7 @@ def _start_ray(settings: ClusterConfig, device: str) -> None:
         with report_blocking_wait("the cluster", f"Ray at {address}"):
             _require_listening(address)
             ray.init(address=address, **options)
-    except (OSError, ValueError) as error:  # a wrong name, no connection, or no answer in time
+    except (OSError, ValueError) as error:  # wrong name, no connection, or no response in time
         raise UserError(
             f"no Ray cluster responds at {address} ({get_first_line(error)[:200]}): start it as"
             " described in docs/many-gpus.md, or correct cluster.ray_address or RAY_ADDRESS."
@@ -152,23 +150,23 @@ def _start_ray(settings: ClusterConfig, device: str) -> None:
             " install the same Python and ray on every node."
         ) from error
     except Exception as error:
-        if type(error) is not Exception:  # Ray has no other type for a start that takes too long
+        if type(error) is not Exception:  # Ray has no specific type for a start that takes too long
             raise
         raise UserError(
             f"Ray did not start in time ({get_first_line(error)[:200]}): try again when this"
-            " machine is less busy, or join a cluster that runs already."
+            " machine is less busy, or join a running cluster."
         ) from error
 
 
 def _require_listening(address: str) -> None:
-    """Raise OSError where nothing listens: Ray would try for minutes."""
+    """Raise OSError if nothing listens at the address: Ray would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), CONNECT_TIMEOUT_SECONDS).close()
 
 
 def _list_nodes(device: str) -> list[ClusterNode]:
-    """Return all nodes that live, this machine first."""
+    """Return all running nodes, this machine first."""
     ray = import_ray()
     resource = "GPU" if device == "cuda" else "CPU"
     own_address = ray.util.get_node_ip_address()
@@ -188,8 +186,8 @@ def _reserve(
     nodes: Sequence[ClusterNode],
     placements: Sequence[ProcessPlacement],
 ) -> Any:
-    """Return Ray's reservation: all of it or nothing, so that two runs do not wait for each
-    other."""
+    """Return Ray's placement group: it is reserved atomically, so that two runs do not wait for
+    each other."""
     ray = import_ray()
     resource = "GPU" if device == "cuda" else "CPU"
     reserved = [

@@ -1,10 +1,9 @@
-"""The choice of an engine for a turn: the one that is expected to end it first.
+"""Routing of turns to the engine that is expected to finish first.
 
-An engine computes all its turns side by side, so a token takes the longer the more turns there are:
-about `seconds_per_token` x (turns + HALF_SPEED_TURNS). Slowness is measured for each engine. What
-an engine has read before costs nothing, so a session stays where it is, and sessions that begin
-alike stay together, until another engine would be done earlier in spite of having to read
-everything.
+An engine computes all its turns in one batch, so the time per token grows with the number of turns:
+about `seconds_per_token` x (turns + HALF_SPEED_TURNS). The speed is measured for each engine.
+Cached tokens cost nothing, so a session stays on its engine, and sessions with the same prompt stay
+together, until another engine would finish earlier although it has to prefill everything.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 HALF_SPEED_TURNS = (
-    64  # turns at which a token takes twice as long as for one: a step reads all weights anyway
+    64  # turns at which a token takes twice as long as with one: each step reads all weights anyway
 )
-PREFILL_COST_RATIO = 0.1  # of the time of a written token: that of one which is only read
-EMA_WEIGHT = 0.3  # weight of the newest turn in what is known of an engine
+PREFILL_COST_RATIO = 0.1  # time of a prefilled token relative to a generated one
+EMA_WEIGHT = 0.3  # weight of the newest turn in the estimate of an engine
 DECAY_RATE = (
-    0.01  # of what is known of an engine that is not chosen, while all turns are routed once
+    0.01  # decay of the estimate of an engine that is not chosen, per routing of all active turns
 )
 
 
 @dataclass(slots=True)
 class RoutedRequest:
-    """A turn under way: its engine, the time at which it began, the number of turns beside it
-    then, and the engine that its session has left for it."""
+    """Active turn: its engine, its start time, the number of other turns at that time, and the
+    engine that its session has left for it."""
 
     engine: int
     start_time: float
@@ -36,20 +35,20 @@ class RoutedRequest:
 @dataclass(slots=True)
 class _RoutedSession:
     engine: int
-    prompt: int  # hash of the ids that it began with
-    cached_tokens: int = 0  # tokens that its engine knows
+    prompt: int  # hash of its first ids
+    cached_tokens: int = 0  # tokens in the cache of its engine
 
 
 @dataclass
 class SessionRouter:
-    """A router of turns to `engines` engines. Times are seconds of any clock."""
+    """Router of turns to `engines` engines. Times are seconds of any clock."""
 
     engines: int
-    active_turns: list[int] = field(init=False)  # turns under way
+    active_turns: list[int] = field(init=False)  # per engine
     seconds_per_token: list[float | None] = field(
         init=False
-    )  # seconds a token and turn; None: not known
-    mean_turn_tokens: float = 64.0  # of a turn, in the mean
+    )  # seconds per token and turn; None if unknown
+    mean_turn_tokens: float = 64.0  # running mean
     _sessions: dict[str, _RoutedSession] = field(default_factory=dict)
     _engines_by_prompt: dict[int, dict[int, int]] = field(
         default_factory=dict
@@ -62,7 +61,7 @@ class SessionRouter:
     def route(
         self, session: str, ids: Sequence[int], live: Collection[int], now: float
     ) -> RoutedRequest:
-        """Choose one of the engines `live` for a turn behind `ids`."""
+        """Choose one of the engines `live` for a turn after `ids`."""
         routed = self._sessions.get(session)
         prompt = hash(tuple(ids)) if routed is None else routed.prompt
         engine = min(live, key=lambda e: (self._estimate_seconds(e, session, prompt, len(ids)), e))
@@ -74,8 +73,8 @@ class SessionRouter:
     def record(
         self, session: str, request: RoutedRequest, ids: int, tokens: int, now: float
     ) -> None:
-        """Record that a turn behind `ids` tokens has ended with `tokens` more; 0: nothing came of
-        it."""
+        """Record that a turn after `ids` tokens has ended with `tokens` new ones, 0 if it
+        failed."""
         num_concurrent = (request.num_concurrent + self.active_turns[request.engine]) / 2
         self.active_turns[request.engine] -= 1
         if not tokens:
@@ -90,7 +89,7 @@ class SessionRouter:
         self.mean_turn_tokens += EMA_WEIGHT * (tokens - self.mean_turn_tokens)
 
     def forget(self, session: str) -> int | None:
-        """Forget a session that has ended. Returns its engine, None for an unknown session."""
+        """Forget a session that has ended. Return its engine, or None for an unknown session."""
         routed = self._sessions.pop(session, None)
         if routed is None:
             return None
@@ -103,14 +102,14 @@ class SessionRouter:
         return routed.engine
 
     def mark_lost(self, engine: int) -> None:
-        """Record that an engine has lost all that it knew, and that nothing is known of it."""
+        """Record that an engine has lost its cache, and reset its estimate."""
         self.seconds_per_token[engine] = None
         for routed in self._sessions.values():
             if routed.engine == engine:
                 routed.cached_tokens = 0
 
     def _estimate_seconds(self, engine: int, session: str, prompt: int, length: int) -> float:
-        """Return the seconds until a turn behind `length` tokens would end there."""
+        """Return the estimated seconds until a turn after `length` tokens ends on an engine."""
         routed = self._sessions.get(session)
         cached_tokens = 0
         if routed is not None and routed.engine == engine:
@@ -123,7 +122,7 @@ class SessionRouter:
         )
 
     def _estimate_seconds_per_token(self, engine: int) -> float:
-        """Return the slowness of an engine; that of the fastest, if it has not answered yet."""
+        """Return the estimate of an engine, or the fastest estimate if it has none yet."""
         estimate = self.seconds_per_token[engine]
         return min(self._measurements, default=1.0) if estimate is None else estimate
 
@@ -132,8 +131,8 @@ class SessionRouter:
         return [estimate for estimate in self.seconds_per_token if estimate is not None]
 
     def _decay_estimates(self, chosen: int) -> None:
-        """Move the slowness of the other engines towards the fastest, so that an engine which was
-        slow for a while gets a turn again some time."""
+        """Move the estimates of the other engines towards the fastest, so that an engine that was
+        temporarily slow is tried again."""
         fastest = min(self._measurements, default=0.0)
         rate = DECAY_RATE / max(sum(self.active_turns), 1)
         for engine, estimate in enumerate(self.seconds_per_token):
@@ -141,7 +140,7 @@ class SessionRouter:
                 self.seconds_per_token[engine] = estimate + rate * (fastest - estimate)
 
     def _assign(self, session: str, engine: int, prompt: int) -> int | None:
-        """Record where a session is, and return the engine that it leaves."""
+        """Assign a session to an engine, and return the engine that it leaves."""
         routed = self._sessions.get(session)
         if routed is not None and routed.engine == engine:
             return None

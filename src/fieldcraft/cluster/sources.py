@@ -1,4 +1,4 @@
-"""The sources of a policy's weights: this process, or the ranks that train it."""
+"""Sources of a policy's weights: this process, or the ranks that train it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fieldcraft.train.sharding.trainer import ShardedTrainer
 
 
 class PackedWeightSource(Protocol):
-    """A policy in training; an adapter is merged."""
+    """Source of the weights of a policy in training; an adapter is merged."""
 
     def pack_snapshot(self, dtype: torch.dtype, version: int) -> PackedWeightSnapshot:
-        """Return the weights of the policy as they are now, in a type, on their way to engines."""
+        """Return a snapshot of the current weights of the policy, converted to a dtype."""
 
 
 @final
 class PackedModelWeights:
-    """A model of this process."""
+    """Weights of a model in this process."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -41,7 +41,8 @@ class PackedModelWeights:
 
 @final
 class ShardedWeights(RemoteWeightSource):
-    """A policy in shards. Its weights go from the first rank to engines without passing here."""
+    """Weights of a sharded policy. They go from the first rank to engines, not through this
+    process."""
 
     def __init__(self, ranks: RayTrainerGroup, trainer: ShardedTrainer, config: Any) -> None:
         self._ranks = ranks

@@ -1,4 +1,4 @@
-"""Servers of vLLM on the nodes of a cluster, one for each engine."""
+"""vLLM servers on the nodes of a cluster, one for each engine."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ from fieldcraft.types import UserError
 
 
 class VllmServerActor:
-    """The process on a node that starts a server there, and ends it."""
+    """Actor that starts and stops a server on its node."""
 
     def __init__(self) -> None:
         self._process: VllmProcess | None = None
 
     def require_vllm(self, python: Path) -> None:
-        """Raise UserError for a Python of this node without vLLM."""
+        """Raise UserError if a Python interpreter of this node lacks vLLM."""
         require_vllm(python)
 
     def start(
         self, python: Path, options: Sequence[str], variables: Mapping[str, str], log: Path
     ) -> str:
-        """Start a server, and return its url."""
+        """Start a server, and return its URL."""
         self.stop()
         host = import_ray().util.get_node_ip_address()
-        interface = {"GLOO_SOCKET_IFNAME": find_interface(host)}  # on which trainers find it
+        interface = {"GLOO_SOCKET_IFNAME": find_interface(host)}  # reachable for trainers
         scratch = Path(tempfile.mkdtemp(prefix="fieldcraft-"))
         self._process = VllmProcess(python, options, {**variables, **interface}, scratch, log, host)
         return self._process.url
 
     def is_running(self) -> bool:
-        """Return whether there is a server. One dies with its host."""
+        """Return whether the server is running. It exits with its actor."""
         return self._process is not None and self._process.is_running
 
     def describe_exit(self) -> str:
-        """Return the reason why there is no server any more."""
-        return "vLLM's node has died" if self._process is None else self._process.describe_exit()
+        """Return the reason why the server has exited."""
+        return "vLLM's node has failed" if self._process is None else self._process.describe_exit()
 
     def stop(self) -> None:
         if self._process is not None:
@@ -61,11 +61,11 @@ class VllmServerActor:
 
 
 class ClusterServerPool(BroadcastServerPool):
-    """The servers of a run: one for each engine of `cluster.engines`. One that dies is started
-    again when the next weights are published, and until then the others have its sessions.
+    """Servers of a run: one for each engine of `cluster.engines`. A crashed server is restarted
+    when the next weights are published; until then the other servers take its sessions.
 
-    Those that it starts with pass through the folder `weight_folder`, or that of the run: all nodes
-    see both.
+    Its initial weights pass through the folder `weight_folder`, or the run folder, which all nodes
+    share.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ClusterServerPool(BroadcastServerPool):
             for placement in placements
         ]
         self._servers: list[VllmClient | None] = [None] * len(placements)
-        self._restarts = [0] * len(placements)  # in a row
+        self._restarts = [0] * len(placements)  # consecutive, per server
 
     @property
     def exchange_folder(self) -> Path:
@@ -118,7 +118,7 @@ class ClusterServerPool(BroadcastServerPool):
     async def _ensure_running(
         self, number: int, snapshot: WeightSnapshot, config: Mapping[str, Any]
     ) -> None:
-        """Start a server unless it lives."""
+        """Start a server unless it is running."""
         actor, server = self._actors[number], self._servers[number]
         try:
             if server in self._live_servers and await await_result(actor.is_running.remote()):
@@ -133,9 +133,7 @@ class ClusterServerPool(BroadcastServerPool):
                     f"engine {number}: {await await_result(actor.describe_exit.remote())}."
                 )
             self._servers[number] = await self._start(number, snapshot, config)
-        except (
-            ActorLostError
-        ):  # the node or its Ray has died: it is tried again with the next weights
+        except ActorLostError:  # the node or its Ray has failed: retried with the next weights
             self._servers[number] = None
 
     async def _start(

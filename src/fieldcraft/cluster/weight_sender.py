@@ -1,4 +1,4 @@
-"""Weight snapshots in the process of the first rank, and the channel to servers that need them."""
+"""Weight snapshots in the process of the first rank, and the channel to the servers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fieldcraft.engine.vllm.worker.fieldcraft_wire import (
 
 @final
 class WeightSender:
-    """Weights by label. They stay as they were published while training goes on.
+    """Published weights by label, which do not change while training continues.
 
     Args:
-        host: the address of this machine at which servers meet it.
-        device: from which tensors travel: by NCCL from a GPU, else by gloo.
+        host: address of this machine for the rendezvous with servers.
+        device: device from which tensors are sent: by NCCL from a GPU, else by gloo.
     """
 
     def __init__(self, host: str, device: torch.device) -> None:
@@ -42,8 +42,8 @@ class WeightSender:
         dtype: torch.dtype,
         retained_labels: Sequence[str],
     ) -> list[TensorMeta]:
-        """Keep the state of a model in a type, and of what is kept only `retained_labels`. Returns
-        the metas of the tensors, which receivers have to know."""
+        """Store the state of a model, converted to a dtype, and drop stored ones except
+        `retained_labels`. Return the metadata of the tensors, which receivers need."""
         self._stored = {
             name: stored for name, stored in self._stored.items() if name in retained_labels
         }
@@ -55,16 +55,15 @@ class WeightSender:
         return make_tensor_metas(tensors)
 
     def open_channel(self, world_size: int) -> tuple[str, int]:
-        """Return the host and port at which `world_size - 1` receivers meet this process. It leaves
-        the earlier ones."""
+        """Open a rendezvous of this process with `world_size - 1` receivers, and return its host
+        and port. An earlier channel is closed."""
         if self._channel is not None:
             self._channel.close()
         self._channel = BroadcastChannel(self._host, 0, 0, world_size, self._device)
         return self._host, self._channel.port
 
     def send(self, label: str) -> str:
-        """Send weights to all receivers. Returns the reason if that failed, else an empty
-        string."""
+        """Send weights to all receivers. Return the reason if this failed, else an empty string."""
         assert self._channel is not None
         try:
             self._channel.send(self._stored[label][1])
@@ -73,6 +72,6 @@ class WeightSender:
         return ""
 
     def write(self, label: str, folder: Path) -> None:
-        """Write weights into a folder, as transformers loads them."""
+        """Write weights into a folder in the format of transformers."""
         model, tensors = self._stored[label]
         write_model(folder, model, dict(tensors))

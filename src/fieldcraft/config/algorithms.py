@@ -1,8 +1,8 @@
-"""Named algorithms of reinforcement learning: nothing but settings of an `rl` stage.
+"""Named algorithms of reinforcement learning: presets of the settings of an `rl` stage.
 
-`algorithm: dapo` in a recipe stands for the keys below; a key that the recipe sets itself wins.
-What no algorithm sets here has the default of `config.rl.Rl`. docs/algorithms.md explains each.
-`names.py` says what each is called, and finds those of other packages.
+`algorithm: dapo` in a recipe sets the keys below; keys that the recipe sets itself have precedence.
+Keys that an algorithm does not set have the defaults of `config.rl.Rl`. docs/algorithms.md explains
+each algorithm. `names.py` maps the names to these presets, and finds algorithms of other packages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DAPO: AlgorithmPreset = {
     "minibatches": 4,
     "group_filter": "accuracy",
     "train_truncated": False,
-    "overlong_penalty": 0.5,  # of a right answer's 1; DAPO's answers are worth -1 and 1
+    "overlong_penalty": 0.5,  # relative to 1 for a correct answer; DAPO uses -1 and 1
 }
 # arXiv 2507.18071
 GSPO: AlgorithmPreset = {
@@ -51,7 +51,7 @@ CISPO: AlgorithmPreset = {
     "advantage_scale": "group",
     "loss_aggregation": "token",
     "clip_mode": "cispo",
-    "clip_low": 1.0,  # a ratio is never below 0, so there is no lower bound
+    "clip_low": 1.0,  # a ratio is never negative, so this is no lower bound
     "clip_high": 4.0,
     "minibatches": 4,
 }
@@ -74,8 +74,8 @@ REINFORCE_PP_BASELINE: AlgorithmPreset = {
     "advantage_scale": "batch",
     "loss_aggregation": "token",
 }
-# The usual of a `distil` stage: a token counts the same, however long its rollout is, and rewards
-# keep their scale beside the teacher's nats.
+# The default of a `distil` stage: each token has the same weight, regardless of the length of its
+# rollout, and rewards keep their scale relative to the teacher's nats.
 DISTIL: AlgorithmPreset = {
     "baseline": "group",
     "advantage_scale": "none",

@@ -13,11 +13,11 @@ from fieldcraft.config.sections import BudgetConfig, ConfigSection, validate_bud
 
 
 class BudgetPeriodConfig(ConfigSection):
-    """Keys of the recipe's budget that are other ones up to a step, or to the end of a stage."""
+    """Changed keys of the recipe's budget, up to a step or to the end of a stage."""
 
     model_config = ConfigDict(extra="allow")
 
-    until: PositiveInt | None = None  # so many steps; None: to the end of the stage
+    until: PositiveInt | None = None  # in steps; None: to the end of the stage
 
     @model_validator(mode="after")
     def _check_changes(self) -> Self:
@@ -36,11 +36,11 @@ def _wrap_single(given: Any) -> Any:
 def _validate_order(configs: tuple[BudgetPeriodConfig, ...]) -> tuple[BudgetPeriodConfig, ...]:
     untils = [config.until for config in configs]
     if any(until is not None for until in untils[-1:]):
-        raise ValueError("the last budget of a stage lasts to its end, so remove its `until`")
+        raise ValueError("the last budget of a stage lasts to its end: remove its `until`")
     if None in untils[:-1]:
-        raise ValueError("each budget of a stage but the last needs `until`, a number of steps")
+        raise ValueError("each budget of a stage except the last needs `until`, a number of steps")
     if any(before >= after for before, after in pairwise(u for u in untils if u is not None)):
-        raise ValueError("each budget of a stage lasts longer than the one before: raise its until")
+        raise ValueError("each budget of a stage must end after the previous one: raise its until")
     return configs
 
 
@@ -53,8 +53,8 @@ StageBudget = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class BudgetPeriod:
-    """The steps from `start_step` to before `end_step` of a stage, and the budget of their
-    rollouts."""
+    """Steps of a stage from `start_step` (inclusive) to `end_step` (exclusive), and the budget of
+    their rollouts."""
 
     start_step: int
     end_step: int
@@ -64,9 +64,11 @@ class BudgetPeriod:
 def make_budget_periods(
     configs: Sequence[BudgetPeriodConfig], budget: BudgetConfig, steps: int
 ) -> tuple[BudgetPeriod, ...]:
-    """Return the periods of a stage with so many steps, by the budget of the recipe. Raises
-    ValueError for one that would begin after the last step, and for budgets that do not hold
-    together."""
+    """Return the budget periods of a stage with `steps` steps, from the budget of the recipe.
+
+    Raises ValueError for a period that would start after the last step, and for inconsistent
+    budgets.
+    """
     built, start = list[BudgetPeriod](), 0
     for config in configs or (BudgetPeriodConfig(),):
         if start >= steps:

@@ -1,4 +1,4 @@
-"""Parts that a recipe names together with their settings: tools, the engine, the environment."""
+"""Components that a recipe names with their settings: tools, engine, environment, trackers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fieldcraft.config.signatures import parse_signature
 
 
 class ToolConfig(ConfigSection):
-    """A tool by name. Every key but those below is a setting of the tool; a name alone may be
-    written as text. With the key `mcp` it is a server, which lists its tools itself."""
+    """A tool by name. All keys except the ones below are settings of the tool; a name without
+    settings may be given as a string. The key `mcp` makes it a server, which lists its tools."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
-    # what the model calls it: one name, or several, of which each question has one; none: its own
+    # name for the model, or several, of which each question has one; empty: the tool's own name
     names: tuple[str, ...] = ()
-    # names under which evaluations ask the leading split again, as the split `unseen`
+    # names with which evaluations repeat the leading split, as the split `unseen`
     eval_names: tuple[str, ...] = ()
-    # of a call, in any unit; of a server, of all its tools or of each by its name
+    # cost of a call, in any unit; for a server, of all its tools or of each by name
     cost: Cost | dict[str, Cost] = DEFAULT_CALL_COST
 
     @model_validator(mode="before")
@@ -67,7 +67,7 @@ class ToolConfig(ConfigSection):
     @model_validator(mode="after")
     def _check_single_cost(self) -> Self:
         if self.name != MCP_TOOL and isinstance(self.cost, dict):
-            raise ValueError("this is one tool, so write its cost as a number")
+            raise ValueError("only an MCP server has costs by tool: write the cost as a number")
         return self
 
     @model_validator(mode="after")
@@ -85,8 +85,8 @@ class ToolConfig(ConfigSection):
 
     @property
     def max_call_cost(self) -> float:
-        """Cost of a call; of a server, the highest of its tools. Those that it does not name have
-        the usual cost."""
+        """Cost of a call; for a server, the highest cost of its tools. Tools that it does not name
+        have the default cost."""
         return (
             max([DEFAULT_CALL_COST, *self.cost.values()])
             if isinstance(self.cost, dict)
@@ -95,21 +95,21 @@ class ToolConfig(ConfigSection):
 
     @property
     def trained_names(self) -> set[str]:
-        """Names by which training calls it. The tools of a server are not known before it is
-        asked."""
+        """Names of the tool in training. Names of a server's tools are unknown until it lists
+        them."""
         if self.name == MCP_TOOL:
             return set()
         return {parse_signature(text).name for text in self.names} or {self.name}
 
     @property
     def all_names(self) -> set[str]:
-        """Names by which training or an evaluation calls it."""
+        """Names of the tool in training or evaluation."""
         return self.trained_names | {parse_signature(text).name for text in self.eval_names}
 
 
 class ComponentConfig(ConfigSection):
-    """A part by name. Every key but the name is a setting of the part; a name alone may be written
-    as text."""
+    """A component by name. All other keys are settings of the component; a name without settings
+    may be given as a string."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -132,10 +132,10 @@ class EngineConfig(ComponentConfig):
 
 
 class EnvironmentConfig(ComponentConfig):
-    """Place where the policy acts: with the tools of the recipe, or in an environment of others."""
+    """Environment of the policy: the tools of the recipe, or an external environment."""
 
     name: str = TOOL_ENVIRONMENT
-    tool_costs: dict[str, Cost] = Field(default={})  # of a call, by the name of its tool
+    tool_costs: dict[str, Cost] = Field(default={})  # cost of a call by tool name
 
     @model_validator(mode="after")
     def _check_tool_costs(self) -> Self:
@@ -151,4 +151,4 @@ class EnvironmentConfig(ComponentConfig):
 
 
 class TrackerConfig(ComponentConfig):
-    """A place that shows the curves of a run."""
+    """Tracker that shows the curves of a run."""

@@ -12,21 +12,21 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class ClusterConfig(ConfigSection):
-    """Processes that Ray places. With no trainers and no engines the run is one process.
+    """Processes that Ray places. Without trainers and engines, the run is a single process.
 
-    A device is a GPU, or a core where there is none. A trainer takes one.
+    A device is a GPU, or a core on a machine without GPUs. A trainer takes one device.
     """
 
     trainers: NonNegativeInt = 0  # ranks that share one model; 0: the run's own process trains
     context_parallel: PositiveInt = 1  # ranks that share one long sequence
-    engines: NonNegativeInt = 0  # that sample; 0: the run's own process does
+    engines: NonNegativeInt = 0  # processes that sample; 0: the run's own process samples
     tensor_parallel: PositiveInt = 1  # of each engine, on one node
-    colocate: bool = False  # engines take turns with trainers on the same devices
-    search_servers: NonNegativeInt = 0  # over the run's index
-    sandbox_workers: NonNegativeInt = 0  # that run the programs of the tool python
-    ray_address: str | None = None  # of a Ray cluster; None: RAY_ADDRESS, or a Ray of this machine
-    rendezvous_port: Port = 0  # at which trainers meet; 0: a free one
-    heartbeat_timeout_seconds: PositiveFloat = 300.0  # a process that is silent for longer is ended
+    colocate: bool = False  # engines and trainers alternate on the same devices
+    search_servers: NonNegativeInt = 0  # processes that search the run's index
+    sandbox_workers: NonNegativeInt = 0  # processes that run the programs of the tool python
+    ray_address: str | None = None  # of a Ray cluster; None: RAY_ADDRESS, or Ray on this machine
+    rendezvous_port: Port = 0  # for the rendezvous of trainers; 0: a free port
+    heartbeat_timeout_seconds: PositiveFloat = 300.0  # silent processes are killed after it
 
     @property
     def needs_ray(self) -> bool:
@@ -40,7 +40,7 @@ class ClusterConfig(ConfigSection):
 
     @property
     def num_devices(self) -> int:
-        """Number of devices that the run takes."""
+        """Number of devices that the run uses."""
         sampling = self.engines * self.tensor_parallel
         return self.trainers if self.colocate else self.trainers + sampling
 

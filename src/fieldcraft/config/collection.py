@@ -1,4 +1,4 @@
-"""The sections of a recipe that ask models before anything is trained on what they answer."""
+"""Sections of a recipe that sample models before training: selection, closed book, collection."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ TEACHER = "teacher"
 
 
 class SelectConfig(SamplingConfig):
-    """The questions that stages of reinforcement learning draw from; see data/selection.py."""
+    """Selection of the questions for reinforcement learning; see data/selection.py."""
 
     default_temperature: ClassVar[float] = 1.0
 
-    questions: PositiveInt = 1000  # at most, that are looked at
-    filters: QuestionFilters = Field(default={})  # of the questions, before any is sampled
-    # samples without tools: a stage, `start` or `teacher`; None: nobody, so the rule is left out
+    questions: PositiveInt = 1000  # maximum number of candidates
+    filters: QuestionFilters = Field(default={})  # applied to the questions before sampling
+    # model that samples without tools: a stage, `start` or `teacher`; None: no such rule
     closed_book_model: str | None = "start"
     closed_book_samples: PositiveInt = 32  # of each question, without tools
-    max_closed_book_accuracy: Annotated[float, Field(ge=0, le=1)] = 0.3  # of these may be right
-    solver: str | None = None  # a stage, or `start`: not all its rollouts may be right
+    max_closed_book_accuracy: Annotated[float, Field(ge=0, le=1)] = 0.3  # share of correct samples
+    solver: str | None = None  # a stage, or `start`; solved questions are dropped
     solver_rollouts: PositiveInt = 8  # of each question, with tools
     overlap: Literal["drop", "keep"] = "drop"  # with questions of supervised training
 
@@ -36,7 +36,7 @@ class SelectConfig(SamplingConfig):
 
     @property
     def sampled_models(self) -> set[str]:
-        """Models of the run that it samples."""
+        """Models of the run that the selection samples."""
         return {name for name in (self.closed_book_model, self.solver) if name is not None} - {
             TEACHER
         }
@@ -52,31 +52,31 @@ class SelectConfig(SamplingConfig):
 
 
 class ClosedBookConfig(ConfigSection):
-    """Measurement of how often a model answers right without tools, taken once; see
-    runs/closed_book.py. It says which questions are known where their source does not."""
+    """Measurement of the accuracy of a model without tools, taken once; see runs/closed_book.py. It
+    marks known questions if their source does not."""
 
     model: str | None = None  # a stage, or `start`; None: the model before any training to act
     samples: PositiveInt = 4  # of each question
     temperature: PositiveFloat = 0.7
-    # so many of the questions of training, the first ones, are measured beside those of evaluation
+    # number of training questions to measure, from the first, in addition to evaluation questions
     questions: int = Field(default=0, ge=0)
 
 
 class CollectConfig(ConfigSection):
     """Demonstrations and pairs from a teacher; see fieldcraft.data.collect."""
 
-    # at most; one half is answered without tools, one with; a team answers all of them with tools
+    # maximum; one half is answered without tools, the other with; a team uses tools for all
     questions: PositiveInt = 20_000
-    pair_questions: int = Field(default=3_000, ge=0)  # of them, at most, tried both ways, for pairs
-    attempts: PositiveInt = 4  # of a question, until one is right
-    # how many are kept, after which the teacher is asked no more; None: all that are right
+    pair_questions: int = Field(default=3_000, ge=0)  # maximum tried both ways, for pairs
+    attempts: PositiveInt = 4  # maximum per question, until one is correct
+    # number to accept, after which the teacher stops; None: all correct ones
     coa: NonNegativeInt | None = None  # demonstrations with tools
     cot: NonNegativeInt | None = None  # demonstrations without
     pairs: NonNegativeInt | None = None
     max_thinking_share: Fraction01 = (
-        0.25  # of the pairs, at most, choose thinking; the others choose an action
+        0.25  # maximum share of pairs that choose thinking; the others choose an action
     )
-    max_failure_rate: Fraction01 = 0.2  # of the attempts; more stop the run
+    max_failure_rate: Fraction01 = 0.2  # of the attempts; above it, the run stops
     filters: Filters = Field(default={})  # of the demonstrations
 
     @model_validator(mode="after")
@@ -87,7 +87,7 @@ class CollectConfig(ConfigSection):
 
     @property
     def target_counts(self) -> dict[str, int | None]:
-        """Numbers to keep: demonstrations of each way, and pairs that choose each; None: all."""
+        """Maximum numbers of demonstrations by kind, and of pairs by chosen side; None: all."""
         if self.pairs is None:
             thinking = acting = None
         else:

@@ -14,13 +14,13 @@ from fieldcraft.config.stages import MemoryFootprint
 
 
 class DistilTeacherConfig(ConfigSection):
-    """Whose probabilities are learnt: the model of an earlier stage, or that of a checkpoint
-    folder, or with neither of them the model that the stage starts from, which then has to be
-    shown something."""
+    """Teacher whose probabilities are learned: the model of an earlier stage or of a checkpoint
+    folder. Without either, it is the model that the stage starts from, with privileged
+    information in its prompt."""
 
     stage: str | None = None
     checkpoint: Path | None = None
-    privileged: Literal["answer", "plan"] | None = None  # in its prompt, not in the student's
+    privileged: Literal["answer", "plan"] | None = None  # in the teacher's prompt only
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
@@ -35,24 +35,22 @@ class DistilTeacherConfig(ConfigSection):
 
     @property
     def is_self_distillation(self) -> bool:
-        """Return whether the scorer is the model that the stage starts from."""
+        """Return whether the teacher is the model that the stage starts from."""
         return self.stage is None and self.checkpoint is None
 
 
 class Distil(Rl):
     """On-policy distillation: an `rl` stage with a teacher, which scores every token that the
-    student samples. The keys of `rl` say what is sampled, and how a step is taken; its rewards are
-    trained on where `reward_weight` is above 0. docs/algorithms.md explains the keys.
+    student samples. The keys of `rl` configure sampling and the optimizer step; its rewards are
+    used in training only if `reward_weight` is above 0. docs/algorithms.md explains the keys.
     """
 
     type: str = "distil"
     algorithm: str = "distil"
     teacher: DistilTeacherConfig
     kl: Literal["sampled", "top-k", "full"] = "sampled"
-    top_k: PositiveInt | None = None  # of the student's likeliest tokens
-    reward_weight: NonNegativeNumber = (
-        0.0  # of the advantage that the rewards give, beside the teacher's 1
-    )
+    top_k: PositiveInt | None = None  # number of the student's likeliest tokens
+    reward_weight: NonNegativeNumber = 0.0  # weight of the rewards' advantage; the teacher's has 1
 
     @model_validator(mode="after")
     def _check_kl(self) -> Self:
@@ -67,7 +65,7 @@ class Distil(Rl):
 
     @property
     def memory_footprint(self) -> MemoryFootprint:
-        """Memory of the stage: the KL of `top-k` and `full` needs the teacher's logits of a piece,
+        """Memory of the stage: the KL of `top-k` and `full` needs the teacher's logits of a chunk,
         and gradients."""
         own = super().memory_footprint
         return replace(

@@ -1,4 +1,4 @@
-"""Keys that a recipe with an environment of others leaves out: tools, workflows, the exact rule."""
+"""Defaults of recipes with an external environment: tools, workflows, verdict reward."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from fieldcraft.config.choices import EnvironmentConfig
 from fieldcraft.config.names import TOOL_ENVIRONMENT
 
-ENVIRONMENT_REWARD = "environment"  # the reward that an environment of others gave itself
+ENVIRONMENT_REWARD = "environment"  # the reward given by an external environment
 
-# Keys that mean something else with tools.
+# Keys whose meaning depends on whether the environment has tools.
 TOOL_ENVIRONMENT_KEYS = ("tools", "verdict_reward", "evaluation")
 
 
 def is_external_environment(environment: Any) -> bool:
-    """Return whether the key `environment` of a recipe, as it is written, names an environment of
-    others."""
+    """Return whether the unparsed value of the recipe key `environment` names an external
+    environment."""
     match environment:
         case EnvironmentConfig():
             return environment.is_external
@@ -26,9 +26,9 @@ def is_external_environment(environment: Any) -> bool:
 
 
 def apply_environment_defaults(data: Any) -> Any:
-    """Return the keys of a recipe, with those that an environment of others decides. It has actions
-    of its own, so there are neither tools nor workflows. Its own reward says what is right, unless
-    the recipe says otherwise."""
+    """Return the keys of a recipe, with defaults for an external environment. It has its own
+    actions, so there are no tools and workflows. Its own reward is the verdict reward, unless the
+    recipe sets another one."""
     if not isinstance(data, Mapping) or not is_external_environment(data.get("environment")):
         return data
     evaluation = data.get("evaluation", {})

@@ -1,4 +1,4 @@
-"""Filters as a recipe writes them: names in the order of their use, each with its settings."""
+"""Filters of a recipe: names in the order of application, with their settings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pydantic import AfterValidator, BeforeValidator
 
 from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind, resolve_path
 
-# Those of the built-in filters that look at the question of a chain, and not at its steps.
+# Built-in filters that check only the question of a demonstration, and not its steps.
 QUESTION_FILTERS = ("tests", "proofs", "near_duplicates", "contaminated")
 
 
 def _fill_empty_settings(filters: Any) -> Any:
-    """Return the filters with {} for those without settings: in YAML such a filter is a name and a
-    colon, which stands for null."""
+    """Return the filters with {} for filters without settings: in YAML, a name and a colon without
+    a value mean null."""
     if not isinstance(filters, dict):
         return filters
     return {name: {} if own is None else own for name, own in filters.items()}
@@ -38,7 +38,7 @@ def _validate_question_filters(filters: dict[str, dict[str, Any]]) -> dict[str, 
         if name in BUILTIN_COMPONENTS[ComponentKind.FILTER] and name not in QUESTION_FILTERS:
             raise ValueError(
                 f"the filter '{name}' needs an answered question, but questions are filtered here"
-                f" before they are answered: use {', '.join(QUESTION_FILTERS)} or one of your own"
+                f" before they are answered: use {', '.join(QUESTION_FILTERS)} or a custom filter"
             )
     return filters
 

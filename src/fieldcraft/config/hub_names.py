@@ -1,8 +1,8 @@
-"""Names on Hugging Face's hub, and the places of this machine where copies of them lie.
+"""Names on the Hugging Face hub, and the paths of their local copies.
 
-Inside the program a recipe holds folders and files. What is written down of it, `recipe.json` and
-the report, holds the names that they are copies of, each with its commit: these mean the same
-later and on other machines. Both directions are pure, so neither asks a network nor a disk.
+In memory, a recipe contains folders and files. Stored forms (`recipe.json`, the report) contain the
+hub names of these copies with their commits, which stay valid later and on other machines. Both
+conversions are pure: they access neither the network nor the disk.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-DATASET_PREFIX = "hub:"  # of data sets; a path without it is a file
-DEFAULT_CONFIG = "default"  # configuration of a data set that has no named ones
+DATASET_PREFIX = "hub:"  # prefix of data sets; without it, a path is a file
+DEFAULT_CONFIG = "default"  # configuration of a data set without named configurations
 _REPOSITORY_REGEX = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 _COMMIT_REGEX = re.compile(r"[0-9a-f]{40}")
 _MODEL_REGEX = re.compile(rf"(?P<name>{_REPOSITORY_REGEX})(?:@(?P<revision>\w[\w./-]*))?")
@@ -27,7 +27,7 @@ TextTransform = Callable[[str], str]
 
 
 class HubModel(NamedTuple):
-    """A model repository, and the branch, tag or commit that is meant; None: its main branch."""
+    """A model repository, and its branch, tag or commit; None is the main branch."""
 
     name: str
     revision: str | None
@@ -45,8 +45,7 @@ class HubModel(NamedTuple):
 
 
 class HubDataset(NamedTuple):
-    """A data set repository, with the configuration and the split that are meant; None: the only
-    ones that it has."""
+    """A data set repository, with its configuration and split; None if it has only one."""
 
     name: str
     revision: str | None
@@ -55,8 +54,7 @@ class HubDataset(NamedTuple):
 
     @property
     def is_fully_specified(self) -> bool:
-        """Return whether nothing is left open: the name has a commit, a configuration and a
-        split."""
+        """Return whether the name has a commit, a configuration and a split."""
         pinned = HubModel(self.name, self.revision).is_pinned
         return pinned and self.config is not None and self.split is not None
 
@@ -67,29 +65,29 @@ class HubDataset(NamedTuple):
 
 
 def parse_hub_model(text: str | Path) -> HubModel | None:
-    """Read `org/name[@revision]`. None for any other text."""
+    """Parse `org/name[@revision]`. Return None for other texts."""
     found = _MODEL_REGEX.fullmatch(str(text))
     return found and HubModel(found["name"], found["revision"])
 
 
 def parse_hub_dataset(text: str | Path) -> HubDataset | None:
-    """Read `hub:org/name[@revision][/config][:split]`. None for any other text."""
+    """Parse `hub:org/name[@revision][/config][:split]`. Return None for other texts."""
     found = _DATASET_REGEX.fullmatch(str(text))
     return found and HubDataset(found["name"], found["revision"], found["config"], found["split"])
 
 
-# -- places ------------------------------------------------------------------------------------
+# -- paths -------------------------------------------------------------------------------------
 
 
 def get_hub_cache() -> Path:
-    """Return the folder in which all programs of Hugging Face keep what they fetch."""
+    """Return the download cache that is shared by all Hugging Face programs."""
     home = os.environ.get("HF_HOME") or _get_cache_root() / "huggingface"
     return Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()
 
 
 def get_fieldcraft_cache() -> Path:
-    """Return the folder of what this project makes from files of others: whole models, rows as JSON
-    lines."""
+    """Return the folder of files that fieldcraft derives from downloads: complete models, rows as
+    JSON lines."""
     return _get_cache_root() / "fieldcraft"
 
 
@@ -98,17 +96,17 @@ def _get_cache_root() -> Path:
 
 
 def get_repository_folder(model: HubModel) -> Path:
-    """Return the folder of the cache that holds every revision of a model."""
+    """Return the cache folder of all revisions of a model."""
     return get_hub_cache() / f"models--{model.name.replace('/', '--')}"
 
 
 def get_snapshot_folder(model: HubModel) -> Path:
-    """Return the folder of a model at a commit, whether it is there or not."""
+    """Return the folder of a model at a commit. It may not exist."""
     return get_repository_folder(model) / "snapshots" / str(model.revision)
 
 
 def identify_hub_model(folder: Path) -> HubModel | None:
-    """Return the model that a folder of the cache is a copy of; None for other folders."""
+    """Return the model whose copy a folder of the cache is; None for other folders."""
     repository = folder.parent.parent
     kind, *names = repository.name.split("--")
     if (kind, folder.parent.name, len(names)) != ("models", "snapshots", 2):
@@ -118,8 +116,8 @@ def identify_hub_model(folder: Path) -> HubModel | None:
 
 
 def get_dataset_file(dataset: HubDataset) -> Path:
-    """Return the file of the rows of a data set that is wholly named, whether it is there or not.
-    Its own name is that of the data set, which tasks carry as their source."""
+    """Return the file of the rows of a fully specified data set. It may not exist. It is named
+    after the data set, because tasks carry the file name as their source."""
     _, name = dataset.name.split("/")
     folder = (
         get_fieldcraft_cache()
@@ -131,7 +129,7 @@ def get_dataset_file(dataset: HubDataset) -> Path:
 
 
 def identify_hub_dataset(file: Path) -> HubDataset | None:
-    """Return the rows that a file of the cache is a copy of; None for other files."""
+    """Return the data set whose rows a file of the cache contains; None for other files."""
     root = get_fieldcraft_cache() / "datasets"
     parts = file.relative_to(root).parts if file.is_relative_to(root) else ()
     if len(parts) != 5:
@@ -144,8 +142,7 @@ def identify_hub_dataset(file: Path) -> HubDataset | None:
 
 
 def replace_paths_with_names(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the contents of a recipe with names of the hub in place of the copies that it
-    reads."""
+    """Return the contents of a recipe with local copies replaced by hub names."""
     return map_sources(
         data,
         checkpoint=lambda text: str(identify_hub_model(Path(text)) or text),
@@ -154,8 +151,8 @@ def replace_paths_with_names(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def replace_names_with_paths(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the contents of a recipe with the places of copies, whether these are there or not, in
-    place of names of the hub that leave nothing open."""
+    """Return the contents of a recipe with fully specified hub names replaced by the paths of their
+    local copies, which may not exist."""
     return map_sources(data, checkpoint=_locate_model, file=_locate_dataset)
 
 
@@ -177,8 +174,8 @@ def _locate_dataset(text: str) -> str:
 def map_sources(
     data: dict[str, Any], *, checkpoint: TextTransform, file: TextTransform
 ) -> dict[str, Any]:
-    """Return the contents of a recipe with each checkpoint and each file of data that it names
-    changed by a function. Models behind a url are left alone, as the name is that of a server's."""
+    """Return the contents of a recipe with each checkpoint and each data file transformed by a
+    function. Models with a url are unchanged, because their names are names on a server."""
     map_checkpoint, map_file = _apply_to_texts(checkpoint), _apply_to_texts(file)
     found = _map_at(data, ("model",), map_checkpoint)
     found = _map_at(found, ("stages", "*", "teacher", "checkpoint"), map_checkpoint)
@@ -187,7 +184,7 @@ def map_sources(
         found = _map_at(found, (key,), map_file)
 
     def map_local_model(section: Any) -> Any:
-        """Return a teacher, or a member of its team, with its model changed if that is here."""
+        """Return a teacher, or a member of its team, with its model transformed if it is local."""
         url = section.get("url") if isinstance(section, Mapping) else None
         return section if url is not None else _map_at(section, ("model",), map_checkpoint)
 
@@ -199,12 +196,12 @@ def map_sources(
 
 
 def _apply_to_texts(transform: TextTransform) -> Callable[[Any], Any]:
-    """Return a change of values that leaves all but texts and paths as they are."""
+    """Return a function that transforms texts and paths, and returns other values unchanged."""
     return lambda value: transform(str(value)) if isinstance(value, str | Path) and value else value
 
 
 def _map_at(data: Any, path: tuple[str, ...], transform: Callable[[Any], Any]) -> Any:
-    """Return a value with the part at a place in it changed; `*` stands for every key."""
+    """Return a value with its part at a path transformed; `*` matches every key."""
     if not path:
         return transform(data)
     if not isinstance(data, Mapping):

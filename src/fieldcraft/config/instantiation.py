@@ -1,4 +1,4 @@
-"""Making of parts: from a class or function and its settings in a recipe to the part itself."""
+"""Instantiation of components from a class or function and its settings in a recipe."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def instantiate(
     provided: Mapping[str, Any],
     other_keys: Collection[str] = (),
 ) -> Any:
-    """Make a part from its settings by calling `factory`.
+    """Make a component from its settings by calling `factory`.
 
     Args:
-        kind: what it is.
-        name: as in the recipe.
-        factory: a class or a function; its arguments are the settings.
-        settings: what the recipe says.
-        provided: arguments of the framework's, given to a factory that takes them.
-        other_keys: keys beside the settings that the recipe may have; one is named where it is
-            nearest.
+        kind: kind of the component.
+        name: name in the recipe.
+        factory: class or function whose parameters are the settings.
+        settings: settings in the recipe.
+        provided: arguments from the framework, passed to factories that accept them.
+        other_keys: additional keys of the recipe section, for suggestions in error messages.
 
-    Raises UserError for settings that cannot be read or do not fit, and for a factory that fails.
+    Raises UserError for settings that cannot be parsed or are invalid, and for a factory that
+    fails.
     """
     try:
         section = make_settings_model(factory, provided)
@@ -72,8 +72,8 @@ def _describe_settings_error(error: ValidationError, component: str, keys: list[
     if kind == "extra_forbidden":
         return (
             f"{component} has no setting '{key}'; "
-            f"{suggest_name(key, keys) if keys else 'it takes none.'}"
+            f"{suggest_name(key, keys) if keys else 'it accepts no settings.'}"
         )
     if kind == "missing":
-        return f"{component} needs the setting '{key}': add it beside the name."
+        return f"{component} needs the setting '{key}': add it next to the name."
     return f"the setting '{key}' of {component} is wrong: {clause}."

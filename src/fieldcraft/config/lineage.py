@@ -1,4 +1,4 @@
-"""The tree of a recipe's stages: what the model of an evaluation went through."""
+"""Ancestry of a recipe's stages: training of the model of an evaluation."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from fieldcraft.config.recipe import Recipe, get_first_model, list_toolless_data
 
 
 def get_stage_ancestry(recipe: Recipe, name: str) -> list[str]:
-    """Return the stages that the model of a stage, or that of a workflow, went through, first to
-    last."""
+    """Return the stages that trained the model of a stage or a workflow, in order."""
     starts, before = {}, "start"
     for stage, settings in recipe.stages.items():
         starts[stage] = settings.start_from or before
@@ -19,15 +18,15 @@ def get_stage_ancestry(recipe: Recipe, name: str) -> list[str]:
         else name
     )
     ancestry: list[str] = []
-    while current in starts:  # `start`, and a model of the user's, are no stages
+    while current in starts:  # neither `start` nor a user-provided model is a stage
         ancestry.insert(0, current)
         current = starts[current]
     return ancestry
 
 
 def was_trained_with_tools(recipe: Recipe, name: str) -> bool:
-    """Return whether any training of an evaluated model showed it a tool, or let it use one. A
-    stage does, but for one over a data set without tools; a model of the user's has had no stage.
+    """Return whether an evaluated model was trained with tools. All stages have tools, except those
+    on a data set without tools; a user-provided model has no stages.
     """
     without_tools = list_toolless_datasets(recipe)
     data = (

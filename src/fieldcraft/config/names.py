@@ -1,8 +1,8 @@
-"""The parts that a recipe names: those of fieldcraft, those of installed packages, and the user's.
+"""Components that a recipe names: built-in, from installed packages, and user-defined.
 
-A name is one that is built in, one of an entry point that an installed package declares (the group
-is `fieldcraft.` and the kind, as in `fieldcraft.rewards`), or `module:Name`, which is imported. The
-current folder is on the import path, as it is for `python -m`.
+A name is a built-in name, an entry point of an installed package (the group is `fieldcraft.` and
+the kind, as in `fieldcraft.rewards`), or `module:Name`, which is imported. The current folder is on
+the import path, like with `python -m`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fieldcraft.types import UserError
 
 
 class ComponentKind(StrEnum):
-    """Kinds of part that a name can stand for."""
+    """Kind of a named component."""
 
     TOOL = "tool"
     REWARD = "reward"
@@ -43,15 +43,15 @@ class ComponentKind(StrEnum):
 
     @property
     def entry_point_group(self) -> str:
-        """Group of entry points."""
+        """Entry point group of the kind."""
         return f"fieldcraft.{self.value.replace(' ', '_')}s"
 
 
 LOCAL_ENGINE, VLLM_ENGINE = "local", "vllm"
-AUTO_VERDICT = "auto"  # of `verdict_reward`: each task is graded by its own grader
-VERDICT_REWARD_KEY = "correct"  # of `rewards`: the reward that the key `verdict_reward` names
-TOOL_ENVIRONMENT = "tools"  # the environment that a run has without one of others
-MCP_TOOL = "mcp"  # a server whose tools have names of their own
+AUTO_VERDICT = "auto"  # value of `verdict_reward`: each task is graded by its own grader
+VERDICT_REWARD_KEY = "correct"  # key of `rewards` for the reward that `verdict_reward` names
+TOOL_ENVIRONMENT = "tools"  # default environment of a run
+MCP_TOOL = "mcp"  # a server whose tools have their own names
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
 _CODE = "fieldcraft.rewards.code_agents"
 _ALGORITHMS = "fieldcraft.config.algorithms"
@@ -170,7 +170,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     },
 }
 
-# What a named class must be a subclass of, and the attributes that it must have.
+# Required base class and attributes of a named class.
 REQUIRED_BASES: Mapping[ComponentKind, tuple[str, Sequence[str]]] = {
     ComponentKind.DIALECT: (
         "fieldcraft.dialects.base:BaseDialect",
@@ -182,28 +182,28 @@ REQUIRED_BASES: Mapping[ComponentKind, tuple[str, Sequence[str]]] = {
 }
 
 
-MIN_SIMILARITY = 0.5  # difflib's measure: of "me" and "em"; below it, words have little in common
+MIN_SIMILARITY = 0.5  # ratio of difflib, which is 0.5 for "me" and "em"
 
 
 class ComponentError(UserError):
-    """A name stands for nothing, or for something else than it should."""
+    """The name of a component is unknown, or refers to an object of the wrong kind."""
 
 
 def list_registered(kind: ComponentKind) -> dict[str, str]:
-    """Return every name of a kind that needs no module in it, and where it is: `module:Name`."""
+    """Return a mapping from each registered name of a kind to its location `module:Name`."""
     return dict(_list_entry_points(kind, tuple(sys.path))) | (
         _list_worlds() if kind is ComponentKind.WORLD else dict(BUILTIN_COMPONENTS[kind])
     )
 
 
-@lru_cache(maxsize=64)  # reading the metadata of every package takes 5 ms, for every name anew
+@lru_cache(maxsize=64)  # reading the metadata of all packages takes 5 ms per name
 def _list_entry_points(kind: ComponentKind, path: tuple[str, ...]) -> Mapping[str, str]:
     """Return the entry points of packages on the import path, which may change."""
     return {entry.name: entry.value for entry in entry_points(group=kind.entry_point_group)}
 
 
 def list_installed_names() -> set[str]:
-    """Return the names of parts that installed packages bring, of all kinds."""
+    """Return the names of components from installed packages, of all kinds."""
     builtin = set(_list_worlds()).union(
         *(BUILTIN_COMPONENTS.get(kind, ()) for kind in ComponentKind)
     )
@@ -213,8 +213,8 @@ def list_installed_names() -> set[str]:
 
 
 def _list_worlds() -> dict[str, str]:
-    """Return the worlds by name: a world is a folder of fieldcraft/worlds, and its class is named
-    after it, as in ThisWorld."""
+    """Return the worlds by name. A world is a folder of fieldcraft/worlds; the folder `name`
+    has the class `NameWorld`."""
     package = importlib.import_module("fieldcraft.worlds")
     return {
         module.name: f"{package.__name__}.{module.name}:{module.name.title()}World"
@@ -224,8 +224,8 @@ def _list_worlds() -> dict[str, str]:
 
 
 def resolve(kind: ComponentKind, name: str) -> Any:
-    """Return the object that a name stands for. Raises ComponentError as `resolve_path` and
-    `import_object` do, and for something that is not of its kind."""
+    """Return the object of a name. Raises ComponentError as `resolve_path` and `import_object`, and
+    for an object of the wrong kind."""
     component = import_object(resolve_path(kind, name))
     if kind in REQUIRED_BASES:
         _require_complete_class(kind, name, component)
@@ -245,9 +245,9 @@ def _require_complete_class(kind: ComponentKind, name: str, component: Any) -> N
 
 
 def resolve_path(kind: ComponentKind, name: str) -> str:
-    """Return `module:Name` for a name; nothing is imported yet.
+    """Return `module:Name` for a name, without importing it.
 
-    Raises ComponentError, which names the nearest, where there is no such name.
+    Raises ComponentError for an unknown name. The message contains the most similar one.
     """
     names = list_registered(kind)
     if name in names or ":" in name:
@@ -255,22 +255,20 @@ def resolve_path(kind: ComponentKind, name: str) -> str:
     near = get_close_matches(name, names, n=1, cutoff=MIN_SIMILARITY)
     hint = f" (did you mean '{near[0]}'?)" if near else ""
     raise ComponentError(
-        f"unknown {kind} '{name}'{hint}: use one of {', '.join(names)}, or your own as module:Name."
+        f"unknown {kind} '{name}'{hint}: use one of {', '.join(names)}, or your own module:Name."
     )
 
 
 def import_object(import_path: str) -> Any:
-    """Return the object at `module:Name`. Raises ComponentError for a module that cannot be
-    imported, and for a name that it does not have."""
+    """Return the object at `module:Name`. Raises ComponentError if the module cannot be imported,
+    or has no such name."""
     module_name, _, attribute = import_path.partition(":")
     is_builtin = module_name.partition(".")[0] == "fieldcraft"
-    if (
-        not is_builtin and str(Path.cwd()) not in sys.path
-    ):  # a file there would hide one of a library
+    if not is_builtin and str(Path.cwd()) not in sys.path:  # files there would hide libraries
         sys.path.insert(0, str(Path.cwd()))
     try:
         component = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a script may end where it is imported
+    except (Exception, SystemExit) as error:  # a script may exit during import
         raise ComponentError(
             f"'{import_path}' cannot be used, because the import of '{module_name}' failed"
             f" ({describe_exception(error)}): correct the module, or start where Python finds it."
@@ -285,16 +283,16 @@ def import_object(import_path: str) -> Any:
             public = [name for name in dir(component) if not name.startswith("_")]
             raise ComponentError(
                 f"'{import_path}' cannot be used, because '{module_name}' has no '{attribute}';"
-                f" {suggest_name(part, public) if public else 'write it there.'}"
+                f" {suggest_name(part, public) if public else 'define it there.'}"
             )
         component = getattr(component, part)
     return component
 
 
 def get_import_path(component: Any) -> str:
-    """Return `module:Name` of a class, a function or a tool that is defined at the top of a module.
+    """Return `module:Name` of a class, a function or a tool that is defined at module level.
 
-    Raises UserError for any other: a run could not find it again when it is resumed.
+    Raises UserError for other objects, because a resumed run could not find them.
     """
     owner = (
         component
@@ -314,37 +312,37 @@ def get_import_path(component: Any) -> str:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return the error that a part of the user's raised, in one line."""
+    """Return an exception of a user-defined component in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def get_first_line(error: BaseException) -> str:
-    """Return what an error of a library says first, without what ends a sentence; its type where it
-    says nothing."""
+    """Return the first line of a library's error, without final punctuation; its type if it has no
+    message."""
     return str(error).strip().split("\n")[0].rstrip(".: ") or type(error).__name__
 
 
 def format_short(value: object) -> str:
-    """Return a value in one short line."""
+    """Return a representation of a value in one short line."""
     return " ".join(repr(value).split())[:60]
 
 
 def get_display_name(name: str) -> str:
-    """Return the name of a part in files and tables: `tree` for `my_package.flows:tree`."""
+    """Return the name of a component in files and tables: `tree` for `my_package.flows:tree`."""
     return name.rpartition(":")[2]
 
 
 def validate_folder_name(name: str) -> str:
-    """Return the name, if a folder can have it. Raises ValueError for a path, and what cannot be
-    read."""
+    """Return the name if it is a valid folder name. Raises ValueError for paths and unprintable
+    names."""
     if not name.strip() or not name.isprintable() or name.startswith(".") or {*"/\\"} & {*name}:
         raise ValueError("it is used as a folder name: use only letters, digits, - and _")
     return name
 
 
 def suggest_name(name: str, names: Collection[str], prefix: str = "") -> str:
-    """Return a question after the most similar name or, where none is similar, all names there are.
-    The prefix stands before each."""
+    """Return a question with the most similar name, or all names if none is similar. Each name gets
+    the prefix."""
     near = get_close_matches(name, names, n=1, cutoff=MIN_SIMILARITY)
     if near:
         return f"did you mean '{prefix}{near[0]}'?"
@@ -352,13 +350,13 @@ def suggest_name(name: str, names: Collection[str], prefix: str = "") -> str:
 
 
 def _find_init_owner(component: type) -> type:
-    """Return the class whose constructor a class has, which may be inherited."""
+    """Return the class that defines the constructor of a class, which may be inherited."""
     return next(base for base in component.__mro__ if "__init__" in vars(base))
 
 
 def make_settings_model(component: Any, provided: Collection[str] = ()) -> type[BaseModel]:
-    """Return the settings that a recipe can give to a class or a function: its arguments, but those
-    that are `provided` by the framework, with their types and defaults."""
+    """Return a model of the settings of a class or a function: its parameters with their types and
+    defaults, except those that are `provided` by the framework."""
     signature_source = (
         vars(_find_init_owner(component))["__init__"] if isinstance(component, type) else component
     )

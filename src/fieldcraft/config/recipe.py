@@ -1,4 +1,4 @@
-"""A whole recipe as a typed object. `recipes/loading.py` reads recipes from files."""
+"""Schema of a recipe. `recipes/loading.py` reads recipes from files."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ from fieldcraft.config.stages import Contrastive, Sft, Stage
 from fieldcraft.config.teacher import TeacherConfig
 from fieldcraft.types import UserError
 
-DEFAULT_SAMPLER_IS_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
+DEFAULT_SAMPLER_IS_CAP = 2.0  # default of truncated importance sampling (verl, TRL)
 
-# The settings of the stage types that are built in: those of others are found with the type.
+# Settings of the built-in stage types; other types have them as an attribute.
 BUILTIN_STAGE_CONFIGS: dict[str, type[Stage]] = {
     "sft": Sft,
     "contrastive": Contrastive,
@@ -70,20 +70,18 @@ BUILTIN_STAGE_CONFIGS: dict[str, type[Stage]] = {
 
 
 class Recipe(ConfigSection):
-    """A whole run. `model`, `tasks`, `corpus`, `demonstrations` and `pairs` are files of the user;
-    without `tasks` the world makes all that is null. With `collect` it has a teacher and no stages.
-    With `select`, stages of reinforcement learning draw from selected questions; without stages,
-    the run ends with these.
+    """A complete run. `model`, `tasks`, `corpus`, `demonstrations` and `pairs` are user-provided
+    files; without `tasks`, the world makes all of them that are null. With `collect`, the recipe
+    has a teacher and no stages. With `select`, stages of reinforcement learning use the selected
+    questions; without stages, the run ends after the selection.
     """
 
     name: FolderName
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     lora: LoraConfig | None = None  # None: all weights are trained
-    dtype: Dtype = "float32"  # in which models compute; masters of what is trained are float32
-    max_num_seqs: PositiveInt = (
-        256  # rollouts whose keys and values are kept while they are sampled
-    )
+    dtype: Dtype = "float32"  # compute type of models; master weights are float32
+    max_num_seqs: PositiveInt = 256  # maximum rollouts with a KV cache during sampling
     engine: EngineConfig = EngineConfig()
     cluster: ClusterConfig = ClusterConfig()
     model: Path | None = None
@@ -92,24 +90,24 @@ class Recipe(ConfigSection):
     demonstrations: Path | None = None
     pairs: Path | None = None
     required_paths: tuple[Literal["model", "tasks", "corpus", "demonstrations", "pairs"], ...] = ()
-    dialect: str | None = None  # None: what the model's chat template asks for
+    dialect: str | None = None  # None: derived from the model's chat template
     instruction: str | None = None
     system_prompt: str | None = None
-    chat_template_kwargs: dict[str, Any] = Field(default={})  # variables of the chat template
-    # what a chat template shows that writes a date; never the clock's
+    chat_template_kwargs: dict[str, Any] = Field(default={})  # of the chat template
+    # date in chat templates that contain one; never the clock's
     date: datetime.date = DEFAULT_DATE
     environment: EnvironmentConfig = EnvironmentConfig()
     tools: tuple[ToolConfig, ...] = (ToolConfig(name="search"),)
     world: WorldConfig | None = None
     tiny_model: TinyModelConfig = TinyModelConfig()
-    trackers: tuple[TrackerConfig, ...] = ()  # that show the curves of the run
+    trackers: tuple[TrackerConfig, ...] = ()  # of the curves of the run
     search: SearchConfig = SearchConfig()
     judge: JudgeConfig = JudgeConfig()
-    # the reward by which a right answer scores 1; auto: that of each task
+    # reward that gives a correct answer 1; auto: the reward of each task
     verdict_reward: str = AUTO_VERDICT
-    # demonstrations that nothing can grade are left out, or trusted
+    # demonstrations that cannot be graded are left out, or trusted
     ungraded: Literal["drop", "trust"] = "drop"
-    # share of a file's records (questions, passages, demonstrations) that may not be understood
+    # maximum share of unreadable records of a file (questions, passages, demonstrations)
     max_left_out: Annotated[float, Field(ge=0, le=1)] = 0.1
     budget: BudgetConfig = BudgetConfig()
     teacher: TeacherConfig = TeacherConfig()
@@ -117,11 +115,11 @@ class Recipe(ConfigSection):
     select: SelectConfig | None = None
     closed_book: ClosedBookConfig | None = None  # None: not measured
     stages: dict[str, SerializeAsAny[InstanceOf[Stage]]]  # see `resolve_stage_config`
-    seeds: tuple[int, ...] = ()  # a run for each, and a table over all of them
-    parallel_seeds: PositiveInt = 1  # runs of several seeds at once
-    # of that table: title and the stage or workflow; empty: all of them
+    seeds: tuple[int, ...] = ()  # one run per seed, and a table over all of them
+    parallel_seeds: PositiveInt = 1  # concurrent runs of several seeds
+    # of that table: titles and their stages or workflows; empty: all
     table_rows: dict[str, str] = Field(default={})
-    # of that table too: title and two of its rows, of which the second is held against the first
+    # of that table: titles and two rows, of which the second is compared with the first
     comparisons: dict[str, tuple[str, str]] = Field(default={})
     evaluation: EvaluationConfig = EvaluationConfig()
 
@@ -132,19 +130,19 @@ class Recipe(ConfigSection):
 
     @property
     def needs_search_index(self) -> bool:
-        """Return whether a run indexes its corpus, for the tool that searches it."""
+        """Return whether a run indexes its corpus for the search tool."""
         return self.search.url is None and self.has_search_tool
 
     @property
     def has_task_files(self) -> bool:
-        """Return whether questions come from the user's files, and not from the world or the
+        """Return whether questions come from user-provided files instead of the world or the
         environment."""
         return self.tasks is not None or bool(self.evaluation.tasks)
 
     @property
     def policy_dtype(self) -> Dtype:
-        """Type in which a trained model computes: a base in another type is float32 as soon as its
-        float32 adapter is added to it."""
+        """Data type in which a trained model computes. Adding a float32 adapter to a base model of
+        another type results in float32."""
         return self.dtype if self.lora is None else "float32"
 
     @property
@@ -175,14 +173,14 @@ class Recipe(ConfigSection):
         for name in names:
             resolve_path(ComponentKind.TRACKER, name)
             if names.count(name) > 1:
-                raise ValueError(f"it names '{name}' twice, so remove one of the two")
+                raise ValueError(f"it names '{name}' twice: remove one of the two")
         return trackers
 
     @model_validator(mode="after")
     def _set_sampler_is_cap(self) -> Self:
-        """Weigh the mismatch of sampler and trainer, if the recipe does not say otherwise. They
-        round a decoded token and a batch differently, unless they compute in float32; and an
-        asynchronous sampler may be older than the trainer."""
+        """Correct the mismatch of sampler and trainer by importance weights, unless the recipe
+        configures it. They round differently in decoding and in batches, unless they compute in
+        float32, and an asynchronous sampler may have older weights than the trainer."""
         for name, stage in self.stages.items():
             if (
                 not isinstance(stage, Rl)
@@ -200,8 +198,8 @@ class Recipe(ConfigSection):
         for name, stage in self.stages.items():
             if isinstance(stage, Rl) and stage.cot_share and not self.tools:
                 raise ValueError(
-                    f"stage '{name}' has a cot_share, and the recipe no tools that could be"
-                    " unavailable: remove cot_share, or name tools"
+                    f"stage '{name}' has a cot_share, but the recipe has no tools that could be"
+                    " unavailable: remove cot_share, or add tools"
                 )
         return self
 
@@ -235,7 +233,7 @@ class Recipe(ConfigSection):
         cls, stages: dict[str, Stage], info: ValidationInfo
     ) -> dict[str, Stage]:
         budget = info.data.get("budget")
-        if not isinstance(budget, BudgetConfig):  # which is told instead
+        if not isinstance(budget, BudgetConfig):  # its own error is reported instead
             return stages
         for name, stage in stages.items():
             try:
@@ -255,7 +253,7 @@ class Recipe(ConfigSection):
 
     @property
     def evaluation_recipe(self) -> Recipe:
-        """Recipe with the budget of its evaluations, under which its agent acts, too."""
+        """Recipe with the budget of its evaluations, which its agent uses, too."""
         budget = self.budget.with_changes(self.evaluation.budget)
         evaluation = self.evaluation.model_copy(update={"budget": {}})
         return self.model_copy(update={"budget": budget, "evaluation": evaluation})
@@ -270,13 +268,13 @@ class Recipe(ConfigSection):
         names = [name for tool in tools for name in tool.all_names]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"it names '{name}' twice, so remove one of the two")
+                raise ValueError(f"it names '{name}' twice: remove one of the two")
         return tools
 
 
 def _require_same_summary_prompt(budget: BudgetConfig, periods: Sequence[BudgetPeriod]) -> None:
-    """Raise ValueError unless all periods ask for summaries alike: a stage has one dialect, and
-    that asks for them."""
+    """Raise ValueError unless all periods have the same summary prompt: it belongs to the dialect,
+    and a stage has only one."""
     prompt = budget.fold.prompt if budget.fold is not None else None
     for period in periods:
         fold = period.budget.fold
@@ -287,8 +285,7 @@ def _require_same_summary_prompt(budget: BudgetConfig, periods: Sequence[BudgetP
 
 
 def require_work(recipe: Recipe) -> None:
-    """Raise UserError for a recipe that neither trains, nor evaluates, nor collects or selects
-    anything."""
+    """Raise UserError for a recipe that does not train, evaluate, collect or select."""
     if not (recipe.stages or recipe.model or recipe.collect or recipe.select):
         raise UserError(
             f"recipe '{recipe.name}' does nothing: give it stages, or a model to evaluate."
@@ -296,12 +293,12 @@ def require_work(recipe: Recipe) -> None:
 
 
 def uses_tools(recipe: Recipe) -> bool:
-    """Return whether a run uses its tools: a selection by itself may sample without them alone."""
+    """Return whether a run uses its tools: a selection without stages may sample only without."""
     return bool(recipe.stages) or recipe.select is None or recipe.select.solver is not None
 
 
 def resolve_stage_config(name: str) -> type[Stage]:
-    """Return the settings of a stage type. Raises UserError for a type that is none."""
+    """Return the settings of a stage type. Raises UserError for an unknown type."""
     if name in BUILTIN_STAGE_CONFIGS:
         return BUILTIN_STAGE_CONFIGS[name]
     found = resolve(ComponentKind.STAGE, name)
@@ -314,8 +311,8 @@ def resolve_stage_config(name: str) -> type[Stage]:
 
 
 def list_added_keys(stage_type: str) -> Collection[str]:
-    """Return the keys that a stage type adds to those of the built-in types. Raises UserError for
-    an unknown type."""
+    """Return the keys that a stage type adds to its built-in base type. Raises UserError for an
+    unknown type."""
     settings = resolve_stage_config(stage_type)
     bases = (base for base in settings.__mro__ if issubclass(base, Stage))
     builtin = next(base for base in bases if base.__module__.startswith("fieldcraft."))
@@ -323,8 +320,7 @@ def list_added_keys(stage_type: str) -> Collection[str]:
 
 
 def get_first_model(recipe: Recipe) -> str:
-    """Return the evaluation of the model before any training to act, which workflows are built
-    around."""
+    """Return the evaluation of the model before any agent training, which workflows use."""
     return "base" if recipe.model else next(iter(recipe.stages))
 
 
@@ -335,8 +331,8 @@ def get_closed_book_model(recipe: Recipe) -> str:
 
 
 def list_evaluations(recipe: Recipe) -> list[str]:
-    """Return everything that a run of the recipe evaluates, in the order of the run: the first
-    model, workflows around it, teachers, stages."""
+    """Return the names of all evaluations of a run, in the order of the run: the first model,
+    workflows around it, teachers, stages."""
     stages = [name for name, stage in recipe.stages.items() if stage.evaluate]
     first = ["base"] if recipe.model else [n for n in [*recipe.stages][:1] if n in stages]
     workflows = map(get_display_name, recipe.evaluation.workflows)
@@ -344,8 +340,8 @@ def list_evaluations(recipe: Recipe) -> list[str]:
 
 
 def sort_by_run_order(stages: Sequence[str], evaluated: Iterable[str]) -> list[str]:
-    """Return the stages and evaluations in the one order in which they are shown: that of the
-    evaluations, and stages without one behind the stages before them."""
+    """Return stages and evaluations in display order: the order of the evaluations, with stages
+    without an evaluation after the preceding stages."""
     found: list[str] = []
     for name in evaluated:
         before = stages[: stages.index(name)] if name in stages else ()
@@ -354,24 +350,23 @@ def sort_by_run_order(stages: Sequence[str], evaluated: Iterable[str]) -> list[s
 
 
 def get_seed_table_rows(recipe: Recipe) -> dict[str, str]:
-    """Return the rows of the table over seeds: the title and the evaluation that each shows."""
+    """Return the rows of the table over seeds: titles and their evaluations."""
     return recipe.table_rows or {name: name for name in list_evaluations(recipe)}
 
 
 def dump_recipe(recipe: Recipe) -> dict[str, Any]:
-    """Return the resolved recipe as plain JSON values. A copy from the hub has its name there, with
-    the commit."""
+    """Return the resolved recipe as plain JSON values. Copies from the hub are represented by their
+    hub names with commits."""
     return replace_paths_with_names(recipe.model_dump(mode="json"))
 
 
 def make_world_settings_model(name: str) -> type[BaseModel]:
-    """Return the settings that a recipe can give to a world. Raises UserError where there is none
-    of that name."""
+    """Return a model of the settings of a world. Raises UserError for an unknown world."""
     return make_settings_model(resolve(ComponentKind.WORLD, name), ["seed"])
 
 
 def get_split_titles(recipe: Recipe) -> Mapping[str, str]:
-    """Return the splits of a recipe's world, and the titles of their questions; none without a
+    """Return the titles of the questions of each split of a recipe's world; empty without a
     world."""
     if recipe.world is None:
         return {}
@@ -380,7 +375,7 @@ def get_split_titles(recipe: Recipe) -> Mapping[str, str]:
 
 
 def list_toolless_datasets(recipe: Recipe) -> Sequence[str]:
-    """Return the data sets of a recipe in which no tool is ever used."""
+    """Return the data sets of a recipe that never use tools."""
     if recipe.world is None:
         return ()
     names: Sequence[str] = resolve(ComponentKind.WORLD, recipe.world.name).toolless_datasets

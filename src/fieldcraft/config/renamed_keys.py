@@ -1,8 +1,8 @@
 """Former names of recipe keys: an error in a user's recipe, translated in a stored one.
 
-`renamed_keys.json` lists the former keys, and the former values by the current key. In its paths
-`stages.*` stands for each stage and `[NAME]` for a component of that name; a list adds nothing to a
-path. So `tools[python].waive` is a setting of each tool `python`.
+`renamed_keys.json` lists the former keys, and the former values by current key. In its paths,
+`stages.*` matches each stage and `[NAME]` a component of that name; list indices are omitted. So
+`tools[python].waive` is a setting of each tool `python`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _TABLE = json.loads((resources.files("fieldcraft.config") / "renamed_keys.json")
 RENAMED_KEYS: Mapping[str, str] = _TABLE["keys"]
 RENAMED_VALUES: Mapping[str, Mapping[str, str]] = _TABLE["values"]
 _STAGE = "stages.*"
-_DEFAULT_NAMES = {"engine": LOCAL_ENGINE}  # of a section whose component a recipe need not name
-# The name of the recipe, which every stored one has: current ones may have settings of user-defined
-# components by other former names.
+_DEFAULT_NAMES = {"engine": LOCAL_ENGINE}  # default component of a section
+# Key of the recipe's name, which each former stored recipe has. Other former names may be settings
+# of user-defined components in current recipes.
 _FORMER_NAME_KEY = "recipe"
 
-# Maps the name of a stage type to the keys that it adds to those of the built-in types, which may
-# have any name; to None if the type is unknown.
+# Maps a stage type to the keys that it adds to its built-in base type, which may have any name;
+# None for an unknown type.
 AddedKeys = Callable[[str], Collection[str] | None]
 
 
@@ -44,8 +44,8 @@ def require_current_keys(data: Mapping[str, Any], added_keys: AddedKeys, source:
 
 
 def translate_stored(data: Mapping[str, Any], added_keys: AddedKeys) -> dict[str, Any]:
-    """Return the contents of a stored recipe or agent with the current keys, whichever version of
-    fieldcraft wrote it."""
+    """Return the contents of a stored recipe or agent with the current keys, regardless of the
+    version of fieldcraft that wrote it."""
     if _FORMER_NAME_KEY not in data:
         return dict(data)
     translated: dict[str, Any] = _Renaming(added_keys).rename(data, (), "")
@@ -53,8 +53,7 @@ def translate_stored(data: Mapping[str, Any], added_keys: AddedKeys) -> dict[str
 
 
 def builtin_added_keys(stage_type: str) -> Collection[str] | None:
-    """Return the added keys of a stage type without importing any: user-defined types are
-    unknown."""
+    """Return the added keys of a stage type without importing it; None for user-defined types."""
     return () if stage_type in BUILTIN_COMPONENTS[ComponentKind.STAGE] else None
 
 
@@ -71,7 +70,7 @@ class _Renaming:
 
     def rename(self, value: Any, path: tuple[str, ...], pattern: str) -> Any:
         """Return a value with current keys. `path` is its location in the recipe, and `pattern`
-        the same as the table writes it."""
+        the same location in the notation of the table."""
         match value:
             case Mapping():
                 return self._rename_section(value, path, pattern)

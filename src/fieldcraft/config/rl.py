@@ -46,7 +46,7 @@ DEFAULT_SIMULATED_SHARE = 5 / 6  # AutoCoA's
 
 
 class RewardConfig(ConfigSection):
-    """A reward of the user's with settings: they are the arguments of its class."""
+    """A user-defined reward with settings, which are the arguments of its class."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -58,7 +58,7 @@ class RewardConfig(ConfigSection):
 
 
 def _name_rewards(rewards: Any) -> Any:
-    """Return the rewards by name: from Python a reward may be given as its class."""
+    """Return the rewards by name. From Python, a reward may be given as a class."""
     if not isinstance(rewards, Mapping):
         return rewards
     return {
@@ -66,18 +66,18 @@ def _name_rewards(rewards: Any) -> Any:
     }
 
 
-OTC_REWARDS = ("otc-grpo", "otc-ppo")  # rewards of what acting costs
+OTC_REWARDS = ("otc-grpo", "otc-ppo")  # rewards for low acting costs
 
 
 def _has_otc_reward(rewards: Any) -> bool:
-    """Return whether a stage rewards low costs, by what a recipe says of its rewards."""
+    """Return whether the rewards of a recipe's stage include low costs."""
     return isinstance(rewards, Mapping) and any(
         name in OTC_REWARDS and _get_weight(own) for name, own in rewards.items()
     )
 
 
 def _get_weight(setting: Any) -> Any:
-    """Return the weight of a reward, as a recipe writes it or as it was read."""
+    """Return the weight of a reward, from the recipe or parsed."""
     if isinstance(setting, Mapping):
         return setting.get("weight")
     return setting.weight if isinstance(setting, RewardConfig) else setting
@@ -89,25 +89,25 @@ def _discriminate_weight(weight: Any) -> str:
 
 RewardWeight = Annotated[
     Annotated[float, Tag("float")] | Annotated[RewardConfig, Tag("RewardConfig")],
-    Discriminator(_discriminate_weight),  # so that a mistake in one is not told as one in the other
+    Discriminator(_discriminate_weight),  # reports errors only for the matching type
 ]
 RewardWeights = Annotated[dict[str, RewardWeight], BeforeValidator(_name_rewards)]
 
 
 class CriticConfig(ConfigSection):
-    """The value function of PPO: a scalar head on the hidden states of the policy, which it leaves
-    as they are, or on those of a model of its own."""
+    """Value function of PPO: a scalar head on the hidden states of the policy, without training
+    them, or on the hidden states of a separate model."""
 
     backbone: Literal["policy", "separate"] = "separate"
-    optim: Optim | None = None  # None: that of the stage
-    clip: PositiveFloat = 0.5  # how far a value may move in a step
+    optim: Optim | None = None  # None: the stage's
+    clip: PositiveFloat = 0.5  # maximum change of a value in a step
     gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
 class AsyncConfig(ConfigSection):
-    """Sampling that goes on while the trainer works. Rollouts that began more than `max_staleness`
-    steps ago are not trained on; 0: sampler and trainer take turns."""
+    """Asynchronous sampling, concurrent with training. Rollouts that started more than
+    `max_staleness` steps ago are not trained on; 0 is synchronous sampling."""
 
     max_staleness: NonNegativeInt = 0
 
@@ -121,13 +121,13 @@ def _validate_tokens_or_share(buffer: float) -> float:
 
 
 class Rl(Stage):
-    """Reinforcement learning: one clipped surrogate, of which every algorithm is a setting.
+    """Reinforcement learning: one clipped surrogate objective; algorithms are presets of its keys.
 
-    `algorithm` sets the keys that config/algorithms.py lists for it; what the recipe says itself
-    wins. docs/algorithms.md explains the keys, and docs/recipes.md lists them all.
+    `algorithm` sets the keys that config/algorithms.py lists for it; keys that the recipe sets
+    itself have precedence. docs/algorithms.md explains the keys, and docs/recipes.md lists them.
     """
 
-    # `async` is a word of Python
+    # `async` is a Python keyword
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
     kind: ClassVar[StageKind] = "rl"
 
@@ -135,43 +135,43 @@ class Rl(Stage):
     algorithm: str = "grpo"
     steps: PositiveInt
     observations: Literal["real", "simulated", "mixed"] = "real"
-    simulated_share: Fraction01 = DEFAULT_SIMULATED_SHARE  # of the steps of a mixed stage
+    simulated_share: Fraction01 = DEFAULT_SIMULATED_SHARE  # share of the steps of a mixed stage
     simulator: Literal["policy", "frozen", "endpoint"] = "policy"
-    simulator_stage: str | None = None  # whose model is frozen; None: the one the stage starts from
-    # of simulated observations; None: that of the policy; 0: the likeliest tokens
+    simulator_stage: str | None = None  # of the frozen model; None: the starting model
+    # of simulated observations; None: the policy's; 0: greedy
     simulator_temperature: NonNegativeNumber | None = None
     endpoint: EndpointConfig | None = None
-    questions_per_step: PositiveInt = 32  # of a step
-    where: dict[str, bool | int | str] = Field(default={})  # metadata that its questions have
-    group_size: PositiveInt = 8  # rollouts of a question
-    oversample_factor: PositiveInt = 1  # times as many are sampled; `group_size` are trained on
+    questions_per_step: PositiveInt = 32
+    where: dict[str, bool | int | str] = Field(default={})  # required metadata of the questions
+    group_size: PositiveInt = 8  # rollouts per question
+    oversample_factor: PositiveInt = 1  # times as many are sampled; `group_size` are trained
     temperature: PositiveFloat = 1.0
-    # what differs from the recipe's; or several, each with `until`, the steps up to which it holds
+    # changes to the recipe's budget; or several, each with `until`, the last step of its period
     budget: StageBudget = ()
-    # of a step's questions, asked while the tools are unavailable, so that a call ends the rollout
+    # share of a step's questions without available tools, so that a call ends the rollout
     cot_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    cot_questions: Literal["all", "known"] = "all"  # of which that is the share
+    cot_questions: Literal["all", "known"] = "all"  # questions to which the share applies
     asynchronous: AsyncConfig = Field(default=AsyncConfig(), alias="async")
-    # what is rewarded
-    rewards: RewardWeights = Field(default={VERDICT_REWARD_KEY: 1.0})  # and their weights
-    # OTC's r_phi, which r_tool multiplies: rewards and their weights; none: `correct` alone
+    # rewards
+    rewards: RewardWeights = Field(default={VERDICT_REWARD_KEY: 1.0})  # name -> weight
+    # rewards and weights of OTC's r_phi, which r_tool multiplies; empty: only `correct`
     priced_rewards: dict[str, PositiveFloat] = Field(default={})
-    otc_counts: Literal["costs", "calls"] = "costs"  # what OTC's m and n are
-    otc_smoothing: PositiveFloat | None = None  # OTC's c; None: the most that m can be
+    otc_counts: Literal["costs", "calls"] = "costs"  # OTC's m and n
+    otc_smoothing: PositiveFloat | None = None  # OTC's c; None: the maximum of m
     overlong_penalty: NonNegativeNumber = 0.0  # for the longest rollouts
-    # tokens of a chain, prompt and observations included; None: budget.max_context_tokens
+    # tokens of a chain, including prompt and observations; None: budget.max_context_tokens
     overlong_limit: PositiveInt | None = None
-    # tokens below it, or, below 1, a share of the limit; None: a fifth
+    # tokens before the limit, or, below 1, a share of it; None: a fifth
     overlong_buffer: (
         Annotated[float, Field(gt=0), AfterValidator(_validate_tokens_or_share)] | None
     ) = None
-    # which rollouts are trained on
+    # selection of rollouts
     group_filter: Literal["none", "accuracy", "reward"] = "none"
-    max_sampling_batches: PositiveInt = 10  # sampled in a step to fill it with groups that are kept
+    max_sampling_batches: PositiveInt = 10  # of a step, until it is full of accepted groups
     train_truncated: bool = True
-    train_void: bool = True  # rollouts with a turn that holds neither a call nor an answer
-    # what stops the run
-    max_tool_failure_rate: Fraction01 = 0.9  # of a step's calls
+    train_void: bool = True  # rollouts with a turn without a call or an answer
+    # conditions that stop the run
+    max_tool_failure_rate: Fraction01 = 0.9  # of the calls of a step
     # share of its best value below which exact match has collapsed
     collapse_threshold: Fraction01 | None = 0.5
     # advantages
@@ -192,22 +192,22 @@ class Rl(Stage):
     llds_coef: NonNegativeNumber = 0.0
     # between sampler and trainer
     sampler_is_level: Literal["token", "sequence"] = "token"
-    # None: no weight. Where nothing is said, a recipe sets 2 if the sampler may be older or round
-    # otherwise than the trainer
+    # None: no weight. By default, a recipe sets 2 if the sampler may have older weights than the
+    # trainer, or round differently
     sampler_is_cap: PositiveFloat | None = None
     sampler_reject: Literal["token", "sequence", "geometric"] | None = None
     sampler_reject_low: Fraction01 = 0.5
     sampler_reject_high: Annotated[float, Field(gt=1)] = 2.0
-    # nats a token in the mean, above which the run stops; rounding to bfloat16 gives far less
+    # mean nats per token, above which the run stops; rounding to bfloat16 causes far less
     max_sampler_logp_diff: PositiveFloat = 0.1
-    # optimiser steps for one sampling step
+    # optimiser steps per sampling step
     epochs: PositiveInt = 1
     minibatches: PositiveInt = 1
 
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, data: Any) -> Any:
-        """Put the keys of the named algorithm below those that are given."""
+        """Add the keys of the named algorithm that are not set."""
         if not isinstance(data, dict):
             return data
         truncates = [
@@ -216,7 +216,7 @@ class Rl(Stage):
         if truncates:
             raise ValueError(
                 f"{truncates[0]} truncates the sampling distribution, so its gradient would be"
-                f" that of another policy: remove {' and '.join(truncates)}"
+                f" the gradient of another policy: remove {' and '.join(truncates)}"
                 " and truncate in evaluations only"
             )
         usual = cls.model_fields["algorithm"].default
@@ -227,8 +227,8 @@ class Rl(Stage):
 
     @classmethod
     def _load_preset(cls, algorithm: str) -> Mapping[str, Any]:
-        """Return the keys of an algorithm. Raises ComponentError for one that is no mapping of keys
-        of this section."""
+        """Return the keys of an algorithm. Raises ComponentError if it is not a mapping of keys of
+        this section."""
         keys = resolve(ComponentKind.ALGORITHM, algorithm)
         if not isinstance(keys, Mapping):
             raise ComponentError(
@@ -240,16 +240,16 @@ class Rl(Stage):
                 current = RENAMED_KEYS.get(f"stages.*.{key}", "").rpartition(".")[2]
                 names = [current] if current else get_recipe_keys(cls)
                 raise ComponentError(
-                    f"the algorithm '{algorithm}' sets '{key}', which no rl stage has;"
+                    f"the algorithm '{algorithm}' sets '{key}', which is not a key of rl stages;"
                     f" {suggest_name(current or str(key), names)}"
                 )
         return keys
 
     @model_validator(mode="after")
     def _check_costs(self) -> Self:
-        """Raise ValueError for what OTC could not learn from, and for what only OTC reads."""
+        """Raise ValueError for settings that prevent OTC from learning, and for unused OTC keys."""
         if both := self.priced_rewards.keys() & set(OTC_REWARDS):
-            raise ValueError(f"priced_rewards names '{min(both)}', which prices them; remove it")
+            raise ValueError(f"priced_rewards contains '{min(both)}', which prices them: remove it")
         if self.has_otc_reward:
             if self.group_filter == "accuracy":
                 raise ValueError(
@@ -260,30 +260,30 @@ class Rl(Stage):
         own = self.rewards.keys() - {
             VERDICT_REWARD_KEY,
             *BUILTIN_COMPONENTS[ComponentKind.REWARD],
-        }  # which may read them, too
+        }  # user-defined rewards may read them, too
         if not own and not self.rewards.keys() & set(OTC_REWARDS):
             for key in ("priced_rewards", "otc_counts", "otc_smoothing"):
                 if getattr(self, key) != type(self).model_fields[key].default:
-                    raise ValueError(f"{key} belongs to otc-grpo and otc-ppo; remove it")
+                    raise ValueError(f"{key} applies to otc-grpo and otc-ppo only: remove it")
         return self
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
-        """Raise ValueError for settings that would do nothing, or not what they say."""
+        """Raise ValueError for settings without effect, and for contradictory ones."""
         if self.llds_coef and self.epochs * self.minibatches == 1:
             raise ValueError(
                 "llds_coef acts from the second optimiser step of a sampling step on: raise"
                 " minibatches or epochs"
             )
         if self.dual_clip is not None and self.clip_mode == "cispo":
-            raise ValueError("dual_clip belongs to clip_mode: ppo; remove it")
+            raise ValueError("dual_clip applies to clip_mode: ppo only: remove it")
         if self.baseline == "critic" and self.advantage_scale == "group":
             raise ValueError(
                 "a critic gives every token its own baseline: set advantage_scale to none or batch"
             )
         if not self.overlong_penalty and (self.overlong_limit or self.overlong_buffer):
             raise ValueError(
-                "overlong_limit and overlong_buffer belong to overlong_penalty: set it, or remove"
+                "overlong_limit and overlong_buffer need an overlong_penalty: set it, or remove"
                 " them"
             )
         if self.cot_questions != "all" and not self.cot_share:
@@ -298,12 +298,12 @@ class Rl(Stage):
                 resolve_path(ComponentKind.REWARD, name)
         if not isinstance(self.rewards.get(VERDICT_REWARD_KEY, 0.0), float):
             raise ValueError(
-                f"the reward '{VERDICT_REWARD_KEY}' has a weight and no settings; give a number"
+                f"the reward '{VERDICT_REWARD_KEY}' has a weight and no settings: give a number"
             )
 
     @property
     def reward_weights(self) -> dict[str, float]:
-        """Weight of every reward."""
+        """Weights of the rewards by name."""
         return {n: w if isinstance(w, float) else w.weight for n, w in self.rewards.items()}
 
     @property
@@ -338,7 +338,7 @@ class Rl(Stage):
         return make_budget_periods(self.budget, budget, self.steps)
 
     def budget_at_step(self, budget: BudgetConfig, step: int) -> BudgetConfig:
-        """Return the budget of rollouts that begin in step `step`, by the budget of the
+        """Return the budget of rollouts that start in step `step`, from the budget of the
         recipe."""
         return next(p.budget for p in reversed(self.budget_periods(budget)) if p.start_step <= step)
 
@@ -375,12 +375,12 @@ class Rl(Stage):
 
     def _check_simulator(self) -> None:
         if self.simulator != "policy" and self.observations == "real":
-            raise ValueError("simulator has no effect with observations: real; use simulated")
+            raise ValueError("simulator has no effect with observations: real: use simulated")
         if self.simulator_temperature is not None and self.observations == "real":
-            raise ValueError("simulator_temperature belongs to simulated observations; remove it")
+            raise ValueError("simulator_temperature applies to simulated steps only: remove it")
         if self.simulated_share != DEFAULT_SIMULATED_SHARE and self.observations != "mixed":
-            raise ValueError("simulated_share belongs to observations: mixed; remove it")
+            raise ValueError("simulated_share applies to observations: mixed only: remove it")
         if self.simulator_stage is not None and self.simulator != "frozen":
-            raise ValueError("simulator_stage belongs to simulator: frozen; remove it")
+            raise ValueError("simulator_stage applies to simulator: frozen only: remove it")
         if (self.endpoint is not None) != (self.simulator == "endpoint"):
             raise ValueError("simulator: endpoint and the section endpoint need each other")

@@ -1,4 +1,4 @@
-"""Settings by which sections of a recipe sample without training, and how often."""
+"""Sampling settings of recipe sections that do not train, and numbers of samples."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from fieldcraft.sampling import Truncation
 from fieldcraft.types import Task
 
 TRUNCATION_KEYS = ("top_k", "top_p", "min_p")
-DEFAULT_SOURCE = "default"  # the key for the questions that no other key names
-GREEDY_SAMPLES_MESSAGE = "greedy samples of a question are all the same: set temperature, as in 0.6"
+DEFAULT_SOURCE = "default"  # key of all questions without another key
+GREEDY_SAMPLES_MESSAGE = "greedy samples of a question are identical: set temperature, as in 0.6"
 
 
 class SamplingConfig(BaseModel):
-    """Keys of a section; None: not given. What is not given is the section's usual temperature, and
-    no limit; with `sampling: model` it is what the folder of the model recommends. The limits are
-    those of `sampling.Truncation`."""
+    """Sampling keys of a section; None if not set. Unset keys are the default temperature of the
+    section, and no truncation; with `sampling: model`, they are the recommendations in the model
+    folder. Truncation is described in `sampling.Truncation`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     default_temperature: ClassVar[float] = 0.0
@@ -47,14 +47,14 @@ class SamplingConfig(BaseModel):
 
     @property
     def explicit_keys(self) -> dict[str, Any]:
-        """Keys of sampling that the recipe itself sets."""
+        """Sampling keys that the recipe sets."""
         values = {key: getattr(self, key) for key in ("temperature", *TRUNCATION_KEYS)}
         return {key: value for key, value in values.items() if value is not None}
 
     @property
     def is_greedy(self) -> bool:
-        """Return whether the recipe asks for greedy sampling; what a model recommends is not known
-        here."""
+        """Return whether the recipe sets greedy sampling. The recommendations of a model are
+        unknown here."""
         usual = self.default_temperature if self.sampling == "recipe" else 1.0
         return self.explicit_keys.get("temperature", usual) == 0
 
@@ -62,31 +62,31 @@ class SamplingConfig(BaseModel):
 def parse_sampling_keys(
     keys: Mapping[str, Any], default_temperature: float
 ) -> tuple[float, Truncation]:
-    """Return the temperature, `default_temperature` where none is given, and the limits. Raises
-    ValueError for limits of greedy sampling."""
+    """Return the temperature, `default_temperature` if not set, and the truncation. Raises
+    ValueError for truncated greedy sampling."""
     temperature = keys.get("temperature", default_temperature)
     truncation = Truncation(**{key: keys[key] for key in TRUNCATION_KEYS if key in keys})
     if truncation and not temperature:
         named = " and ".join(key for key in TRUNCATION_KEYS if key in keys)
         raise ValueError(
-            f"{named} would change nothing about greedy sampling: set temperature above 0, or leave"
-            f" {named} out"
+            f"{named} would have no effect on greedy sampling: set temperature above 0, or remove"
+            f" {named}"
         )
     return temperature, truncation
 
 
 def _name_sources(samples: Any) -> Any:
-    """Return the number of samples by source: a single number is that of all questions."""
+    """Return the number of samples by source; a single number applies to all questions."""
     return samples if isinstance(samples, dict) else {DEFAULT_SOURCE: samples}
 
 
-# How many samples of each question, by its split or data source, in which * stands for any text.
+# Number of samples of a question by its split or data source; * matches any text.
 SampleCounts = Annotated[dict[str, PositiveInt], BeforeValidator(_name_sources)]
 
 
 def count_samples(samples: Mapping[str, int], task: Task) -> int:
-    """Return the number of samples of a question: by the first key that its split, or the source
-    that its file names, fits, whatever the case of letters; 1 where nothing is said."""
+    """Return the number of samples of a question, by the first key that matches its split or the
+    data source in its file, ignoring case; 1 if there is no key."""
     fitting = (count for key, count in samples.items() if _matches_source(key, task))
     return next(fitting, samples.get(DEFAULT_SOURCE, 1))
 
@@ -97,8 +97,7 @@ def _matches_source(key: str, task: Task) -> bool:
 
 
 def describe_sample_counts(samples: Mapping[str, int], tasks: Sequence[Task]) -> list[str]:
-    """Return notes on what a mapping comes to for these questions; none where all have one
-    sample."""
+    """Return notes on the number of samples of these questions; none if all have one sample."""
     if max(samples.values()) == 1:
         return []
     counts = Counter(count_samples(samples, task) for task in tasks)

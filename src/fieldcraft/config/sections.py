@@ -1,4 +1,4 @@
-"""The sections of a recipe, apart from its stages."""
+"""Sections of a recipe except its stages."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from fieldcraft.config.validation_errors import describe_validation_error
 from fieldcraft.types import Task
 
 Fraction01 = Annotated[float, Field(gt=0, lt=1)]
-DEFAULT_MAX_BROKEN = 0.02  # by so much the exact match of an evaluation may be wrong
+DEFAULT_MAX_BROKEN = 0.02  # share of rollouts, so the possible error of exact match
 NonNegativeNumber = Annotated[float, Field(ge=0)]
-AdamBeta = Annotated[float, Field(ge=0, lt=1)]  # of the mean before that a mean keeps
+AdamBeta = Annotated[float, Field(ge=0, lt=1)]  # decay of the running mean
 FolderName = Annotated[str, Field(max_length=100), AfterValidator(validate_folder_name)]
-DEFAULT_DATE = date(2024, 7, 26)  # of a recipe that names none: prompts do not depend on the clock
-DEFAULT_CALL_COST = 1.0  # of a call, so that without prices a cost is a number of calls
+DEFAULT_DATE = date(2024, 7, 26)  # of recipes without a date: prompts do not depend on the clock
+DEFAULT_CALL_COST = 1.0  # of a call: without prices, a cost is a number of calls
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Dtype = Literal["float32", "bfloat16"]  # of a model's weights
 
 
 class ConfigSection(BaseModel):
-    """A part of a recipe. Unknown keys are errors."""
+    """A section of a recipe. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def get_recipe_keys(section: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return the keys of a section, as a recipe writes them."""
+    """Return the keys of a section by their names in a recipe."""
     return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
 class WorldConfig(ConfigSection):
-    """A synthetic world by name; its other keys are settings of that world's own."""
+    """A synthetic world by name; all other keys are settings of the world."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -63,12 +63,12 @@ class WorldConfig(ConfigSection):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All keys but the name."""
+        """All keys except the name."""
         return dict(self.model_extra or {})
 
 
 class TinyModelConfig(ConfigSection):
-    """The shape of a model made from nothing (Qwen2 architecture)."""
+    """Shape of a randomly initialised model (Qwen2 architecture)."""
 
     layers: int = Field(default=3, ge=2)
     width: PositiveInt = 64
@@ -78,22 +78,22 @@ class TinyModelConfig(ConfigSection):
     def _check_head_width(self) -> Self:
         if self.width % (2 * self.heads):
             raise ValueError(
-                f"width={self.width} must be a multiple of twice heads={self.heads}, because the"
-                " positions turn pairs of numbers of each head"
+                f"width={self.width} must be a multiple of twice heads={self.heads}, because"
+                " rotary embeddings rotate pairs of dimensions of each head"
             )
         return self
 
 
 class SearchConfig(ConfigSection):
-    """The search tool: an index of `corpus`, or a server that speaks the field's protocol."""
+    """Search tool: an index of `corpus`, or a server with the protocol of Search-R1."""
 
     top_k: PositiveInt = 3
     url: str | None = None
-    api_key_env: str | None = None  # the environment variable that holds the key of that server
+    api_key_env: str | None = None  # environment variable with the key of the server
     timeout_seconds: PositiveFloat = 10.0
     encoder: str | None = None  # folder or hub name of a sentence-transformers model
     ranking: Literal["bm25", "dense", "hybrid"] | None = None  # None: hybrid with an encoder
-    failures: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the calls that fail on purpose
+    failures: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of calls that fail deliberately
 
     @model_validator(mode="after")
     def _check_server_keys(self) -> Self:
@@ -102,17 +102,17 @@ class SearchConfig(ConfigSection):
                 "api_key_env applies to a search server only: set url, or remove api_key_env"
             )
         if self.failures and self.url is not None:
-            raise ValueError("failures is of the search over an index: remove it, or url")
+            raise ValueError("failures applies to the search over an index only: remove it, or url")
         return self
 
 
 class JudgeConfig(ConfigSection):
-    """A model at an OpenAI-compatible endpoint, asked in evaluations and by the reward `judge`."""
+    """A judge model at an OpenAI-compatible endpoint, for evaluations and the reward `judge`."""
 
     url: str | None = None
     model: str | None = None
-    votes: PositiveInt = 3  # on every answer
-    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
+    votes: PositiveInt = 3  # per answer
+    api_key_env: str = "OPENAI_API_KEY"  # environment variable with the key
 
 
 class EndpointConfig(ConfigSection):
@@ -120,29 +120,29 @@ class EndpointConfig(ConfigSection):
 
     url: str
     model: str
-    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
+    api_key_env: str = "OPENAI_API_KEY"  # environment variable with the key
 
 
 class FoldConfig(ConfigSection):
-    """Fold of a rollout: a chain ends in a summary, and another one goes on from there."""
+    """Fold of a rollout: a chain ends with a summary, and another chain continues from it."""
 
-    trigger_tokens: PositiveInt  # after an observation, a chain with as many is folded
-    max_folds: PositiveInt = 8  # folds of a rollout; then its last chain goes on to its end
+    trigger_tokens: PositiveInt  # a chain with as many is folded after an observation
+    max_folds: PositiveInt = 8  # of a rollout; its last chain then continues to the end
     prompt: str | None = None  # text before the tag of the summary; None: the dialect's own
 
 
-# Of a budget: what a rollout may spend. Its other keys are of the tools, which a run opens once.
+# Budget keys of a rollout. The other keys apply to tools, which a run opens only once.
 ROLLOUT_BUDGET_KEYS = (
     *("max_calls", "max_turn_tokens", "max_context_tokens", "fold", "max_observation_tokens"),
     *("at_limit", "answer_tokens", "max_refusals"),
 )
-DEFAULT_ANSWER_TOKENS = 64  # held back for an answer, unless a recipe says otherwise
-# Keys of a budget that only one way of ending it has.
+DEFAULT_ANSWER_TOKENS = 64  # reserved for an answer by default
+# Budget keys that apply to only one value of at_limit.
 _KEY_LIMIT_ACTIONS = {"answer_tokens": "answer", "max_refusals": "tell"}
 
 
 def validate_budget_changes(changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the changes. Raises ValueError for a key that is none of a rollout's budget."""
+    """Return the changes. Raises ValueError for a key that is not in a rollout's budget."""
     for key in changes:
         if key in get_recipe_keys(BudgetConfig) and key not in ROLLOUT_BUDGET_KEYS:
             raise ValueError(f"{key} can only be set for the whole run: set budget.{key}")
@@ -151,29 +151,29 @@ def validate_budget_changes(changes: dict[str, Any]) -> dict[str, Any]:
     return changes
 
 
-# Keys of a budget that are not the recipe's, and their values; see `BudgetConfig.with_changes`.
+# Changes to the budget of the recipe; see `BudgetConfig.with_changes`.
 BudgetChanges = Annotated[dict[str, Any], AfterValidator(validate_budget_changes)]
 
 
 class BudgetConfig(ConfigSection):
-    """Limits on what one trajectory may spend, and on what one call may."""
+    """Limits of a trajectory and of a call."""
 
-    max_calls: PositiveInt = 6  # attempts that were no proper call included
+    max_calls: PositiveInt = 6  # including malformed calls
     max_turn_tokens: PositiveInt = 256
-    max_context_tokens: PositiveInt = 2048  # of a chain, prompt and observations included
+    max_context_tokens: PositiveInt = 2048  # of a chain, including prompt and observations
     fold: FoldConfig | None = None  # None: a rollout is one chain
-    # where calls or tokens are spent: the policy is made to answer, or the rollout ends, or the
-    # policy is told that it may not call any more
+    # when calls or tokens are used up: the policy is forced to answer, the rollout ends, or the
+    # policy is notified that further calls are refused
     at_limit: Literal["answer", "end", "tell"] = "tell"
-    answer_tokens: PositiveInt | None = None  # of an answer that it is made to give; None: 64
-    # turns whose calls are over max_calls, after each of which it may go on; None: 1
+    answer_tokens: PositiveInt | None = None  # of a forced answer; None: 64
+    # turns with calls above max_calls after which the policy may continue; None: 1
     max_refusals: PositiveInt | None = None
-    # of one observation's text; the middle of a longer one is left out, and the model told so
+    # of an observation's text; longer ones lose their middle, which is marked
     max_observation_tokens: int = Field(default=2048, ge=64)
-    token_cost: Cost = 0.0  # of 1,000 policy tokens, in the unit of the costs of tools
-    call_timeout_seconds: PositiveFloat = 60.0  # also of opening and of closing a tool
-    reward_seconds: PositiveFloat = 60.0  # of the user's own reward, for a group of rollouts
-    max_concurrent_calls: PositiveInt = 64  # that run at once, over all rollouts
+    token_cost: Cost = 0.0  # of 1,000 policy tokens, in the unit of tool costs
+    call_timeout_seconds: PositiveFloat = 60.0  # also for opening and closing a tool
+    reward_seconds: PositiveFloat = 60.0  # of a user-defined reward, per group of rollouts
+    max_concurrent_calls: PositiveInt = 64  # over all rollouts
 
     @model_validator(mode="after")
     def _check_fold(self) -> Self:
@@ -192,8 +192,8 @@ class BudgetConfig(ConfigSection):
         return self
 
     def with_changes(self, changes: dict[str, Any]) -> BudgetConfig:
-        """Return the budget with other values of some keys, inside of `fold` too. Raises ValueError
-        for a wrong one, and for values that do not agree."""
+        """Return the budget with changed values of keys, including keys in `fold`. Raises
+        ValueError for an invalid value, and for inconsistent values."""
         keys = self.model_dump() | changes
         for key, ending in _KEY_LIMIT_ACTIONS.items():
             if keys["at_limit"] != ending and key not in changes:
@@ -216,10 +216,10 @@ def _validate_steps_or_share(warmup: float) -> float:
 
 
 class Optim(ConfigSection):
-    """AdamW, its schedule, and how a step is cut into micro-batches."""
+    """AdamW, its schedule, and the micro-batches of a step."""
 
     lr: PositiveFloat
-    # steps before the full rate; below 1 the share that they are of the stage's steps
+    # steps before the full rate; below 1, a share of the stage's steps
     warmup_steps: Annotated[float, Field(ge=0), AfterValidator(_validate_steps_or_share)] = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -227,9 +227,9 @@ class Optim(ConfigSection):
     beta2: AdamBeta = 0.95
     max_grad_norm: PositiveFloat = 1.0
     micro_batch_tokens: PositiveInt = 4096  # tokens of a micro-batch
-    # AdamW's moments: 8bit takes a quarter of the memory; cpu moves them out of a GPU that is full
+    # AdamW's moments: 8bit uses a quarter of the memory; cpu offloads them from the GPU
     optimizer_state: Literal["float32", "8bit", "cpu"] = "float32"
-    activation_checkpointing: bool = False  # computes them twice instead of keeping them
+    activation_checkpointing: bool = False  # recomputes activations instead of storing them
 
     def count_warmup_steps(self, total_steps: int) -> int:
         """Return the number of steps before the full rate, in a stage of `total_steps`."""
@@ -241,43 +241,43 @@ class Optim(ConfigSection):
 
 
 class LoraConfig(ConfigSection):
-    """Adapters of low rank (LoRA, arXiv 2106.09685), trained in place of the model's own weights.
-    There is no dropout: the policy that samples has none, and the two must be one."""
+    """Low-rank adapters (LoRA, arXiv 2106.09685), trained instead of the model's weights. There is
+    no dropout: the sampling policy has none, and both must be the same policy."""
 
     rank: PositiveInt = 32
-    alpha: PositiveInt = 32  # what an adapter adds is multiplied by alpha / rank
-    targets: tuple[str, ...] = ()  # names of linear layers; empty: all but the output layer
+    alpha: PositiveInt = 32  # the output of an adapter is multiplied by alpha / rank
+    targets: tuple[str, ...] = ()  # names of linear layers; empty: all except the output layer
 
 
 class PeriodicEvalConfig(ConfigSection):
-    """Greedy evaluation of a stage while it trains, on the leading split."""
+    """Periodic greedy evaluation of a stage during training, on the leading split."""
 
     every: PositiveInt = 10  # steps
     questions: PositiveInt = 50
 
 
 class EvaluationConfig(SamplingConfig):
-    """Evaluation of every stage on the same questions, greedily or with several samples of each."""
+    """Evaluation of all stages on the same questions, greedy or with several samples each."""
 
-    # files of the user's questions, a split each; a single one is `heldout`
+    # files of user-provided questions, one per split; a single file is `heldout`
     tasks: dict[str, Path] = Field(default={})
-    # how many questions of which split, the leading one first: of the world, of a file of `tasks`
-    # (all by default), or, as `heldout`, of the user's questions to train on
+    # number of questions by split, the leading one first: of the world, of a file of `tasks`
+    # (all by default), or, as `heldout`, of the user-provided training questions
     splits: dict[str, NonNegativeInt] = Field(default={"heldout": 500})
-    workflows: tuple[str, ...] = ("workflow",)  # around the first model
+    workflows: tuple[str, ...] = ("workflow",)  # using the first model
     concurrency: PositiveInt = 256
-    # share of the questions that may meet a tool or an engine that failed; more stop it
+    # maximum share of rollouts with a tool or engine failure; above it, the evaluation stops
     max_broken: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_BROKEN
     samples: SampleCounts = Field(
         default={DEFAULT_SOURCE: 1}
-    )  # of each question, or by split or data source
+    )  # per question, or by split or data source
     verifier: str | None = None  # picks one of the samples of a question: best of n
-    # who else answers: `team` is that of the section teacher, `lone` one model of it (ReAct)
+    # additional evaluations: `team` of the section teacher, `lone` is one of its models (ReAct)
     teachers: tuple[Literal["team", "lone"], ...] = ()
-    # of a million tokens that models without prices of their own read, and write
+    # per million input and output tokens, for models without their own prices
     prices: tuple[NonNegativeNumber, NonNegativeNumber] | None = None
     periodic: PeriodicEvalConfig | None = None
-    budget: BudgetChanges = Field(default={})  # what differs from that of the recipe
+    budget: BudgetChanges = Field(default={})  # changes to the budget of the recipe
 
     @model_validator(mode="before")
     @classmethod
@@ -316,7 +316,7 @@ class EvaluationConfig(SamplingConfig):
 
     @property
     def max_samples(self) -> int:
-        """Highest number of samples that a question may have."""
+        """Highest number of samples of a question."""
         return max(self.samples.values())
 
     def num_samples_for(self, task: Task) -> int:
@@ -330,5 +330,5 @@ class EvaluationConfig(SamplingConfig):
 
     @property
     def leading_split(self) -> str:
-        """Split that a report's headline is of: the first one with questions."""
+        """Split of a report's headline: the first one with questions."""
         return next(name for name, size in self.split_sizes.items() if size != 0)

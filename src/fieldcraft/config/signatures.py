@@ -9,20 +9,20 @@ SIGNATURE_REGEX = re.compile(r"\s*([\w-]+)\s*(?:\(\s*([\w-]+(?:\s*,\s*[\w-]+)*)\
 
 
 class ToolSignature(NamedTuple):
-    """Signature whose `arguments` are in the tool's order; those that are not named keep their own
-    names."""
+    """Signature with `arguments` in the tool's order; arguments without a name here keep their
+    original names."""
 
     name: str
     arguments: tuple[str, ...]
 
 
 def parse_signature(text: str) -> ToolSignature:
-    """Read a signature. Raises ValueError for what is no signature."""
+    """Parse a signature. Raises ValueError if it is not a signature."""
     match = SIGNATURE_REGEX.fullmatch(text)
     if match is None:
         raise ValueError(f"'{text}' is not a tool signature: write it as in find or find(text)")
     name, arguments = match.groups()
     names = tuple(re.findall(r"[\w-]+", arguments or ""))
     if len(set(names)) < len(names):
-        raise ValueError(f"'{text}' has two arguments of one name: give each its own")
+        raise ValueError(f"'{text}' has two arguments of the same name: rename one")
     return ToolSignature(name, names)

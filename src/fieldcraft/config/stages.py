@@ -23,11 +23,14 @@ StageKind = Literal["supervised", "rl"]
 
 @dataclass(frozen=True, slots=True)
 class MemoryFootprint:
-    """Memory of a stage beside the model that it trains: how many models of its size are trained
-    with it, how many are only read (those that simulate sample too; a reference is the model as the
-    stage begins), how many rollouts have their keys and values kept, and how many copies of a
-    piece's logits there are beside the usual ones. With `concurrent_sampling`, it trains while a
-    copy of the model samples."""
+    """Memory of a stage in addition to the trained model.
+
+    `critics` are models of the same size that are trained with it. `frozen_simulators`,
+    `references` and `teachers` are only read; simulators also sample, and a reference is the model
+    at the start of the stage. `rollouts` is the number of rollouts with cached keys and values, and
+    `logit_copies` the number of additional copies of a chunk's logits. With `concurrent_sampling`,
+    the stage trains while a copy of the model samples.
+    """
 
     critics: int = 0
     frozen_simulators: int = 0
@@ -39,19 +42,19 @@ class MemoryFootprint:
 
 
 class Stage(ConfigSection):
-    """Settings that every stage of training has. The settings of a stage type are a subclass with
-    its keys.
+    """Settings that all training stages have. The settings of a stage type are a subclass with its
+    keys.
 
-    The properties tell what others need to know of a stage without knowing its type.
+    The properties describe a stage to code that does not know its type.
     """
 
-    kind: ClassVar[StageKind] = "supervised"  # how tables group it
+    kind: ClassVar[StageKind] = "supervised"  # group in tables
 
     type: str
     start_from: str | None = None  # a stage, or `start`, the first model; None: the last stage
     optim: Optim
     checkpoint_every: PositiveInt = 25
-    # so many of the newest stay, also when the stage is done; None: only what resuming needs
+    # number of newest checkpoints to keep, also after the stage; None: only for resuming
     keep_checkpoints: Annotated[int, Field(gt=0, strict=True)] | Literal["all"] | None = None
     evaluate: bool = True  # a row in the report
 
@@ -62,28 +65,28 @@ class Stage(ConfigSection):
 
     @property
     def reward_names(self) -> set[str]:
-        """Rewards that grade every rollout, and the one that tells which answers are right."""
+        """Rewards that grade every rollout, including the verdict reward."""
         return set()
 
     @property
     def stage_dependencies(self) -> tuple[str, ...]:
-        """Other stages whose models it reads."""
+        """Other stages whose models this stage reads."""
         return ()
 
     @property
     def endpoints(self) -> tuple[EndpointConfig, ...]:
-        """Remote models that it asks."""
+        """Remote models that this stage uses."""
         return ()
 
     @property
     def steps_by_observation_mode(self) -> dict[str, int]:
-        """Number of steps that it samples with real, simulated or mixed observations."""
+        """Numbers of steps with real, simulated or mixed observations."""
         return {}
 
     @property
     def simulation_temperatures(self) -> tuple[float, float] | None:
-        """Temperatures of the policy and of its simulator where observations are simulated; None
-        where they never are."""
+        """Temperatures of the policy and of its simulator for simulated observations; None if
+        observations are never simulated."""
         return None
 
     @property
@@ -91,17 +94,17 @@ class Stage(ConfigSection):
         return MemoryFootprint()
 
     def budget_periods(self, budget: BudgetConfig) -> tuple[BudgetPeriod, ...]:
-        """Return the budgets of the rollouts of a stage that samples, in their order, made of that
-        of the recipe; at least one."""
+        """Return the budgets of the rollouts of a sampling stage in order, at least one, from the
+        budget of the recipe."""
         return ()
 
 
 class SupervisedConfig(Stage):
-    """A stage over a data set, as long as `steps` or `epochs` says."""
+    """A stage on a data set, for a number of `steps` or `epochs`."""
 
     dataset: str
-    max_examples: PositiveInt | None = None  # at most; None: as many as the data set has
-    batch_size: PositiveInt = 16  # trajectories, or pairs
+    max_examples: PositiveInt | None = None  # None: the whole data set
+    batch_size: PositiveInt = 16  # trajectories or pairs
     steps: PositiveInt | None = None
     epochs: PositiveFloat | None = None
 
@@ -112,13 +115,13 @@ class SupervisedConfig(Stage):
         return self
 
     def count_steps(self, num_examples: int) -> int:
-        """Return the number of steps of the stage with so many examples."""
+        """Return the number of steps of the stage for a number of examples."""
         return self.steps or ceil((self.epochs or 1.0) * num_examples / self.batch_size)
 
 
 class Sft(SupervisedConfig):
-    """Supervised fine-tuning on trajectories. `train_on` names whose tokens are trained, `filters`
-    the rules that choose the examples."""
+    """Supervised fine-tuning on trajectories. `train_on` names the authors of the trained tokens,
+    and `filters` the rules that select the examples."""
 
     type: str = "sft"
     train_on: tuple[Literal["policy", "tool"], ...] = ("policy",)
@@ -130,7 +133,7 @@ class Sft(SupervisedConfig):
 
 
 class Contrastive(SupervisedConfig):
-    """Step-level contrastive training: chosen against rejected steps."""
+    """Step-level contrastive training on chosen and rejected steps."""
 
     type: str = "contrastive"
     alpha: NonNegativeNumber = 0.2

@@ -1,4 +1,4 @@
-"""The section of a recipe that says who shows how to answer."""
+"""Section of a recipe that configures the teacher."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from fieldcraft.config.validation_errors import describe_validation_error
 
 
 def is_openai_url(url: str) -> bool:
-    """Return whether a url is that of OpenAI itself, which takes fewer keys than servers of open
-    models."""
+    """Return whether a url is OpenAI's, which accepts fewer keys than servers of open models."""
     return urlsplit(url).hostname == "api.openai.com"
 
 
 class TeacherConfig(SamplingConfig):
-    """Teacher that shows how to answer: with `url` the model of an OpenAI-compatible endpoint, else
-    the checkpoint folder `model`, and with neither the oracle of the world. In a `team` it is the
-    model of every member; without a model, the team is that of the world."""
+    """Teacher that writes demonstrations: with `url`, a model at an OpenAI-compatible endpoint;
+    else the checkpoint folder `model`; without either, the oracle of the world. In a `team`, it is
+    the model of each member; without a model, the team is the world's."""
 
     default_temperature: ClassVar[float] = 0.7
 
     url: str | None = None
     model: str | None = None
-    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
-    concurrency: PositiveInt = 16  # attempts side by side
+    api_key_env: str = "OPENAI_API_KEY"  # environment variable with the key
+    concurrency: PositiveInt = 16  # concurrent attempts
     timeout_seconds: PositiveFloat = 120.0
     retries: int = Field(default=5, ge=0)
     prices: tuple[NonNegativeNumber, NonNegativeNumber] | None = (
-        None  # of a million tokens read, and written
+        None  # per million input and output tokens
     )
     team: str | None = None
-    members: dict[str, dict[str, Any]] = Field(default={})  # member -> its own values of keys above
+    members: dict[str, dict[str, Any]] = Field(default={})  # member -> its values of the keys above
 
     @model_validator(mode="after")
     def _check_sampling(self) -> Self:
@@ -52,7 +51,7 @@ class TeacherConfig(SamplingConfig):
     @model_validator(mode="after")
     def _check_members(self) -> Self:
         if self.members and self.team is None:
-            raise ValueError("members are those of a team, so set team as well, as in team: afm")
+            raise ValueError("members needs a team: set it, as in team: afm, or remove members")
         for name in self.members:
             self.member_config(name)
         return self

@@ -1,6 +1,6 @@
-"""Addresses in recipes: none holds a secret, and none is shown with one.
+"""Secrets in URLs: recipes must not contain them, and outputs mask them.
 
-Recipes are copied into runs, reports, exports and trackers, and addresses into messages.
+Recipes are copied into runs, reports, exports and trackers, and URLs into messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FREE_TEXT_KEYS = frozenset({"instruction", "system_prompt", "chat_template_kwar
 _FOLD_PROMPT = ("fold", "prompt")
 _URL_REGEX = re.compile(r"[A-Za-z][\w+.-]*://\S+")
 _CREDENTIALS_REGEX = re.compile(r"(?<!\S)[^\s/@:]+:[^\s/@]+@(?=[^\s@]+$)")  # user:password@host
-# Words of the name of a query parameter that holds a secret, as in api_key and X-Amz-Signature.
+# Words in the name of a query parameter with a secret, as in api_key and X-Amz-Signature.
 _SECRET_NAME_REGEX = re.compile(
     r"(?<![a-z])(api_?key|access_?key|key|token|secret|pass(word|wd)?|pwd|auth(orization)?"
     r"|sig(nature)?|credentials?|bearer|jwt|session(_?id)?|sas)(?![a-z])"
@@ -28,13 +28,13 @@ _CAMEL_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a query parameter of this name holds a secret: apiKey, access_token, sig."""
+    """Return whether a query parameter of this name is a secret: apiKey, access_token, sig."""
     return _SECRET_NAME_REGEX.search(_CAMEL_BOUNDARY.sub("_", name).lower()) is not None
 
 
 def find_secret(text: str) -> str | None:
-    """Return the kind of secret in the addresses of a text: a user or password, or the name of a
-    query parameter; None where there is none."""
+    """Return the kind of secret in the URLs of a text: a user or password, or the name of a query
+    parameter; None if there is none."""
     if _CREDENTIALS_REGEX.search(text):
         return _USER_OR_PASSWORD
     kinds = (_find_url_secret(found[0]) for found in _URL_REGEX.finditer(text))
@@ -42,30 +42,30 @@ def find_secret(text: str) -> str | None:
 
 
 def mask_secrets(text: str) -> str:
-    """Return a text for reports, logs and messages: every secret in its addresses becomes ***."""
+    """Return a text for reports, logs and messages, with *** for each secret in its URLs."""
     text = _CREDENTIALS_REGEX.sub(f"{MASK}@", text)
     return _URL_REGEX.sub(lambda found: _mask_url(found[0]), text)
 
 
 class ExposedSecretError(UserError):
-    """An address holds a secret, in a place that is copied."""
+    """A URL that will be copied contains a secret."""
 
 
 def require_no_secrets(data: Any) -> None:
-    """Raise ExposedSecretError for an address with a secret anywhere in the keys of a recipe. The
-    message names the key, and never the secret."""
+    """Raise ExposedSecretError for a URL with a secret in any key of a recipe. The message contains
+    the key, and never the secret."""
     for path, text in _iter_texts(data, ()):
         require_no_secret(".".join(path), text)
 
 
 def require_no_secret(key: str, text: str | None) -> None:
-    """Raise ExposedSecretError for an address with a secret as the value of a key or an option."""
+    """Raise ExposedSecretError if the value of a key or an option is a URL with a secret."""
     if text is None or (kind := find_secret(text)) is None:
         return
     raise ExposedSecretError(
-        f"the address of '{key}' holds {kind}, which would be copied into runs and reports: write"
-        " the address without it, and name an environment variable that holds the secret in"
-        " api_key_env where the section has that key, else let a proxy on this machine add it."
+        f"the URL of '{key}' contains {kind}, which would be copied into runs and reports: remove"
+        " it from the URL, and name an environment variable with the secret in api_key_env if the"
+        " section has that key; otherwise let a proxy on this machine add it."
     )
 
 
@@ -96,8 +96,7 @@ def _find_url_secret(address: str) -> str | None:
 
 
 def _split_url(address: str) -> SplitResult | None:
-    """Split an address; None for one that cannot be read, as one with a password that is not
-    quoted."""
+    """Split a URL. Return None for an invalid one, such as a URL with an unquoted password."""
     try:
         parts = urlsplit(address)
         _ = parts.port
@@ -120,7 +119,7 @@ def _mask_url(address: str) -> str:
 
 
 def _mask_query(query: str) -> str:
-    """Return a query whose secrets have no values, the rest as it was written."""
+    """Return a query with masked secrets; the rest is unchanged."""
     parts = (part.partition("=") for part in query.split("&"))
     return "&".join(
         f"{name}={MASK}"

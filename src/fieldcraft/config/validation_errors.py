@@ -1,4 +1,4 @@
-"""Faults of a value in the words of a user: pydantic's are those of a programmer."""
+"""Validation errors in terms of the user: pydantic's messages are written for programmers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-# What pydantic puts into a place for a member of a union; it is no key of the user's.
+# Path element of pydantic for a member of a union; it is not a key of the recipe.
 UNION_MEMBER_REGEX = re.compile(r"(?:constrained|function)-|\w+\[")
-MAX_VALUE_CHARS = 60  # characters of a value
+MAX_VALUE_CHARS = 60  # maximum characters of a value in a message
 _MESSAGES: Mapping[str, str] = {
     "int_type": "it must be a whole number",
     "int_parsing": "it must be a whole number",
@@ -39,7 +39,7 @@ _MESSAGES: Mapping[str, str] = {
 
 
 def describe_validation_error(error: ValidationError) -> tuple[str, str, tuple[str | int, ...]]:
-    """Return the kind of pydantic's first complaint, a clause that says it, and its place."""
+    """Return the type of pydantic's first error, a clause that describes it, and its path."""
     details = error.errors(include_url=False)[0]
     path = (part for part in details["loc"] if not UNION_MEMBER_REGEX.match(str(part)))
     return details["type"], _describe_error(details), tuple(path)

@@ -1,7 +1,7 @@
-"""Lists of answers beside an answer that they repeat: its other names, or options with it.
+"""Lists of answers that include the answer itself: its aliases, or multiple-choice options.
 
-A single record does not tell, and to accept options as names would reward wrong answers. A file
-does: nobody gives one option alone. So where some record has a list of one, the key holds names.
+A single record is ambiguous, and accepting options as aliases would reward wrong answers. A whole
+file is not: a question never has a single option. If any list has one item, the key holds aliases.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from fieldcraft.rewards.answers import normalise_or_raw
 
 
 def find_alias_keys(records: Sequence[Record]) -> list[str]:
-    """Return the keys of lists that hold names of an answer, as the records of a file tell: in one
-    of them the list is the answer alone."""
+    """Return the keys of lists that hold aliases of the answer. A key qualifies if in some record
+    of the file its list contains only the answer."""
     return [
         key
         for key in AMBIGUOUS_KEYS
@@ -25,8 +25,8 @@ def find_alias_keys(records: Sequence[Record]) -> list[str]:
 
 
 def merge_aliases(record: Record, keys: Collection[str]) -> Record:
-    """Return a record whose answer and list of names, under one of the keys, are all accepted; any
-    other record as it is."""
+    """Return a record that accepts its answer and all aliases listed under one of the keys; any
+    other record is returned unchanged."""
     found = next((names for key in keys if (names := _find_aliases(record, key))), [])
     return (
         record | {"golden_answers": [first_filled(record, CHOSEN_OPTION_KEYS), *found]}
@@ -36,8 +36,8 @@ def merge_aliases(record: Record, keys: Collection[str]) -> Record:
 
 
 def _find_aliases(record: Record, key: str) -> list[str]:
-    """Return the texts of a list of which one is the answer beside it, as answers are compared;
-    nothing for another list, and where other keys say what is accepted or what the options are."""
+    """Return the texts of a list that contains the answer, compared after normalisation. Return an
+    empty list otherwise, or if other keys hold the accepted answers or the options."""
     if first_filled(record, ("golden_answers", *OPTION_KEYS)) is not None:
         return []
     value, answer = record.get(key), first_filled(record, CHOSEN_OPTION_KEYS)

@@ -1,11 +1,11 @@
-"""AutoCoA's training files (its data/README.md): contrastive pairs read, all of them written.
+"""AutoCoA's training files (its data/README.md): reader of pairs, writers of all files.
 
-Demonstrations are JSON lines {"messages": [user, assistant]}, where the assistant's text begins
-behind the `<think>` that the chat template writes; `trajectories.read_trajectories` reads them.
+Demonstrations are JSON lines {"messages": [user, assistant]}, where the assistant's text starts
+after the `<think>` that the chat template writes; `trajectories.read_trajectories` reads them.
 Pairs are a JSON array of {"conversation": [human], "chosen": gpt, "rejected": gpt}, where the
-human's value is the prompt, `<think>` and the text that both sides go on from.
+human's value is the prompt, `<think>` and the shared prefix of both sides.
 
-The records also get the fields of a FlashRAG question, which the authors' code passes over.
+The records also get the fields of a FlashRAG question, which the authors' code ignores.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ def write_demonstrations(
     path: Path,
     instruction: str = INSTRUCTION,
 ) -> Counter[str]:
-    """Write demonstrations as `messages`, whole or not at all; returns why some were left out.
+    """Write demonstrations as `messages`, atomically; return the counts of reasons to leave some
+    out.
 
     Args:
         demonstrations: questions and the steps that answer them.
-        path: the file, JSON lines.
-        instruction: stands before every question.
+        path: output file, JSON lines.
+        instruction: text before each question.
     """
     lines: list[Record] = []
     reasons = Counter[str]()
@@ -59,9 +60,9 @@ def write_demonstrations(
 
 
 def read_pairs(path: Path) -> tuple[list[ContrastivePair], Counter[str]]:
-    """Return the pairs of steps, and why others of the file were left out.
+    """Return the pairs of steps, and counts of reasons for which others were left out.
 
-    Only the first step of a side is taken: up to its first query, or to its answer.
+    Only the first step of each side is used: up to its first query, or to its answer.
 
     Raises:
         UserError: the file is missing or damaged, or of another format.
@@ -95,7 +96,7 @@ def read_pairs(path: Path) -> tuple[list[ContrastivePair], Counter[str]]:
 def write_pairs(
     pairs: Iterable[ContrastivePair], path: Path, instruction: str = INSTRUCTION
 ) -> Counter[str]:
-    """Write pairs, whole or not at all; returns why some were left out."""
+    """Write pairs atomically; return the counts of reasons to leave some out."""
     array: list[Record] = []
     reasons = Counter[str]()
     for pair in pairs:
@@ -104,7 +105,7 @@ def write_pairs(
         except RecordError as error:
             reasons[str(error)] += 1
             continue
-        if "<think>" in before:  # the authors' code looks for the last one
+        if "<think>" in before:  # the authors' code splits at the last one
             reasons["text with a tag"] += 1
             continue
         prefix = f"{_render_prompt(pair.task, instruction)}\n\n<think>{before}"
@@ -152,7 +153,7 @@ def _parse_first_step(text: str) -> tuple[DemoStep, ...]:
 
 
 def _separator(before: Sequence[DemoStep], side: Sequence[DemoStep]) -> str:
-    """Return the white space between a thought that is not finished and how it goes on."""
+    """Return the white space between an unfinished thought and its continuation."""
     if not _ends_with_thought(before):
         return ""
     return " " if isinstance(side[0], Thought) else "\n"
@@ -170,7 +171,7 @@ def _question_fields(task: Task) -> Record:
 
 
 def _render_steps(steps: Sequence[DemoStep]) -> str:
-    """Return the text of some steps. Raises RecordError if it could not be read back."""
+    """Return the text of the steps. Raises RecordError if it does not parse back to them."""
     normalised = _normalise_steps(steps)
     if any(
         isinstance(step, ToolCall) and step.arguments.keys() != {"query"} for step in normalised
@@ -204,7 +205,7 @@ def _ends_with_thought(steps: Sequence[DemoStep]) -> bool:
 
 
 def _normalise_steps(steps: Sequence[DemoStep]) -> tuple[DemoStep, ...]:
-    """Return the steps without white space around their text, neighbouring thoughts joined."""
+    """Return the steps with stripped texts and with adjacent thoughts joined."""
     found: list[DemoStep] = []
     for kind, group in groupby(steps, key=type):
         if kind is Thought:

@@ -1,7 +1,7 @@
-"""BrowseComp's file (arXiv 2504.12516), which has no question and no answer as plain text.
+"""BrowseComp's file format (arXiv 2504.12516), in which questions and answers are encrypted.
 
-Each is the base64 of a text whose bytes are combined by XOR with SHA-256 of the record's `canary`,
-repeated (as in OpenAI's simple-evals).
+Each value is the base64 encoding of a text XORed with the repeated SHA-256 digest of the record's
+`canary` (as in OpenAI's simple-evals).
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from fieldcraft.data.records import Record, RecordError
 
 
 def decrypt_record(record: Record) -> Record:
-    """Return a record of BrowseComp with its texts, and its topic as `level`; any other as it is.
+    """Decrypt the texts of a BrowseComp record and set its topic as `level`; return any other
+    record unchanged.
 
-    Raises RecordError for texts that the canary does not open.
+    Raises RecordError if the canary does not decrypt the texts.
     """
     if not {"problem", "answer", "canary"} <= record.keys():
         return record
@@ -25,8 +26,8 @@ def decrypt_record(record: Record) -> Record:
         problem, answer = (decrypt(str(record[key]), canary) for key in ("problem", "answer"))
     except ValueError as error:
         raise RecordError(
-            "texts that the canary does not open",
-            "the canary does not open the problem and the answer; give the file as it was"
+            "texts that the canary does not decrypt",
+            "the canary does not decrypt the problem and the answer; give the file as it was"
             " published.",
         ) from error
     decrypted = record | {"problem": problem, "answer": answer}
@@ -34,7 +35,7 @@ def decrypt_record(record: Record) -> Record:
 
 
 def decrypt(text: str, canary: str) -> str:
-    """Return the plain text of an encrypted one. Raises ValueError where it is none."""
+    """Return the decrypted text. Raises ValueError if decryption fails."""
     key = cycle(hashlib.sha256(canary.encode()).digest())
     secret = base64.b64decode(text, validate=True)
     return bytes(byte ^ mask for byte, mask in zip(secret, key, strict=False)).decode()

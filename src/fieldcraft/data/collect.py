@@ -1,18 +1,18 @@
-"""Demonstrations and pairs from a teacher by rejection sampling, as AutoCoA builds its data.
+"""Demonstrations and pairs sampled from a teacher by rejection sampling, as in AutoCoA.
 
-(arXiv 2503.06580, section 3.2.1.) The questions are cut into two disjoint halves. Those of one are
-tried without tools, and right answers become chain-of-thought demonstrations; those of the other
-are tried with tools, and right answers that used one become chain-of-action demonstrations. A
-question is tried until an answer is right, `attempts` times at most. The first `pair_questions`
-questions are tried the other way as well, which gives pairs, never demonstrations. A team has one
-way alone: it answers all questions with tools, and there are no pairs.
+(arXiv 2503.06580, section 3.2.1.) The questions are split into two disjoint halves. The first half
+is attempted without tools, and correct answers become chain-of-thought demonstrations; the second
+half is attempted with tools, and correct answers that used one become chain-of-action
+demonstrations. A question is attempted until an answer is correct, at most `attempts` times. The
+first `pair_questions` questions are attempted in the other mode as well, which gives pairs, never
+demonstrations. A team has only one mode: it answers all questions with tools and yields no pairs.
 
-Questions are in random order, and are tried in it until there are as many demonstrations of both
-ways, and as many pairs of both kinds, as are wanted. Then the teacher is asked no more.
+Questions are attempted in random order until the target numbers of demonstrations in both modes and
+of pairs of both kinds are reached. Then the teacher receives no more requests.
 
-Every attempt is appended to a journal as it ends. All else follows from the journal, so a run that
-was stopped asks for nothing twice and ends as one that was not; only attempts that failed, because
-the endpoint or a tool did, are made anew.
+Each attempt is appended to a journal when it ends. Everything else is derived from the journal, so
+a resumed run repeats no request and ends like an uninterrupted one; only attempts that failed
+because of the endpoint or a tool are repeated.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ ACCEPTED = "right"
 
 @dataclass(frozen=True)
 class DemonstrationCollection:
-    """The questions of a collection, and the folder with what came of them."""
+    """The questions of a collection, and the folder with its results."""
 
     folder: Path
     tasks: Sequence[Task]  # in random order
     settings: CollectConfig
     seed: int
-    modes: Sequence[AnswerMode] = tuple(AnswerMode)  # in which questions are tried in turn
+    modes: Sequence[AnswerMode] = tuple(AnswerMode)  # assigned to the questions round-robin
 
     @cached_property
     def journal(self) -> AttemptJournal:
@@ -55,8 +55,8 @@ class DemonstrationCollection:
 
     @cached_property
     def jobs_by_question(self) -> list[list[CollectJob]]:
-        """The jobs of every question: the way of its half, and then, for pairs, the other way.
-        Questions take turns between the halves."""
+        """Jobs of each question: the mode of its half and then, for pairs, the other mode.
+        Consecutive questions alternate between the halves."""
         found = []
         for number, task in enumerate(self.tasks):
             own_mode = self.modes[number % len(self.modes)]
@@ -75,7 +75,7 @@ class DemonstrationCollection:
 
     @property
     def jobs(self) -> Iterator[CollectJob]:
-        """Every question in the ways in which it may be tried."""
+        """All jobs, question by question."""
         return chain.from_iterable(self.jobs_by_question)
 
     def is_done(self, job: CollectJob) -> bool:
@@ -85,7 +85,7 @@ class DemonstrationCollection:
         return attempts[-1].is_correct is True or len(attempts) >= self.settings.attempts
 
     def is_accepted(self, job: CollectJob) -> bool:
-        """Return whether the last attempt of a job is a demonstration."""
+        """Return whether the last attempt of a job yielded a demonstration."""
         attempts = self.journal.get_attempts(job)
         return job.is_primary and bool(attempts) and rejection_reason(attempts[-1], job) == ACCEPTED
 
@@ -96,10 +96,10 @@ class DemonstrationCollection:
         concurrency: int,
         on_job: Callable[[int, int], None],
     ) -> None:
-        """Make the attempts that are left, `concurrency` side by side, and grade each of them.
-        `on_job` is told how many jobs have ended and how many of them gave a demonstration.
+        """Make the remaining attempts, `concurrency` at a time, and grade each of them.
+        `on_job` receives the number of finished jobs and the number of their demonstrations.
 
-        Raises UserError with the cause when more than `max_failure_rate` of the attempts fail.
+        Raises UserError with the cause if more than `max_failure_rate` of the attempts fail.
         """
         semaphore = asyncio.Semaphore(concurrency)
         failures = FailureLimit(self.settings.max_failure_rate)
@@ -123,7 +123,7 @@ class DemonstrationCollection:
         on_job(0, 0)
         async with asyncio.TaskGroup() as group:
             for jobs in self.jobs_by_question:
-                await semaphore.acquire()  # only then is known what earlier questions have given
+                await semaphore.acquire()  # by now the results of earlier questions are known
                 needed = self._needed_jobs(jobs, tally)
                 if all(map(self.is_done, needed)):
                     semaphore.release()
@@ -138,8 +138,7 @@ class DemonstrationCollection:
     def _needed_jobs(
         self, jobs: Sequence[CollectJob], tally: CollectionTally
     ) -> Sequence[CollectJob]:
-        """Return the jobs of a question that are needed beside what earlier questions have
-        given."""
+        """Return the jobs of a question that are still needed, given the results so far."""
         if len(jobs) > 1 and tally.needs_more("acting", "thinking"):
             return jobs
         return jobs[:1] if tally.needs_more(jobs[0].mode) else []
@@ -147,7 +146,7 @@ class DemonstrationCollection:
     def _count_results(
         self, jobs: Sequence[CollectJob], teacher: DemonstrationTeacher, tally: CollectionTally
     ) -> None:
-        """Add what the jobs of a question have given."""
+        """Add the results of the jobs of a question to the tally."""
         for job in jobs:
             if self.is_accepted(job):
                 tally.add(job.mode)
@@ -158,8 +157,8 @@ class DemonstrationCollection:
     async def _attempt_job(
         self, job: CollectJob, teacher: DemonstrationTeacher, grader: Grader, failures: FailureLimit
     ) -> None:
-        """Attempt one job until it is done, or until an attempt fails. A failure of a job that
-        failed before says little of the teacher, so it is judged only in the end."""
+        """Attempt one job until it is done, or until an attempt fails. A repeated failure of a job
+        that failed before does not indict the teacher, so it is only counted at the end."""
         previous = self.journal.get_attempts(job)
         is_retry = bool(previous) and previous[-1].failed
         while not self.is_done(job):
@@ -174,11 +173,11 @@ class DemonstrationCollection:
             if attempt.failed:
                 break
 
-    # -- what came of it ------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------
 
     def demonstrations(self, mode: AnswerMode) -> list[tuple[Task, Sequence[DemoStep]]]:
-        """Return right answers to the questions of a half, as many as are wanted; with tools, those
-        that used one."""
+        """Return correct answers to the questions of a half, up to the target number; with tools,
+        only answers that used one."""
         accepted_jobs = (job for job in self.jobs if job.mode is mode and self.is_accepted(job))
         last_attempts = ((job, self.journal.get_attempts(job)[-1]) for job in accepted_jobs)
         limit = self.settings.target_counts[mode]
@@ -188,7 +187,7 @@ class DemonstrationCollection:
         ]
 
     def list_rejected(self) -> list[tuple[Task, Sequence[DemoStep]]]:
-        """Return every attempt that is not right, with the reason."""
+        """Return every attempt that was not accepted, with the reason."""
         found: list[tuple[Task, Sequence[DemoStep]]] = []
         for job in self.jobs:
             for attempt in self.journal.get_attempts(job):
@@ -202,12 +201,12 @@ class DemonstrationCollection:
     def make_pairs(
         self, teacher: DemonstrationTeacher
     ) -> tuple[list[ContrastivePair], Counter[str]]:
-        """Return all pairs there are, and how many questions gave none for which reason."""
+        """Return all pairs, and the number of questions without a pair by reason."""
         found: list[ContrastivePair] = []
         reasons = Counter[str]()
         for jobs in self.jobs_by_question:
             if len(jobs) < 2 or not all(map(self.journal.get_attempts, jobs)):
-                continue  # not one for pairs, or there were enough
+                continue  # no question for pairs, or the target was reached
             if not all(map(self.is_done, jobs)):
                 reasons["not tried both ways"] += 1
                 continue
@@ -219,7 +218,7 @@ class DemonstrationCollection:
     def _make_question_pairs(
         self, task: Task, teacher: DemonstrationTeacher
     ) -> tuple[Sequence[ContrastivePair], str]:
-        """Return the pairs of a question that was tried both ways, or why there are none."""
+        """Return the pairs of a question attempted in both modes, or why there are none."""
         attempts = [
             self.journal.get_attempts(CollectJob(task, mode, is_primary=False))
             for mode in (AnswerMode.COT, AnswerMode.COA)
@@ -228,7 +227,7 @@ class DemonstrationCollection:
         return ([], pairs) if isinstance(pairs, str) else (pairs, "")
 
     def write(self, teacher: DemonstrationTeacher) -> dict[str, Any]:
-        """Write what the journal holds as files, and return the summary."""
+        """Write the contents of the journal to files, and return the summary."""
         demonstrations = {mode: self.demonstrations(mode) for mode in AnswerMode}
         found, reasons = self.make_pairs(teacher)
         targets = self.settings.target_counts
@@ -270,11 +269,11 @@ class DemonstrationCollection:
 
 
 def rejection_reason(attempt: AgentAttempt, job: CollectJob) -> str:
-    """Return ACCEPTED, or why an attempt is not kept."""
+    """Return ACCEPTED, or the reason to reject an attempt."""
     if attempt.status is not AttemptStatus.ANSWERED:
         return attempt.status.value
     if attempt.is_correct is None:
-        return "an answer that nothing can grade"
+        return "an answer that cannot be graded"
     if not attempt.is_correct:
         return "wrong answer"
     uses_tools = attempt.uses_tools or job.mode is AnswerMode.COT
@@ -282,8 +281,8 @@ def rejection_reason(attempt: AgentAttempt, job: CollectJob) -> str:
 
 
 def add_attempt_metadata(job: CollectJob, attempt: AgentAttempt, **extra: str) -> Task:
-    """Return the question with what is known of an attempt: its way, the verdict and, of a team,
-    the use of members."""
+    """Return the question with metadata of an attempt: its mode, the verdict and, for a team, the
+    usage of its members."""
     extra |= {"way": job.mode.value}
     meta = (
         job.task.meta

@@ -1,17 +1,17 @@
-"""Contrastive pairs from questions that were tried both ways, with and without tools.
+"""Contrastive pairs from questions that were attempted both with and without tools.
 
-AutoCoA (arXiv 2503.06580, section 3.2.1) takes questions that one way answers right and the other
-wrong, and inserts or removes the action at a point of the trajectory; which point, and in which
-proportion, it does not say. Here:
+AutoCoA (arXiv 2503.06580, section 3.2.1) selects questions that one mode answers correctly and the
+other wrongly, and inserts or removes the action at one position of the trajectory. It specifies
+neither the position nor the proportion. Here:
 
-- Acting was needed where every try without tools failed and one with tools was right: chosen is the
-  action of the first right try, rejected the first wrong answer that was only thought.
-- Thinking was enough where the first try without tools was right: chosen is that try, rejected the
-  first action of the first try that acted nevertheless. Where only a later try was right, it may
-  have been luck, and there is no pair.
-- Both split before the sentence that leads to the first action: what the acting try thought before
-  it is the shared prefix; the acting way goes on with that sentence and the action, the thinking
-  way with the whole try without tools.
+- Acting was needed if every attempt without tools failed and one with tools was correct: chosen is
+  the action of the first correct attempt, rejected the first wrong answer without tools.
+- Thinking was enough if the first attempt without tools was correct: chosen is that attempt,
+  rejected the first action of the first attempt that acted nevertheless. If only a later attempt
+  was correct, it may have been luck, and no pair is made.
+- Both split before the sentence that leads to the first action: the preceding thoughts of the
+  acting attempt are the shared prefix. The acting branch continues with that sentence and the
+  action, the thinking branch with the whole attempt without tools.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ NO_WRONG_ANSWER = "no wrong answer to reject"
 def make_pair(
     task: Task, thinking: Sequence[AgentAttempt], acting: Sequence[AgentAttempt]
 ) -> ContrastivePair | str:
-    """Return the pair of a question, or why there is none.
+    """Return the pair of a question, or the reason why there is none.
 
     Args:
         task: the question.
-        thinking: the tries without tools, in their order, graded.
-        acting: the tries with tools, in their order, graded.
+        thinking: graded attempts without tools, in order.
+        acting: graded attempts with tools, in order.
     """
     with_tools = [attempt for attempt in acting if attempt.uses_tools]
     if thinking and thinking[0].is_correct:
@@ -62,8 +62,8 @@ def make_pair(
 def split_at_first_call(
     steps: Sequence[DemoStep],
 ) -> tuple[tuple[DemoStep, ...], tuple[DemoStep, ...]]:
-    """Return (what was thought before, the sentence that leads to the first action and that
-    action)."""
+    """Return (the thoughts before the action, the sentence that leads to the first action followed
+    by that action)."""
     first = next(i for i, step in enumerate(steps) if isinstance(step, ToolCall))
     thought = " ".join(s.text for s in steps[:first] if isinstance(s, Thought)).strip()
     sentence_ends = [
@@ -76,8 +76,8 @@ def split_at_first_call(
 
 
 def cap_thinking_share(pairs: Sequence[ContrastivePair], share: float) -> list[ContrastivePair]:
-    """Return the pairs. Of those that choose thinking only the first ones stay, as many as make up
-    `share`."""
+    """Return the pairs, with only the first of those that choose thinking, so that their fraction
+    is at most `share`."""
     acting = sum(pair.chooses_tool for pair in pairs)
     remaining = int(share / (1 - share) * acting + 1e-9)
     selected = []

@@ -1,4 +1,4 @@
-"""Corpora as others publish them: passages, and the paragraphs of files of questions."""
+"""Published corpora: files of passages, and the paragraphs of question files."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from fieldcraft.records.jsonl import iter_json_lines, write_json_lines
 from fieldcraft.tools.search.passages import is_passage, parse_passage
 from fieldcraft.types import UserError
 
-_NUM_INSPECTED_RECORDS = 100  # records of which one must tell what the file holds
-Paragraph = tuple[str | None, str, str]  # (id if it has one, title, text)
-Rejection = tuple[RecordError, str]  # why, and what else the file may be for
+_NUM_INSPECTED_RECORDS = 100  # first records inspected to detect the contents of the file
+Paragraph = tuple[str | None, str, str]  # (id or None, title, text)
+Rejection = tuple[RecordError, str]  # the reason, and another use for the file
 ParsedRecords = Iterator[tuple[str, list[Paragraph] | Rejection]]
 
 
 class CorpusFile:
-    """Passages of a file, and why other records of it are left out.
+    """Passages of a file, and reasons for which other records are left out.
 
-    Besides JSON lines of passages, the file may be a table of them, such as MS MARCO's collection,
-    or one of questions of HotpotQA, 2WikiMultiHopQA, MuSiQue, SQuAD, MS MARCO, DPR or BoolQ, whose
-    paragraphs become the corpus. It is read when something of it is asked for.
+    Besides JSON lines of passages, the file may be a table of passages, such as MS MARCO's
+    collection, or of questions of HotpotQA, 2WikiMultiHopQA, MuSiQue, SQuAD, MS MARCO, DPR or
+    BoolQ, whose paragraphs become the corpus. The file is read lazily.
 
     Args:
         path: the file.
-        max_left_out: the share of its records that may be left out.
+        max_left_out: maximum fraction of its records that may be left out.
 
     Raises:
-        UserError: the file is missing, empty or damaged, holds no passages, or more of it would be
-            left out.
+        UserError: the file is missing, empty or damaged, holds no passages, or a larger fraction
+            would be left out.
     """
 
     def __init__(self, path: Path, max_left_out: float = MAX_REJECTED_SHARE) -> None:
@@ -54,7 +54,7 @@ class CorpusFile:
 
     @cached_property
     def rejected_counts(self) -> Counter[str]:
-        """Return the reasons for which records are left out, with their counts."""
+        """Counts of left-out records by reason."""
         rejected = RejectedRecords(self.path)
         counts = [len(found) for found in self._parse_records(rejected)]
         if not any(counts) and not rejected.reasons:
@@ -63,15 +63,15 @@ class CorpusFile:
         return rejected.reasons
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each of these reasons."""
+        """Return one sentence per reason."""
         return [
             f"{count} of {self.path} left out: {reason}"
             for reason, count in self.rejected_counts.most_common()
         ]
 
     def ensure_passages(self, out: Path) -> Path:
-        """Return a corpus that `build_index` takes: the file itself if it is one, else `out`, which
-        is written from it. A paragraph that comes again is written once."""
+        """Return a corpus for `build_index`: the file itself if it is one, else `out`, which is
+        written from it without repeated paragraphs."""
         if not self.rejected_counts and self._has_passage_lines:
             return self.path
         parsed = self._parse_records(RejectedRecords(self.path))
@@ -88,8 +88,8 @@ class CorpusFile:
 
     @cached_property
     def _has_passage_lines(self) -> bool:
-        """Return whether the file has a passage in each line, as the first record tells that holds
-        any."""
+        """Return whether each line of the file is a passage, judging by the first record with
+        passages."""
         first = (
             record for _, record in islice(read_valid_records(self.path), _NUM_INSPECTED_RECORDS)
         )
@@ -98,9 +98,9 @@ class CorpusFile:
         return is_passage_only and get_suffix(self.path) == ".jsonl"
 
     def _parse_records(self, rejected: RejectedRecords) -> Iterator[list[Paragraph]]:
-        """Yield the paragraphs of each record that is understood; the others are counted, as are
-        those with the id of an earlier one."""
-        seen: dict[str, str] = {}  # where ids that come again come first
+        """Yield the paragraphs of each valid record; other records, and records with the id of an
+        earlier one, are counted as rejected."""
+        seen: dict[str, str] = {}  # location of the first record with a repeated id
         for location, found in self._iterate_records():
             if not isinstance(found, list):
                 rejected.add(location, *found)
@@ -121,8 +121,8 @@ class CorpusFile:
 
     @cached_property
     def _duplicate_id_hashes(self) -> set[int]:
-        """Hashes of the ids that come again. Of each passage 8 bytes are kept and not its id, as a
-        corpus may have many millions."""
+        """Hashes of repeated ids. Only 8 bytes are stored per passage, not its id, because a corpus
+        may have many millions."""
         hashes = array("q")
         for _, found in self._iterate_records():
             if isinstance(found, list):
@@ -136,12 +136,12 @@ class CorpusFile:
 def _make_duplicate_id_error(passage_id: str, location: str, example: str) -> RecordError:
     return RecordError(
         f"an id that an earlier passage has, such as '{example}'",
-        f"its id '{passage_id}' is that of {location}: give it one of its own, or remove it.",
+        f"its id '{passage_id}' is also used by {location}: give it a different one, or remove it.",
     )
 
 
 def _read_passages(path: Path) -> ParsedRecords:
-    """Return the passage of every line. Its id defaults to the number of the line minus one."""
+    """Yield the passage of each line. Its id defaults to the line number minus one."""
     for number, found in iter_json_lines(path):
         location, record = f"{path}, line {number}", parse_line(found)
         if isinstance(record, RecordError):
@@ -157,7 +157,7 @@ def _read_passages(path: Path) -> ParsedRecords:
 
 
 def _read_paragraphs(path: Path) -> ParsedRecords:
-    """Return the paragraphs of every record, repetitions included."""
+    """Yield the paragraphs of each record, including repetitions."""
     for location, record in read_records(path):
         if isinstance(record, RecordError):
             yield location, (record, "")
@@ -178,8 +178,8 @@ _DPR_KEYS = ("ctxs", "positive_ctxs", "negative_ctxs", "hard_negative_ctxs")
 
 
 def _extract_paragraphs(record: Record) -> Iterator[Paragraph]:
-    """Yield the paragraphs of one record. Raises TypeError, ValueError or KeyError for another
-    one."""
+    """Yield the paragraphs of one record. Raises TypeError, ValueError or KeyError if it has
+    none."""
     match record:
         case {"context": str(text)}:  # SQuAD on the hub
             yield None, str(record.get("title") or ""), text

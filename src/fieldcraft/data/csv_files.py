@@ -1,4 +1,4 @@
-"""Tables of cells, CSV and TSV: each cell is the text that stands there."""
+"""Rows of CSV and TSV files, with each cell as the text that it contains."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pyarrow.csv
 
 from fieldcraft.data.file_types import open_maybe_gzip
 
-# Bytes of a file that are read at once: a cell, such as the tests of a program, must fit.
+# Bytes of a file that are read at once; a single cell, such as the tests of a program, must fit.
 _MIN_BLOCK_BYTES, _MAX_BLOCK_BYTES = 2**24, 2**30
-_ROWS_PER_BATCH = 10_000  # that become objects at once
+_ROWS_PER_BATCH = 10_000  # converted to Python objects at a time
 
 
 class MismatchedRow(NamedTuple):
-    """A row with another number of cells than the header: nobody can tell whose each one is."""
+    """A row with a different number of cells than the header, whose columns are thus unknown."""
 
     lines: range  # of the file, from 1
     num_cells: int
@@ -27,7 +27,7 @@ class MismatchedRow(NamedTuple):
 
 
 class _CsvFormat(NamedTuple):
-    """Separation of the cells of a file, and whether they may be quoted."""
+    """Cell separator of a file, and whether cells may be quoted."""
 
     separator: str
     allows_quotes: bool
@@ -38,13 +38,12 @@ class _CsvFormat(NamedTuple):
         return rf'(?:"(?:[^"]|"")*+"|(?!"){plain})' if self.allows_quotes else plain
 
     def has_balanced_quotes(self, text: str) -> bool:
-        """Tell whether each cell that begins with a quotation mark ends with one, too."""
+        """Return whether each cell that starts with a quotation mark also ends with one."""
         table = rf"(?:{self.cell_regex}(?:{self.separator}|\r\n?|\n|\Z))*+"
         return re.fullmatch(table, text) is not None
 
     def row_lines(self, text: str) -> Iterator[range]:
-        """Yield the numbers of the lines of each row, from 1. Lines without anything are no
-        rows."""
+        """Yield the line numbers of each row, from 1. Empty lines are not rows."""
         row = rf"(?:{self.cell_regex}{self.separator})*+{self.cell_regex}(?:\r\n?|\n|\Z)"
         number = 1
         for found in re.finditer(row, text):
@@ -58,10 +57,10 @@ _CSV, _TSV, _UNQUOTED_TSV = _CsvFormat(",", True), _CsvFormat("\t", True), _CsvF
 
 
 def read_csv_rows(path: Path, suffix: str) -> Iterator[dict[str, str] | MismatchedRow]:
-    """Yield the rows of a .csv or .tsv file; only a part of them at a time becomes objects. A CSV
-    has no types: a guess would make 7 of the answer 007, and a date of 2009-01-03.
+    """Yield the rows of a .csv or .tsv file, converting one batch at a time to objects. Values are
+    not converted: a guess would turn the answer 007 into 7, and 2009-01-03 into a date.
 
-    Raises ValueError, or what pyarrow raises, for a file that is not understood.
+    Raises ValueError, or an exception of pyarrow, for a file that cannot be parsed.
     """
     headerless = suffix == ".tsv" and _is_headerless(path)
     csv_format = _UNQUOTED_TSV if headerless else _detect_format(_read_text(path), suffix)
@@ -91,10 +90,10 @@ def _table_rows(table: pyarrow.Table) -> Iterator[dict[str, str]]:
 
 
 def _detect_format(text: str, suffix: str) -> _CsvFormat:
-    """Return the layout of a file. Raises ValueError for one in which text follows the quotation
-    mark that ends a cell, as it does where marks are written as \\": such a cell would hold other
-    signs than were meant, or swallow the records behind it. In a TSV in which each line has as
-    many cells, the marks are those of its texts."""
+    """Return the format of a file. Raises ValueError if text follows the quotation mark that ends a
+    cell, as in files that escape it as \\": such a cell would be parsed wrongly, or swallow the
+    following records. In a TSV whose lines all have the same number of cells, quotation marks are
+    part of the text."""
     csv_format = _CSV if suffix == ".csv" else _TSV
     if csv_format.has_balanced_quotes(text):
         return csv_format
@@ -105,7 +104,7 @@ def _detect_format(text: str, suffix: str) -> _CsvFormat:
 
 
 def _is_headerless(path: Path) -> bool:
-    """Tell whether a TSV is MS MARCO's, a number and a text a line, in which nothing is quoted."""
+    """Return whether a TSV has MS MARCO's format: a number and a text per line, unquoted."""
     with open_maybe_gzip(path) as file:
         first_cell, *others = file.readline().decode("utf-8-sig").rstrip("\r\n").split("\t")
     return len(others) == 1 and first_cell.isdecimal()
@@ -117,7 +116,7 @@ def _read_table(
     columns: Sequence[str] | None,
     misfits: list[pyarrow.csv.InvalidRow],
 ) -> pyarrow.Table:
-    """Return the rows that fit, each cell a text; the others are added to `misfits`."""
+    """Return the valid rows, with all cells as text; invalid rows are added to `misfits`."""
 
     def skip_row(row: pyarrow.csv.InvalidRow) -> str:
         misfits.append(row)
@@ -130,7 +129,7 @@ def _read_table(
         invalid_row_handler=skip_row,
     )
     size = min(max(path.stat().st_size, _MIN_BLOCK_BYTES), _MAX_BLOCK_BYTES)
-    # Only one thread counts the rows.
+    # Rows are numbered only without threads.
     read_options = pyarrow.csv.ReadOptions(block_size=size, column_names=columns, use_threads=False)
     with pyarrow.csv.open_csv(
         path, read_options=read_options, parse_options=parse_options
@@ -145,7 +144,7 @@ def _read_table(
 
 
 def _require_usable_columns(names: Sequence[str], csv_format: _CsvFormat) -> None:
-    """Raise ValueError for columns that another sign separates, and for two of one name."""
+    """Raise ValueError for columns with another separator, and for repeated column names."""
     other = next((sign for sign in ";\t|" if sign in names[0]), None)
     if csv_format.separator == "," and len(names) == 1 and other is not None:
         raise ValueError(f"its columns are separated by {other!r} and not by commas")

@@ -1,11 +1,11 @@
-"""Questions of the evaluations of a run, which nothing may be trained on.
+"""Decontamination: detection of training questions that occur in the evaluations of a run.
 
-Questions are compared by their words and signs of mathematics (`duplicates.normalise_text`) and by
-their ids. Near duplicates have a Jaccard similarity of their shingles of NEAR_DUPLICATE_SIMILARITY
-or more. All of them are found, without a library: such texts share one of the rarest shingles of
-each, so only those that do are compared in full (prefix filtering, Bayardo et al. 2007). A question
-in a longer text is looked for by its first words, and one whose words are reordered by all of them:
-in another order most of its shingles are others.
+Questions are compared by their words and mathematical symbols (`duplicates.normalise_text`) and by
+their ids. Near duplicates have a Jaccard similarity of their shingles of at least
+NEAR_DUPLICATE_SIMILARITY. All of them are found, without a library: such texts share one of their
+rarest shingles, so only texts that do are compared in full (prefix filtering, Bayardo et al. 2007).
+Questions inside a longer text are found by their first words, and questions with reordered words by
+the multiset of their words, because reordering changes most shingles.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from fieldcraft.rewards.answers import normalise_or_raw
 from fieldcraft.types import Task
 
 IN_EVALUATION = "asked by an evaluation"
-MIN_WORDS = 5  # words of a question that no other one holds by chance
+MIN_WORDS = 5  # minimum length of a question that other questions do not contain by chance
 NEAR_DUPLICATE_SIMILARITY = Fraction(4, 5)  # the default of the filter near_duplicates
-# A place in a file, which another file numbers anew: 17, train_17, dev-17.
+# A position in a file, which is not unique across files: 17, train_17, dev-17.
 _POSITIONAL_ID = re.compile(
     r"(?:(?:train|dev|test|val|valid|validation)[-_]?)?\d{1,9}(?:#\d+)?", re.I
 )
 
 
 class QuestionMatch(NamedTuple):
-    """A question that is trained on, and the one of an evaluation that it is like."""
+    """A training question, and the evaluation question that it matches."""
 
     training_question: str
     evaluation_question: str
 
 
 class EvaluationQuestions:
-    """The questions that the evaluations of a run ask."""
+    """Questions of the evaluations of a run."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = tasks
@@ -48,13 +48,14 @@ class EvaluationQuestions:
         self._by_id = {task.id: task for task in tasks if not _POSITIONAL_ID.fullmatch(task.id)}
 
     def __contains__(self, task: Task) -> bool:
-        """Tell if an evaluation asks this question: the same words, or the same id. An id that is
-        no more than a place in a file says nothing, because every file counts from the start."""
+        """Return whether an evaluation asks this question: with the same words, or the same id. An
+        id that is only a position in a file is ignored, because every file counts from the
+        start."""
         return task.id in self._by_id or normalise_text(task.question) in self._texts
 
     def find_same_ids(self, tasks: Iterable[Task]) -> list[QuestionMatch]:
-        """Return those that have the id of a question of an evaluation, and other words than any of
-        them: they may be other questions, of files that give ids alike."""
+        """Return the questions that share their id, but not their words, with an evaluation
+        question: they may be different questions, from files with colliding ids."""
         return [
             QuestionMatch(task.question, self._by_id[task.id].question)
             for task in tasks
@@ -62,10 +63,10 @@ class EvaluationQuestions:
         ]
 
     def find_near_duplicates(self, tasks: Iterable[Task]) -> list[QuestionMatch]:
-        """Return those that are like a question of an evaluation, have its words in another order
-        or hold it word by word, as a prompt does that has an instruction around it. They share an
-        accepted answer with it, or have none as it has none: questions with other answers differ in
-        what matters, however alike their words are."""
+        """Return the questions that are similar to an evaluation question, reorder its words or
+        contain it verbatim, such as a prompt with an instruction. They share an accepted answer
+        with it, or neither has any: questions with different answers differ, however similar their
+        wording is."""
         finders = [
             kind(self.tasks) for kind in (_SimilarityFinder, _ReorderingFinder, _ContainmentFinder)
         ]
@@ -80,8 +81,8 @@ class EvaluationQuestions:
 
 
 class _SimilarityFinder:
-    """Finder of questions with a shared answer whose Jaccard similarity is
-    NEAR_DUPLICATE_SIMILARITY or more."""
+    """Finder of questions with a shared answer and a Jaccard similarity of at least
+    NEAR_DUPLICATE_SIMILARITY."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
@@ -95,7 +96,7 @@ class _SimilarityFinder:
                 self._indices_by_answer[answer][shingle].append(index)
 
     def find(self, task: Task) -> Task | None:
-        """Return the first question that is like this one, None without any."""
+        """Return the first similar question, or None."""
         answers = _comparable_answers(task) & self._indices_by_answer.keys()
         if not answers:
             return None
@@ -113,13 +114,13 @@ class _SimilarityFinder:
         return None
 
     def _rarest(self, shingle_set: set[str]) -> list[str]:
-        """Return as many as a text that is like theirs cannot lack all of."""
+        """Return so many of the rarest shingles that any similar text shares at least one."""
         count = len(shingle_set) - math.ceil(NEAR_DUPLICATE_SIMILARITY * len(shingle_set)) + 1
         return sorted(shingle_set, key=lambda shingle: (self._frequency[shingle], shingle))[:count]
 
 
 class _ReorderingFinder:
-    """Finder of questions with a shared answer of the same MIN_WORDS words or more in another
+    """Finder of questions with a shared answer and the same words, at least MIN_WORDS, in another
     order."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -128,7 +129,7 @@ class _ReorderingFinder:
             self._by_words[_sorted_words(task)].append(task)
 
     def find(self, task: Task) -> Task | None:
-        """Return the first question of the same words as this one, None without any."""
+        """Return the first question with the same words, or None."""
         sorted_words = _sorted_words(task)
         others = self._by_words.get(sorted_words, ()) if len(sorted_words) >= MIN_WORDS else ()
         return next(
@@ -142,7 +143,7 @@ def _sorted_words(task: Task) -> tuple[str, ...]:
 
 
 class _ContainmentFinder:
-    """Finder of questions that hold another one of MIN_WORDS words or more as a whole."""
+    """Finder of questions that contain a whole other question of at least MIN_WORDS words."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._by_first_words = defaultdict[tuple[str, ...], list[tuple[list[str], Task]]](list)
@@ -154,8 +155,8 @@ class _ContainmentFinder:
                 )
 
     def find(self, task: Task) -> Task | None:
-        """Return the first question that stands in this one, None without any. A demonstration
-        may have no accepted answers; then the words suffice."""
+        """Return the first question that is contained in this one, or None. A demonstration may
+        have no accepted answers; then the words suffice."""
         own_words = split_words(strip_html(task.question))
         for start in range(len(own_words) - MIN_WORDS + 1):
             for question_words, other in self._by_first_words.get(
@@ -170,5 +171,5 @@ class _ContainmentFinder:
 
 
 def _comparable_answers(task: Task) -> set[str]:
-    """Return accepted answers as they are compared; "" stands for none."""
+    """Return the accepted answers, normalised for comparison, or {""} if there are none."""
     return set(map(normalise_or_raw, task.answers)) or {""}

@@ -1,7 +1,7 @@
-"""Questions with a right answer and wrong ones under keys of their own: GPQA, SciQ, Open Trivia.
+"""Questions with correct and wrong answers under separate keys: GPQA, SciQ, Open Trivia.
 
-The answers become options in an order that follows from their texts alone: as they are written, the
-right one would always be the first.
+The answers become options in an order determined by their texts alone: in file order, the correct
+one would always be the first.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _CORRECT_KEY = re.compile(r"correct[\s_-]?answer", re.IGNORECASE)
 _WRONG_KEY = re.compile(
     r"(?:(?:incorrect|wrong)[\s_-]?answers?|distractors?)[\s_-]?\d{0,2}", re.IGNORECASE
 )
-# Options that speak of those before them.
+# Options that refer to the preceding options.
 _CLOSING_OPTION = re.compile(r"(?:all|none|both|neither)\b.*\b(?:above|these)\b", re.IGNORECASE)
 
 
 def merge_distractors(record: Record) -> Record:
-    """Return a record with its right and its wrong answers as `options`, and the letter of the
-    right one as `answerKey`; any other record as it is. Raises RecordError where a wrong answer is
-    the right one."""
+    """Return a record with its correct and wrong answers as `options`, and the letter of the
+    correct one as `answerKey`; return any other record unchanged. Raises RecordError if a wrong
+    answer equals the correct one."""
     if any(record.get(key) for key in OPTION_KEYS):
         return record
     correct = [value for key, value in record.items() if _CORRECT_KEY.fullmatch(key.strip())]
@@ -39,9 +39,9 @@ def merge_distractors(record: Record) -> Record:
         return record
     if correct_texts[0] in wrong:
         raise RecordError(
-            "a wrong answer that is the right one",
-            f"the answer {correct_texts[0]!r} is called right and wrong: correct or remove the "
-            "record.",
+            "a wrong answer that equals the correct one",
+            f"the answer {correct_texts[0]!r} is listed as correct and as wrong: correct"
+            " or remove the record.",
         )
     options = sorted(
         {*correct_texts, *wrong},
@@ -60,8 +60,8 @@ def _is_answer_key(key: str) -> bool:
 
 
 def _answer_texts(value: Any) -> list[str]:
-    """Return an answer, or several in a list, which may be written as text, as texts; nothing of
-    what is missing."""
+    """Return an answer, or a list of answers, which may be written as text, as texts without
+    missing values."""
     listed = parse_list_items(value) if isinstance(value, str) else value
     given = listed if isinstance(listed, list) else [value]
     known = (item for item in given if isinstance(item, str | int | float) and item == item)

@@ -1,4 +1,4 @@
-"""Texts that are like earlier ones, found by MinHash in a time that grows with their number."""
+"""Near-duplicate detection by MinHash, in time that grows linearly with the number of texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from fieldcraft.records.words import split_words
 from fieldcraft.types import UserError
 
-SHINGLE_CHARACTERS = 5  # of a shingle
+SHINGLE_CHARACTERS = 5  # per shingle
 NUM_PERMUTATIONS = 128
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z]\w{1,31});")
 _ATTRIBUTES = r"(?:\s+[\w:-]+\s*=\s*(?:\"[^\"]*\"|'[^']*'))*\s*/?"
@@ -22,34 +22,34 @@ _MATH_SIGNS = re.compile(r"[-+*/^<>=%\u2212\u00d7]")  # 5 > 3 and 5 < 3 have the
 
 
 def strip_html(text: str) -> str:
-    """Return a text as a page of HTML shows it: without tags, and with the characters that entities
-    such as &quot; stand for, also where they were escaped more than once."""
+    """Return a text as an HTML page renders it: without tags, and with entities such as &quot;
+    decoded, even if they were escaped more than once."""
     while (plain := _ENTITY.sub(lambda found: html.unescape(found[0]), text)) != text:
         text = plain
     return _INLINE.sub("", _BLOCK.sub(" ", text))
 
 
 def normalise_text(text: str) -> str:
-    """Return the words of a text and, behind them, its signs of mathematics: equal for texts that
-    differ in case, punctuation, accents, white space and markup of HTML alone."""
+    """Return the words of a text followed by its mathematical symbols: equal for texts that differ
+    only in case, punctuation, accents, white space and HTML markup."""
     text = strip_html(text)
     return " ".join([*split_words(text), *_MATH_SIGNS.findall(text)]) or text.strip()
 
 
 def make_shingles(normalised: str) -> set[str]:
-    """Return every SHINGLE_CHARACTERS letters in a row of a text in its normal form."""
+    """Return all substrings of SHINGLE_CHARACTERS characters of a normalised text."""
     last = max(len(normalised) - SHINGLE_CHARACTERS, 0)
     return {normalised[start : start + SHINGLE_CHARACTERS] for start in range(last + 1)}
 
 
 class NearDuplicateIndex:
-    """Memory of texts, which tells whether a text is like one that it met before.
+    """Index of texts that reports whether a text is similar to an earlier one.
 
-    `similarity` is Jaccard's, of the sets of SHINGLE_CHARACTERS letters in a row, of the words of a
-    text and, behind them, its signs of mathematics. It is estimated (Broder 1997): texts near the
-    threshold may be missed.
+    `similarity` is the Jaccard similarity of the sets of shingles of SHINGLE_CHARACTERS characters,
+    over the words of a text followed by its mathematical symbols. It is estimated (Broder 1997):
+    texts near the threshold may be missed.
 
-    Raises UserError where datasketch is not installed.
+    Raises UserError if datasketch is not installed.
     """
 
     def __init__(self, similarity: float) -> None:
@@ -60,7 +60,7 @@ class NearDuplicateIndex:
         ]()  # the estimate finds equal texts with certainty; this is faster
 
     def check_and_add(self, text: str) -> bool:
-        """Return whether a text like this one was met; from now on this one was, too."""
+        """Return whether a similar text was added before, and add this one."""
         normalised = normalise_text(text)
         if normalised in self._exact_texts:
             return True

@@ -1,6 +1,6 @@
-"""Files of other programs that are no records yet: spreadsheets, archives, text in other encodings.
+"""Detection of unsupported file types: spreadsheets, archives, text in other encodings.
 
-What such a file is shows in its first bytes, whatever its name says.
+The type is detected from the first bytes of a file, regardless of its name.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _ZIP = b"PK\x03\x04"
 _OFFICE_MARKS = (b"[Content_Types].xml", b"_rels/", b"xl/", b"mimetype", b"Index/Document.iwa")
 _UNSUPPORTED_TYPES = (
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", _SPREADSHEET),  # Excel 97 to 2003
-    (_ZIP, "is a ZIP archive: unpack it, and give the file that is in it"),
-    (b"7z\xbc\xaf\x27\x1c", "is a 7z archive: unpack it, and give the file that is in it"),
-    (b"%PDF-", "is a PDF: give the records that it shows as CSV or JSON"),
+    (_ZIP, "is a ZIP archive: unpack it, and give the file that it contains"),
+    (b"7z\xbc\xaf\x27\x1c", "is a 7z archive: unpack it, and give the file that it contains"),
+    (b"%PDF-", "is a PDF: give its records as CSV or JSON"),
 )
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def open_maybe_gzip(path: Path) -> IO[bytes]:
-    """Open a file, unpacked if its name ends in .gz."""
+    """Open a file, decompressed if its name ends in .gz."""
     return cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb"))
 
 
 def require_text_file(path: Path) -> None:
-    """Raise UserError for a spreadsheet, an archive, and a text in UTF-16 or UTF-32."""
+    """Raise UserError for a spreadsheet, an archive, and text in UTF-16 or UTF-32."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(_ZIP) and any(name in head for name in _OFFICE_MARKS):
@@ -45,7 +45,7 @@ def require_text_file(path: Path) -> None:
 
 
 def require_utf8(path: Path) -> None:
-    """Raise UserError for a text that is not written in UTF-8."""
+    """Raise UserError for text that is not encoded in UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with open_maybe_gzip(path) as file:
         try:
@@ -60,7 +60,7 @@ def require_utf8(path: Path) -> None:
 
 
 def _detect_wide_encoding(head: bytes) -> str:
-    """Return the encoding of a text whose characters have two bytes or four, "" for another one."""
+    """Return the encoding of text with two or four bytes per character, or "" for other text."""
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "UTF-32"
     if head.startswith(_UTF16):

@@ -1,9 +1,9 @@
-"""Filters of demonstrations: rules with names, one after the other, and what each of them did.
+"""Filters of demonstrations: named rules applied in sequence, with statistics of each.
 
-A rule is a function of a chain and a context, or a class whose arguments are settings of the recipe
-and whose objects are such functions. It returns (keep, reason): False or 0 leaves the chain out,
-and a number above 1 repeats it. A rule that asks whether the answer is right is `async`. `rules.py`
-has the built-in ones.
+A rule is a function of a chain and a context, or a class whose arguments are recipe settings and
+whose instances are such functions. It returns (keep, reason): False or 0 drops the chain, and a
+number above 1 repeats it. A rule that checks whether the answer is correct is `async`. `rules.py`
+has the built-in rules.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Demonstration(NamedTuple):
 
     @property
     def blocks(self) -> list[tuple[ThoughtRole, str]]:
-        """Role and text of what was thought. Thoughts of one role that follow one another are one
+        """Role and text of each thought block. Consecutive thoughts of the same role form one
         block."""
         groups = groupby(self.steps, key=lambda s: s.role if isinstance(s, Thought) else None)
         return [
@@ -60,14 +60,13 @@ class Demonstration(NamedTuple):
 
     @property
     def num_interactions(self) -> int:
-        """Return how many agents and tools were at work: calls, and blocks of all roles but
-        thinking, which stands before each of them."""
+        """Number of actions of agents and tools: calls, and blocks of all roles except thinking,
+        which precedes each of them."""
         return len(self.calls) + sum(role is not ThoughtRole.THINK for role, _ in self.blocks)
 
     @property
     def num_hops(self) -> int:
-        """Return how often the chain went to its tools and came back: the calls of one turn are
-        one."""
+        """Number of round trips to the tools: the calls of one turn count as one."""
         is_call = [isinstance(step, ToolCall) for step in self.steps]
         return sum(act and not before for before, act in pairwise([False, *is_call]))
 
@@ -82,8 +81,8 @@ class Demonstration(NamedTuple):
 
     @property
     def has_repaired_error(self) -> bool:
-        """Return whether a check failed on the way: a double check below MIN_PASSING_SCORE, or a
-        poor grade."""
+        """Return whether an intermediate check failed: a double check below MIN_PASSING_SCORE, or
+        a poor grade."""
         return any(
             (
                 role is ThoughtRole.CHECK
@@ -95,26 +94,26 @@ class Demonstration(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Text of everything in the chain."""
+        """The question and all steps of the chain as text."""
         return f"{self.task.question}\n{serialise_steps(self.steps)}"
 
 
 @dataclass(frozen=True)
 class FilterContext:
-    """Knowledge of a rule beside the chain. `draw` is a random number from 0 to 1, which follows
-    from the seed, the rule and the chain alone."""
+    """Inputs of a rule in addition to the chain. `draw` is a random number from 0 to 1, determined
+    by the seed, the rule and the chain."""
 
     dialect: Dialect
     grader: Grader
     draw: float = 0.0
 
     async def grade(self, demonstration: Demonstration) -> bool | None:
-        """Return whether the answer is right; None where that cannot be told."""
+        """Return whether the answer is correct, or None if it cannot be graded."""
         return await self.grader.grade(*demonstration)
 
 
 class FilterDecision(NamedTuple):
-    """Number of times that a chain is kept, and the reason where that is not once."""
+    """Number of copies of a chain to keep, and the reason if it is not one."""
 
     keep: int
     reason: str = ""
@@ -127,8 +126,8 @@ FilterFunction = Callable[[Demonstration, FilterContext], FilterOutput | Awaitab
 
 @dataclass(frozen=True)
 class FilterResult:
-    """Chains that are kept, repetitions side by side; those that are not, with rule and reason; and
-    the counts."""
+    """Accepted chains, with repetitions in sequence; dropped chains with rule and reason; and the
+    counts."""
 
     accepted: list[Demonstration]
     dropped: list[tuple[Demonstration, str, str]]
@@ -136,7 +135,7 @@ class FilterResult:
 
     @property
     def examples(self) -> list[CardExample]:
-        """A few of what each rule left out, and of what was kept."""
+        """A few examples of what each rule dropped, and of accepted chains."""
         rejected = [_make_card_example(chain, rule, reason) for chain, rule, reason in self.dropped]
         return pick_examples([*(_make_card_example(chain) for chain in self.accepted), *rejected])
 
@@ -149,13 +148,13 @@ def _make_card_example(
 
 
 def make_filter(name: str, settings: Mapping[str, Any]) -> FilterFunction:
-    """Return the rule of a name. Raises UserError for an unknown name or setting, for a file of the
-    settings that is not there, and for something that is no rule."""
+    """Return the rule with a given name. Raises UserError for an unknown name or setting, for a
+    missing file named in the settings, and for an object that is not a rule."""
     factory = resolve(ComponentKind.FILTER, name)
     if inspect.isfunction(factory) and len(inspect.signature(factory).parameters) == 2:
         if settings:
             raise UserError(
-                f"the filter '{name}' is a function, which takes no settings: remove"
+                f"the filter '{name}' is a function, which accepts no settings: remove"
                 f" '{next(iter(settings))}', or write a class."
             )
         return factory
@@ -179,10 +178,10 @@ async def apply_filters(
     grader: Grader,
     seed: int,
 ) -> FilterResult:
-    """Apply rules, in their order, each to what the one before it left. A rule sees the chains in
-    their order; one that is `async` is done with them side by side.
+    """Apply rules in order, each to the output of the previous one. A rule receives the chains in
+    order; an `async` rule processes them concurrently.
 
-    Raises UserError as `make_filter` does, and for a rule that fails or returns no verdict.
+    Raises UserError as `make_filter` does, and if a rule fails or returns an invalid decision.
     """
     remaining = [(Demonstration(*demonstration), 1) for demonstration in demonstrations]
     dropped: list[tuple[Demonstration, str, str]] = []
@@ -240,7 +239,7 @@ async def _run_filter(
 
 
 def summarise_demonstrations(demonstrations: Sequence[Demonstration]) -> dict[str, float]:
-    """Return the figures of a set of chains, for its card."""
+    """Return summary statistics of a set of chains, for its dataset card."""
     count = max(len(demonstrations), 1)
     return {
         "chains": len(demonstrations),

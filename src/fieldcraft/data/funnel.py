@@ -1,4 +1,4 @@
-"""Funnel of data on its way: how many each rule left, why, and examples. The data card holds it."""
+"""Data funnel of a data card: number of items that passed each rule, reasons, and examples."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SCHEMA_VERSION = 1
-EXAMPLES_PER_REASON = 3  # of what each reason left out
+EXAMPLES_PER_REASON = 3  # examples of dropped items
 
 
 @dataclass(frozen=True, slots=True)
 class FilterStage:
-    """One rule: how many came (`before`), how many went on (`after`), how many were left out for
-    which reason, and how many of those that went on are repetitions."""
+    """One rule: the number of items before and after it, counts of dropped items by reason, and the
+    number of repetitions among the items that passed."""
 
     name: str
     settings: Mapping[str, Any]
@@ -25,7 +25,7 @@ class FilterStage:
 
 @dataclass(frozen=True, slots=True)
 class CardExample:
-    """Something that a rule left out, or that was kept (rule ""), as text."""
+    """A dropped or accepted (rule "") item, as text."""
 
     rule: str
     reason: str
@@ -36,13 +36,13 @@ class CardExample:
 
 @dataclass(frozen=True, slots=True)
 class DataCard:
-    """The content of a data card.
+    """Contents of a data card.
 
-    `figures` are a table, row -> column -> number, such as a mean before and after the rules.
+    `figures` is a table, row -> column -> number, such as a mean before and after the rules.
     """
 
     title: str
-    unit: str  # what is counted, such as "demonstrations"
+    unit: str  # of the counts, such as "demonstrations"
     seed: int
     settings: Mapping[str, Any]
     cuts: Sequence[FilterStage]
@@ -50,12 +50,12 @@ class DataCard:
     examples: Sequence[CardExample] = ()
 
     def to_record(self) -> dict[str, Any]:
-        """Return the card as JSON values: the content of card.json."""
+        """Return the card as JSON values: the contents of card.json."""
         return {"schema": SCHEMA_VERSION, **asdict(self)}
 
 
 def pick_examples(examples: Sequence[CardExample]) -> list[CardExample]:
-    """Return the first EXAMPLES_PER_REASON of each rule and reason, in their order."""
+    """Return the first EXAMPLES_PER_REASON examples of each rule and reason, in order."""
     found: dict[tuple[str, str], list[CardExample]] = {}
     for example in examples:
         found.setdefault((example.rule, example.reason), []).append(example)

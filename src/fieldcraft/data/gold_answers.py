@@ -1,4 +1,4 @@
-"""Accepted answers of a record, under any of the keys and in any of the forms that others use."""
+"""Accepted answers of a record, under any of the keys and forms used by published data sets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fieldcraft.dialects.boxed_answers import find_last_boxed
 from fieldcraft.rewards.answers import strip_invisible
 from fieldcraft.types import UserError
 
-# Keys of a question; MS MARCO has the last but one, OpenBookQA the last.
+# Keys of a question; the last but one is MS MARCO's, the last OpenBookQA's.
 QUESTION_KEYS = ("question", "Question", "problem", "Problem", "query", "question_stem")
 _ANSWER_LIST_KEYS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
-# Beside a final answer, `answer` is the way to it. ToRA has `gt`.
+# Next to a final answer, `answer` is the solution path. `gt` is ToRA's.
 ANSWER_KEYS = (
     *(
         *_ANSWER_LIST_KEYS,
@@ -31,24 +31,25 @@ ANSWER_KEYS = (
     ),
     *("expected_answer", "gold_answer"),
 )
-# Beside the others: of MuSiQue, of MS MARCO, and what people write.
+# Additional keys: of MuSiQue, of MS MARCO, and common user-written ones.
 _ALIAS_KEYS = (
     *("answer_aliases", "wellFormedAnswers", "aliases", "answer_alias", "alternative_answers"),
     *("alternate_answers", "acceptable_answers", "accepted_answers", "other_answers"),
 )
-_AUTOCOA_SEPARATOR = "<ans_split>"  # of AutoCoA
+_AUTOCOA_SEPARATOR = "<ans_split>"  # AutoCoA's
 _SEPARATOR_REGEX = re.compile(r"<ans_split>|<\|answer_split\|>")
-# GSM8K writes the whole solution, and the answer behind "####".
+# GSM8K writes the whole solution, followed by "####" and the answer.
 GSM8K_ANSWER = re.compile(r"(?:\A|\s)####\s*(\S[^\n]*)\s*\Z")
 # MS MARCO's answer to a question that its passages do not answer.
 _MS_MARCO_NO_ANSWER = ["No Answer Present."]
-_NUMINAMATH_NO_ANSWER = ("proof", "notfound")  # NuminaMath's answers to problems that have none
+_NUMINAMATH_NO_ANSWER = ("proof", "notfound")  # NuminaMath's values for problems without answer
 _TRUE_WORDS = ("yes", "true", "1")
-_MEDIA_KEYS = ("image", "images", "audio", "video")  # what belongs to a question and is not text
+_MEDIA_KEYS = ("image", "images", "audio", "video")  # parts of a question that are not text
 
 
 def parse_answers(record: Record, location: str) -> tuple[str, ...]:
-    """Return all accepted answers, each once, in order. Raises UserError where there is none."""
+    """Return all accepted answers, without repetitions, in order. Raises UserError if there are
+    none."""
     try:
         return require_answers(record)
     except RecordError as error:
@@ -56,7 +57,7 @@ def parse_answers(record: Record, location: str) -> tuple[str, ...]:
 
 
 def require_answers(record: Record) -> tuple[str, ...]:
-    """Return the answers of `parse_answers`; raises RecordError where there is none."""
+    """Return the answers as `parse_answers` does; raise RecordError if there are none."""
     if answers := find_accepted_answers(record):
         return answers
     raise RecordError(
@@ -66,9 +67,9 @@ def require_answers(record: Record) -> tuple[str, ...]:
 
 
 def find_accepted_answers(record: Record) -> tuple[str, ...]:
-    """Return the accepted answers that a record has, maybe none. Of options it is the right one,
-    with its letter where the question shows them. Raises RecordError for values that are no texts,
-    and where it is open which option is right."""
+    """Return the accepted answers of a record, which may be none. For multiple choice, return the
+    correct option, with its letter if the question shows letters. Raises RecordError for values
+    that are not text, and if the correct option is ambiguous."""
     listed = next(
         (given for key in ANSWER_KEYS if (given := _list_answers(record.get(key), key))), []
     )
@@ -86,22 +87,21 @@ def find_accepted_answers(record: Record) -> tuple[str, ...]:
             "an answer that is not text",
             f"the answer {wrong[0]!r} is not text; write a list of strings.",
         )
-    # A bare NaN, as some public files hold, is a missing value and unequal to itself.
+    # A bare NaN, as in some public files, is a missing value and unequal to itself.
     texts = (_answer_text(answer) for answer in listed if answer is not None and answer == answer)
     return tuple(dict.fromkeys(text for text in texts if strip_invisible(text).strip()))
 
 
 def _answer_text(answer: str | float) -> str:
-    """Return an answer as text. A table makes 3.0 of 3 where another row of the column has
-    nothing."""
+    """Return an answer as text. A table column with missing values stores 3 as 3.0."""
     is_integer = isinstance(answer, float) and answer.is_integer()
     return f"{answer:.0f}" if is_integer else str(answer).strip()
 
 
 def is_unanswerable(record: Record) -> bool:
-    """Tell whether a data set has a question on purpose that its texts do not answer: MuSiQue's
-    `answerable`, SQuAD's `is_impossible` or empty `answers`, MS MARCO's words for it, and
-    NuminaMath's for problems that ask for a proof."""
+    """Return whether a data set marks a question as unanswerable: MuSiQue's `answerable`, SQuAD's
+    `is_impossible` or empty `answers`, MS MARCO's phrase for it, and NuminaMath's for problems that
+    ask for a proof."""
     answers = record.get("answers")
     if isinstance(answers, str):
         answers = parse_value(answers)
@@ -114,14 +114,13 @@ def is_unanswerable(record: Record) -> bool:
 
 
 def is_declared_invalid(record: Record) -> bool:
-    """Tell whether a data set says itself that a problem or its solution is not valid, as
-    NuminaMath does of some."""
+    """Return whether a data set declares a problem or its solution invalid, as NuminaMath does."""
     flags = [value for key, value in record.items() if key.endswith("is_valid")]
     return any(str(value).lower() not in _TRUE_WORDS for value in flags if value not in (None, ""))
 
 
 def require_text_only(record: Record) -> None:
-    """Raise RecordError for a question about something that is not text: an image, as in HLE and
+    """Raise RecordError for a question that involves more than text: an image, as in HLE and
     geometry, or a file, as in GAIA."""
     keys = (*_MEDIA_KEYS, "file_name") if "Final answer" in record else _MEDIA_KEYS
     for key in keys:
@@ -131,8 +130,8 @@ def require_text_only(record: Record) -> None:
 
 
 def _list_answers(given: Any, key: str) -> list[Any]:
-    """Return the answers under a key: a list, one answer, or a list that is written as text. A list
-    of numbers in text is a list only under a key of several answers: it may be an answer itself."""
+    """Return the answers under a key: a list, one answer, or a list written as text. A list of
+    numbers in text counts as a list only under a key of several answers: it may be an answer."""
     match given:
         case None | "":
             return []
@@ -169,7 +168,7 @@ def _list_answers(given: Any, key: str) -> list[Any]:
 
 
 def parse_verl_answers(given: Any) -> list[Any]:
-    """Return the answers in a ground truth of verl, none where it holds tests."""
+    """Return the answers in a verl ground truth, or an empty list if it holds tests."""
     truth = parse_ground_truth(given)
     if isinstance(truth, dict) and "target" in truth:  # Search-R1's {"target": [...]}
         truth = truth["target"]
@@ -182,20 +181,20 @@ def parse_verl_answers(given: Any) -> list[Any]:
 def _are_tests(truth: str | dict[str, Any] | list[Any]) -> bool:
     try:
         return parse_tests(truth) is not None
-    except ValueError:  # tests, though nothing could run them
+    except ValueError:  # tests, although they cannot be run
         return True
 
 
 def join_answers(answers: Sequence[str]) -> str:
-    """Return the answers as one text, as AutoCoA's files have them. A single one that reads as
-    something else ends with the separator."""
+    """Return the answers as one text, as in AutoCoA's files. A single answer that would be parsed
+    differently ends with the separator."""
     joined = _AUTOCOA_SEPARATOR.join(answers)
     is_unambiguous = len(answers) != 1 or parse_verl_answers(joined) == [*answers]
     return joined if is_unambiguous else joined + _AUTOCOA_SEPARATOR
 
 
 def parse_ground_truth(given: Any) -> Any:
-    """Return the content of a ground truth of verl. AFM writes {"target": ..., "question": ...} as
+    """Return the content of a verl ground truth. AFM writes {"target": ..., "question": ...} as
     text."""
     if not isinstance(given, str) or not given.lstrip().startswith("{"):
         return given

@@ -1,6 +1,6 @@
-"""Gold answers that look like something else than plain text, and answers that people would accept.
+"""Gold answers in forms other than plain text, and answer variants that people would accept.
 
-Nothing is changed here: the forms tell a user what a grader makes of their answers.
+Nothing is changed here: the forms are used to explain how a grader treats the answers.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ _MISSING_VALUES = (
     ),
     *("unanswerable", "not answerable", "no answer", "i don't know", "i do not know"),
 )
-# What Python writes of its values.
+# String representations of Python objects.
 _PYTHON_REPR = re.compile(
     r"(?:frozenset|set|list|tuple|array|Index|Series)\(.+\)|b(['\"]).*\1", re.DOTALL
 )
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _ONE_PAIR = re.compile(
     r"\[[^][]*+(?:\[[^][]*+\][^][]*+)*+\]"
-)  # of square brackets, around all of it
+)  # square brackets around the whole text
 _QUOTED = re.compile(r"\{\s*(['\"]).*\1\s*\}", re.DOTALL)
 _KEY = re.compile(r"\{\s*(['\"])[^'\":]*\1\s*:.*\}", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """Appearance of a gold answer, and the advice for its user."""
+    """Form of a gold answer, and the advice for the user."""
 
-    name: str  # of several answers
+    name: str  # in the plural
     matches: Callable[[str], bool]
     advice: str
 
 
 def _is_object(text: str) -> bool:
-    """Tell whether a text shows an object, or means to: with quotation marks in its strings, as in
-    {'a': 'it's'}, it cannot be read."""
+    """Return whether a text is an object or resembles one: it cannot be parsed if its strings
+    contain quotation marks, as in {'a': 'it's'}."""
     return isinstance(parse_value(text), dict) or _KEY.fullmatch(text) is not None
 
 
 def _is_list(text: str) -> bool:
-    """Tell whether a text shows a list, or means to: ['it's'] and [a] cannot be read as one."""
+    """Return whether a text is a list or resembles one: ['it's'] and [a] cannot be parsed."""
     if _PYTHON_REPR.fullmatch(text):
         return True
     inside = text[1:-1]
@@ -129,13 +129,13 @@ ANSWER_FORMS: Sequence[AnswerForm] = (
 
 
 def detect_form(gold: str) -> AnswerForm | None:
-    """Return the form of a gold answer, None for plain text."""
+    """Return the form of a gold answer, or None for plain text."""
     return next((form for form in ANSWER_FORMS if form.matches(gold.strip())), None)
 
 
 def make_plausible_variants(gold: str) -> list[str]:
-    """Return the answers that say the same, as people and models write them: with an article, a
-    bracket, a unit, in LaTeX, in another format of numbers, in a sentence."""
+    """Return equivalent answers, as people and models write them: with an article, a bracket or a
+    unit, in LaTeX, in another number format, or in a sentence."""
     gold = gold.strip()
     templates = ["{}.", "({})", "**{}**", "\\boxed{{{}}}", "The answer is {}."]
     if is_option_letter(gold):

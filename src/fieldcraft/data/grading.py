@@ -1,4 +1,4 @@
-"""Answers that were given outside of rollouts, graded by the verdict of the run."""
+"""Grading of answers that were given outside of rollouts, by the verdict reward of the run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fieldcraft.types import DemoStep, Reward, Task
 
 @dataclass(frozen=True)
 class Grader:
-    """Grader of steps by `verdict_reward`, the reward that says which answers are right."""
+    """Grader of steps by `verdict_reward`, the reward that decides whether answers are correct."""
 
     verdict_reward: Reward
 
     async def grade(self, task: Task, steps: Sequence[DemoStep]) -> bool | None:
-        """Return whether the answer that steps end in is right; without an answer it is not, and
-        None is for what nothing can grade. Raises UserError as `Rubric.score` does."""
+        """Return whether the final answer of the steps is correct; False without an answer, None if
+        it cannot be graded. Raises UserError as `Rubric.score` does."""
         trajectory = make_untokenised_trajectory(task, steps)
         if trajectory.answer is None:
             return False

@@ -1,4 +1,4 @@
-"""The attempts of a collection as they ended, on disk, and how many of them failed."""
+"""Journal of the attempts of a collection, and the limit of failed attempts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fieldcraft.records.remedies import advise_line_removal
 from fieldcraft.types import Task, UserError
 
 MIN_COUNTED_ATTEMPTS = (
-    20  # the share of failures is taken of no fewer, so that one bad start is no cause
+    20  # minimum denominator of the failure rate, so that one bad start does not end the run
 )
 
 
 class CollectJob(NamedTuple):
-    """A question to try in one way; `is_primary` tells whether it is the way of its half."""
+    """A question to attempt in one mode; `is_primary` states whether it is the mode of its half."""
 
     task: Task
     mode: AnswerMode
@@ -34,10 +34,10 @@ class CollectJob(NamedTuple):
 
 
 class AttemptJournal:
-    """Every attempt, a line of JSON each, as it ended."""
+    """Journal of all attempts, with one JSON line per attempt, written when it ends."""
 
     def __init__(self, path: Path) -> None:
-        """Read what is there; a line that a kill cut short is removed."""
+        """Read the existing journal; a line cut short by a crash is removed."""
         self.path = path
         self.attempts: dict[tuple[str, AnswerMode], list[AgentAttempt]] = {}
         self.num_attempts = 0
@@ -47,7 +47,7 @@ class AttemptJournal:
             location = f"{path}, line {number}"
             with raise_read_errors(
                 location,
-                f"{advise_line_removal(path)}, to make the attempt anew",
+                f"{advise_line_removal(path)}, to repeat the attempt",
             ):
                 record = json.loads(line)
                 attempt = AgentAttempt(
@@ -61,12 +61,12 @@ class AttemptJournal:
                 self._add(record["id"], AnswerMode(record["way"]), attempt)
 
     def get_attempts(self, job: CollectJob) -> list[AgentAttempt]:
-        """Return the attempts of a job, in their order; only the last can be one that failed."""
+        """Return the attempts of a job, in order; only the last one can have failed."""
         return self.attempts.get((job.task.id, job.mode), [])
 
     @property
     def usage_by_member(self) -> dict[str, MemberUsage]:
-        """Return what each member of a team used in all attempts."""
+        """Total usage of each team member in all attempts."""
         total: dict[str, MemberUsage] = {}
         for attempt in chain.from_iterable(self.attempts.values()):
             for name, usage in attempt.member_usage.items():
@@ -86,13 +86,13 @@ class AttemptJournal:
         }
         line = dump_finite_json(
             self.path, record
-        )  # ASCII: half a character of a model's stays as it is
+        )  # ASCII: a lone surrogate in a model's text is preserved
         append_text(self.path, f"{line}\n")
         self._add(job.task.id, job.mode, attempt)
 
     def _add(self, task_id: str, mode: AnswerMode, attempt: AgentAttempt) -> None:
         previous = self.attempts.setdefault((task_id, mode), [])
-        if previous and previous[-1].failed:  # made anew; the replies it had got were kept
+        if previous and previous[-1].failed:  # repeated; the replies it had got were cached
             previous.pop()
             self.num_attempts -= 1
             self.usage = sum((a.usage for found in self.attempts.values() for a in found), NO_USAGE)
@@ -102,7 +102,7 @@ class AttemptJournal:
 
 
 def serialise_member_usage(usage_by_member: Mapping[str, MemberUsage]) -> DemonstrationRecord:
-    """Return what each member of a team used, as JSON values; nothing without a team."""
+    """Return the usage of each team member as JSON values, or {} without a team."""
     records = {
         name: {
             "requests": member_usage.requests,
@@ -115,7 +115,7 @@ def serialise_member_usage(usage_by_member: Mapping[str, MemberUsage]) -> Demons
 
 
 def parse_member_usage(records: Mapping[str, DemonstrationRecord]) -> dict[str, MemberUsage]:
-    """Read what `serialise_member_usage` wrote under its key."""
+    """Parse the value that `serialise_member_usage` stores under its key."""
     usage_by_member = {}
     for name, record in records.items():
         usage = TokenUsage(record["prompt_tokens"], record["completion_tokens"], record["cost"])
@@ -124,7 +124,7 @@ def parse_member_usage(records: Mapping[str, DemonstrationRecord]) -> dict[str, 
 
 
 class FailureLimit:
-    """Number of attempts that failed, and whether that is too many."""
+    """Count of failed attempts, and the check against the maximum rate."""
 
     def __init__(self, max_rate: float) -> None:
         self.max_rate = max_rate
@@ -133,8 +133,8 @@ class FailureLimit:
         self.last_cause = ""
 
     def record(self, attempt: AgentAttempt, is_retry: bool) -> None:
-        """Count an attempt. Raises UserError if more than the share of all that were counted
-        failed."""
+        """Count an attempt. Raises UserError if the failure rate of the counted attempts exceeds
+        the maximum."""
         if attempt.failed:
             self.last_cause = f"{attempt.status}: {attempt.detail}".rstrip(".")
         if not is_retry:
@@ -145,10 +145,9 @@ class FailureLimit:
             )
 
     def raise_if_exceeded(self, failed: int, total: int) -> None:
-        """Raise UserError if more than the share of `total` attempts failed."""
+        """Raise UserError if the failure rate of `total` attempts exceeds the maximum."""
         if failed > self.max_rate * total:
             raise UserError(
                 f"{failed} attempts failed (last cause: {self.last_cause}): fix the teacher, or"
-                " raise collect.max_failure_rate, and run the same command again, which resumes"
-                " here."
+                " raise collect.max_failure_rate, and run the same command again to resume."
             )

@@ -1,7 +1,7 @@
-"""Lists, objects and truth values that are written as text: in JSON, or as Python and numpy do.
+"""Lists, objects and truth values written as text: in JSON, or in Python or numpy syntax.
 
-A CSV has no lists, and programs that write tables often turn a list into text. Nothing is
-evaluated, and a text that is not wholly of one of the forms stays a text.
+A CSV has no lists, and programs that write tables often convert a list to text. Nothing is
+evaluated, and text that is not entirely in one of these forms stays text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from fieldcraft.records.duplicate_keys import DuplicateKeyDecoder
 
-# Keys whose values are lists or objects in every format that has them.
+# Keys whose values are lists or objects in every format that uses them.
 _STRUCTURED_KEYS = (
     "metadata",
     "reward_model",
@@ -37,7 +37,7 @@ _NOTHING = r"None|null|nan|NaN|<NA>"
 _PLAIN = rf"(?:{_STRING}|{_NUMBER}|{_NOTHING}|[Tt]rue|[Ff]alse)"
 _ITEM = rf"(?:{_PLAIN}|np\.\w+\({_PLAIN}\))"
 _ITEMS = re.compile(_ITEM, re.DOTALL)
-# With commas in between, or with white space alone, as numpy shows an array.
+# Separated by commas, or only by white space, as numpy prints an array.
 _BODY = rf"\s*+(?:{_ITEM}(?:\s*,\s*{_ITEM})*\s*,?|{_ITEM}(?:\s+{_ITEM})*)?\s*"
 _LIST = re.compile(
     rf"(?:\[(?P<list>{_BODY})\]|\((?P<tuple>{_BODY})\)|\{{(?P<set>{_BODY})\}}"
@@ -47,28 +47,28 @@ _LIST = re.compile(
 
 
 def parse_list_items(text: str) -> list[str] | None:
-    """Return the items of a flat list that a text shows, as text; None for another text. A number
-    stays as it is written, and empty items are left out."""
+    """Return the items of a flat list written as text, each as text, or None for any other text.
+    Numbers are not reformatted, and empty items are left out."""
     found = _LIST.fullmatch(text.strip())
     if found is None:
         return None
     body = next(part for part in found.groups() if part is not None)
     items = _split_items(body)
     if found["tuple"] is not None and len(items) < 2 and not body.rstrip().endswith(","):
-        return None  # one text in brackets
+        return None  # one text in parentheses
     return [_unquote(item) for item in items if not re.fullmatch(_NOTHING, item)]
 
 
 def parse_string_list(text: str) -> list[str] | None:
-    """Return the items of a list of quoted strings that a text shows. None for any other text, such
-    as [1, 2], which may be an answer of mathematics."""
+    """Return the items of a list of quoted strings written as text. Return None for any other text,
+    such as [1, 2], which may be an answer in mathematics."""
     items = parse_list_items(text)
     quoted = (item[0] in "\"'" or re.fullmatch(_NOTHING, item) for item in _split_items(text))
     return items if items and all(quoted) else None
 
 
 def _split_items(text: str) -> list[str]:
-    """Return the items as they are written, without the types of numpy around them."""
+    """Return the items as written, without enclosing numpy types."""
     return [
         re.sub(r"^np\.\w+\((.*)\)$", r"\1", item, flags=re.DOTALL) for item in _ITEMS.findall(text)
     ]
@@ -89,8 +89,8 @@ def _unquote(item: str) -> str:
 
 
 def parse_value(text: str) -> Any:
-    """Return the list or the object that a text shows, in JSON or in Python; else the text, as
-    where a key comes twice."""
+    """Return the list or object that the text represents, in JSON or Python syntax; otherwise, or
+    if a key is repeated, return the text."""
     if not text.lstrip().startswith(("[", "{")):
         return text
     decoder = DuplicateKeyDecoder()
@@ -104,12 +104,12 @@ def parse_value(text: str) -> Any:
 
 
 def _parse_literal(text: str) -> Any:
-    """Return the value that Python writes as this text. Raises ValueError for any other one."""
+    """Return the value of a Python literal. Raises ValueError for any other text."""
     return ast.literal_eval(_LiteralNormaliser().visit(ast.parse(text, mode="eval")))
 
 
 class _LiteralNormaliser(ast.NodeTransformer):
-    """Transformer that makes lists of numpy's arrays, values of its scalars, and nothing of nan."""
+    """Transformer of numpy arrays to lists, of numpy scalars to values, and of nan to None."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         match node:
@@ -131,8 +131,7 @@ class _LiteralNormaliser(ast.NodeTransformer):
 
 
 def parse_text_values(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with the values themselves, where one that cannot be plain text is written
-    so."""
+    """Return a record in which values of structured keys that are written as text are parsed."""
     changed = {}
     for key in _STRUCTURED_KEYS:
         if isinstance(text := record.get(key), str):

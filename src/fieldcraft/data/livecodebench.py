@@ -1,7 +1,7 @@
-"""LiveCodeBench's questions, whose private tests are a text in a compressed pickle.
+"""LiveCodeBench's questions, whose private tests are text in a compressed pickle.
 
-A pickle that is loaded may run any code, so none is: its instructions are read, and one that does
-anything but hold a text is refused.
+Unpickling can run arbitrary code, so the pickle is not loaded. Its opcodes are parsed instead, and
+a pickle that contains more than text is rejected.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from fieldcraft.data.records import Record
 from fieldcraft.rewards.programs import PRELUDE_KEY
 from fieldcraft.types import UserError
 
-RawTestCases = Sequence[Mapping[str, str]]  # of input, output and testtype
-MAX_TESTS_BYTES = 1 << 28  # of the private tests of a question, unpacked
+RawTestCases = Sequence[Mapping[str, str]]  # with the keys input, output and testtype
+MAX_TESTS_BYTES = 1 << 28  # of the private tests of a question, decompressed
 _TEXT_OPCODES = ("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8")
 _FRAMING_OPCODES = ("PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP")
 
 
 def parse_livecodebench_question(record: Record) -> tuple[str, Metadata]:
     """Return the question and its tests, of programs that read their input, or of a function that
-    the given code begins. Raises UserError, KeyError or ValueError for tests that cannot be
+    continues the given code. Raises UserError, KeyError or ValueError for tests that cannot be
     read."""
     text: str = record["question_content"]
     cases = [
@@ -53,7 +53,7 @@ def parse_livecodebench_question(record: Record) -> tuple[str, Metadata]:
 
 
 def _parse_cases(given: Any) -> RawTestCases:
-    """Return the test cases in a list, in a string of JSON, or in one that is packed."""
+    """Return the test cases of a list, of a JSON string, or of a compressed string."""
     if given in (None, ""):
         return []
     if not isinstance(given, str):
@@ -65,7 +65,7 @@ def _parse_cases(given: Any) -> RawTestCases:
 
 
 def _unpack_text(packed: str) -> str:
-    """Return the text in the base64 of a compressed pickle."""
+    """Return the text of a base64-encoded, compressed pickle."""
     decompressor = zlib.decompressobj()
     pickled = decompressor.decompress(base64.b64decode(packed, validate=True), MAX_TESTS_BYTES)
     if not decompressor.eof:
@@ -79,12 +79,12 @@ def _unpack_text(packed: str) -> str:
             texts.append(str(argument))
         elif opcode.name not in _FRAMING_OPCODES:
             raise UserError(
-                "the private tests are a pickle that holds more than a text, and loading it can run"
-                " any code: write them as a list in JSON, or set private_test_cases to []."
+                "the private tests are a pickle that contains more than text, and loading it can"
+                " run any code: write them as a list in JSON, or set private_test_cases to []."
             )
     return "".join(texts)
 
 
 def _make_function_test(name: str, case: Mapping[str, str]) -> str:
-    """Return a call of the function. Every line of the input is an argument, in JSON."""
+    """Return a test that calls the function. Each line of the input is a JSON argument."""
     return make_function_test(name, parse_json_lines(case["input"]), [json.loads(case["output"])])

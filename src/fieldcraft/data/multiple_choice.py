@@ -1,8 +1,8 @@
 """Questions with options: MMLU, ARC, CommonsenseQA, FlashRAG and others.
 
-The options stand in `choices` or `options`, or in `answers` where another key names one of them by
-its place. They are shown behind the question, and the right one is accepted by its text, by its
-letter and by both, as in "B. Paris". A record that leaves open which option is right is left out.
+The options are in `choices` or `options`, or in `answers` if another key gives the index of one of
+them. They are appended to the question, and the correct one is accepted by its text, by its letter
+and by both, as in "B. Paris". A record with an ambiguous correct option is left out.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 from fieldcraft.data.literals import parse_list_items, parse_value
 from fieldcraft.data.records import Record, RecordError
 
-Options = Mapping[str, Any]  # texts, or numbers, by their letters
+Options = Mapping[str, Any]  # texts or numbers, keyed by letter
 
 OPTION_KEYS = ("options", "choices")
-AMBIGUOUS_KEYS = ("answers", "possible_answers")  # options, or all answers that are accepted
+AMBIGUOUS_KEYS = ("answers", "possible_answers")  # options, or all accepted answers
 CHOSEN_OPTION_KEYS = (
     "answer",
     "Answer",
     "correct_answer",
 )  # the text of an option, its letter or its number
-# The place of an option, never its text. The second ones mean other things elsewhere.
+# The index of an option, never its text. The second group has other meanings elsewhere.
 _POSITION_KEYS = (
     *("answerKey", "answer_key", "answer_index", "answer_idx"),
     *("correct_option", "correct_index", "cop"),  # MedMCQA has the last
@@ -36,8 +36,8 @@ _SEVERAL_LETTERS = re.compile(r"\W*[A-Z](?:(?:\W|and)*[A-Z])+\W*")  # AC, or A, 
 
 
 def flatten_question(record: Record) -> Record:
-    """Return a record with its question as a text and its options beside it, where one object holds
-    both, as in the files of ARC and CommonsenseQA."""
+    """Return a record with its question as text and its options under a separate key, if one object
+    contains both, as in the files of ARC and CommonsenseQA."""
     match record.get("question"):
         case {"stem": str(stem), "choices": choices}:
             return record | {"question": stem, "choices": choices}
@@ -45,7 +45,7 @@ def flatten_question(record: Record) -> Record:
 
 
 def append_options(record: Record, question: str) -> str:
-    """Return the question with its options behind it, a line each, unless it shows them itself."""
+    """Return the question followed by its options, one per line, unless it already shows them."""
     options = parse_options(record)
     if not options or _shows_options(question, options):
         return question
@@ -54,11 +54,11 @@ def append_options(record: Record, question: str) -> str:
 
 
 def find_correct_options(record: Record, question: str, listed: Sequence[Any]) -> list[Any]:
-    """Return the accepted answers of a record: of one with options the text of the right one and,
-    where the question shows the options, its letter and both; of any other one those that are
-    `listed`.
+    """Return the accepted answers of a record. With options, these are the text of the correct one
+    and, if the question shows the options, its letter and both combined. Without options, these are
+    the `listed` ones.
 
-    Raises RecordError where the record leaves open which option is right.
+    Raises RecordError if the correct option is ambiguous.
     """
     options = parse_options(record)
     if not options:
@@ -96,9 +96,9 @@ def find_correct_options(record: Record, question: str, listed: Sequence[Any]) -
 
 
 def _find_joint_letters(record: Record, options: Options) -> list[str]:
-    """Return the letters of several options of which an answer says that all are right: ["A", "C"],
-    "AC", "A, C". The list is empty where one is right. What is in `golden_answers` is right
-    alone."""
+    """Return the letters of the options that an answer declares jointly correct: ["A", "C"], "AC",
+    "A, C". The list is empty for a single correct option. Each item of `golden_answers` is correct
+    by itself."""
     found = (_parse_letters(record[key], options) for key in CHOSEN_OPTION_KEYS if record.get(key))
     return next((letters for letters in found if len(letters) > 1), [])
 
@@ -116,25 +116,25 @@ def _parse_letters(given: Any, options: Options) -> list[str]:
 
 
 def _join_letters(letters: Sequence[str], options: Options, question: str) -> list[Any]:
-    """Return the one answer that names several options. Raises RecordError where the question does
+    """Return the single answer that names several options. Raises RecordError if the question does
     not show them."""
     if _shows_options(question, options):
         return [", ".join(letters)]
-    raise RecordError("several right options, which the question does not show")
+    raise RecordError("several correct options, which the question does not show")
 
 
-# -- where options stand -----------------------------------------------------------------------
+# -- location of the options -------------------------------------------------------------------
 
 
 def parse_options(record: Record) -> Options:
-    """Return the options of a record, {} without any. Raises RecordError for some that are not
-    understood, as they cannot be shown."""
+    """Return the options of a record, or {} if it has none. Raises RecordError for options that
+    cannot be parsed, because they cannot be shown."""
     for key in OPTION_KEYS:
         if found := _label_options(given := record.get(key)):
             return found
         if given and isinstance(given, list | str):
             raise RecordError(
-                f"'{key}' that are not understood",
+                f"'{key}' in an unsupported form",
                 f"'{key}' is not a list of up to {len(ascii_uppercase)} texts: write one, or"
                 " objects with 'label' and 'text'.",
             )
@@ -143,11 +143,11 @@ def parse_options(record: Record) -> Options:
 
 
 def _label_options(given: Any) -> Options:
-    """Return the options from a list, also one that is written as text, from objects or columns of
-    labels and texts, or by their letters; {} for anything else."""
+    """Return the options of a list, which may be written as text, of objects or columns of labels
+    and texts, or of a mapping by letter, or {} for other values."""
     if isinstance(given, str):
         given = parse_list_items(given) or parse_value(given)
-    while isinstance(given, list) and given and given[-1] is None:  # a table fills its rows up
+    while isinstance(given, list) and given and given[-1] is None:  # tables pad their rows
         given = given[:-1]
     match given:
         case {"label": list(labels), "text": list(texts)} if len(labels) == len(texts):
@@ -167,15 +167,15 @@ def _label_options(given: Any) -> Options:
 
 
 def _strip_letters(options: Options) -> Options:
-    """Return the options without the letters that they all begin with, as in "A)21"."""
+    """Return the options without the letters that all of them start with, as in "A)21"."""
     found = {name: re.match(rf"\(?{name}[.):]\s*(?=\S)", str(o)) for name, o in options.items()}
     stripped = {name: match.string[match.end() :] for name, match in found.items() if match}
     return stripped if len(stripped) == len(options) else options
 
 
 def _find_option_list_key(record: Record) -> str:
-    """Return the key of several answers that are options, because another key names one of them by
-    its place; "" without one."""
+    """Return the key of a list of answers that are options, because another key gives the index of
+    one of them, or "" if there is none."""
     for key, options in _ambiguous_lists(record):
         letters = [
             value for value in _present_values(record, CHOSEN_OPTION_KEYS) if isinstance(value, str)
@@ -195,9 +195,9 @@ def _find_option_list_key(record: Record) -> str:
 
 
 def _require_clear_list(record: Record) -> None:
-    """Raise RecordError for several answers of which another key repeats one, or may mean one by
-    its
-    number: they are options, or other names of the same."""
+    """Raise RecordError for several answers if another key repeats one of them, or may give the
+    index of one: then it is ambiguous whether they are options or aliases of the same answer.
+    """
     for key, options in _ambiguous_lists(record):
         for chosen_key in CHOSEN_OPTION_KEYS:
             value = record.get(chosen_key)
@@ -212,7 +212,7 @@ def _require_clear_list(record: Record) -> None:
 
 
 def _ambiguous_lists(record: Record) -> list[tuple[str, Options]]:
-    """Return the lists of different answers that may be options, with their keys."""
+    """Return the lists of different answers that may be options, by key."""
     found = [(key, _label_options(record.get(key))) for key in AMBIGUOUS_KEYS]
     if record.get("golden_answers"):
         return []
@@ -221,12 +221,12 @@ def _ambiguous_lists(record: Record) -> list[tuple[str, Options]]:
     ]
 
 
-# -- which option is meant ---------------------------------------------------------------------
+# -- the selected option -----------------------------------------------------------------------
 
 
 def _find_letter(answer: Any, options: Options) -> str:
-    """Return the letter of the option that an answer means by its text or its place, "" for none.
-    Raises RecordError for one that may mean several."""
+    """Return the letter of the option that an answer identifies by text or position, or "" if there
+    is none. Raises RecordError if it may be several options."""
     matching = [name for name, text in options.items() if _matches_text(answer, name, text)]
     found = _distinct([*matching, *_match_positions(answer, options)])
     if len(found) > 1 and not _have_same_text(found, options):
@@ -239,8 +239,8 @@ def _find_letter(answer: Any, options: Options) -> str:
 
 
 def _letter_at_position(position: Any, options: Options) -> str:
-    """Return the letter of the option at a place: a letter, or a number from 0. "" for what is no
-    place. Raises RecordError for a number that may mean several options, or none."""
+    """Return the letter of the option at a position: a letter, or an index from 0. Return "" for
+    other values. Raises RecordError for a number that matches several options, or none."""
     if position == _WITHHELD_POSITION:
         raise RecordError(
             "an answer that is withheld",
@@ -252,33 +252,33 @@ def _letter_at_position(position: Any, options: Options) -> str:
         raise RecordError("an answer that may be several of its options")
     if not found and isinstance(position, int):
         raise RecordError(
-            "the number of a choice that is not there",
+            "the index of a choice that does not exist",
             f"there is no choice {position}; count from 0.",
         )
     return found[0] if found else ""
 
 
 def _match_positions(answer: Any, options: Options) -> list[str]:
-    """Return the letters of options that an answer names, by the letter or by the number from 0."""
+    """Return the letters of options that an answer identifies, by letter or by index from 0."""
     letter = _LETTER_LABEL.fullmatch(str(answer).strip())
     found = [name for name in options if letter and name.casefold() == letter[1].casefold()]
     if found and isinstance(answer, str) and found[0].isdecimal():
-        return found  # a label of its own, as in ARC, and no place
+        return found  # a label, as in ARC, and not a position
     if isinstance(answer, int) or answer.strip().isdecimal():
         found += [*options][int(answer) : int(answer) + 1] if int(answer) >= 0 else []
     return _distinct(found)
 
 
 def _matches_text(answer: Any, name: str, text: Any) -> bool:
-    """Tell whether an answer is the text of an option, maybe behind its letter. A number is no
-    text."""
+    """Return whether an answer is the text of an option, with or without its letter. A number does
+    not match text."""
     if isinstance(answer, int) != isinstance(text, int):
         return False
     return _normalise(re.sub(rf"^\s*\(?{name}[.):]\s*(?=\S)", "", str(answer))) == _normalise(text)
 
 
 def _shows_options(question: str, options: Options) -> bool:
-    """Tell whether a question shows each option behind its letter."""
+    """Return whether a question shows each option after its letter."""
     return all(
         re.search(rf"(?<!\w){name}\W{{1,6}}{re.escape(str(text).strip())}", question)
         for name, text in options.items()
@@ -298,7 +298,7 @@ def _present_values(record: Record, keys: Sequence[str]) -> list[Any]:
 
 
 def _is_single_value(value: Any) -> bool:
-    """Tell whether a value is one text or one whole number."""
+    """Return whether a value is a text or an integer."""
     return isinstance(value, str | int) and not isinstance(value, bool) and value != ""
 
 

@@ -1,4 +1,4 @@
-"""Records that hold several questions: the paragraphs of SQuAD."""
+"""Records that contain several questions: the paragraphs of SQuAD."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from fieldcraft.data.records import Record, RecordError
 
 
 def split_questions(record: Record) -> list[Record]:
-    """Return the questions of an article of SQuAD, each with its title and paragraph; another
-    record is one question, as it is. Raises RecordError for an article of another form."""
+    """Return the questions of a SQuAD article, each with its title and paragraph, or any other
+    record unchanged, as a single question. Raises RecordError for an invalid article."""
     match record.get("paragraphs"):
         case [{"qas": _}, *_] as paragraphs:
             title = record.get("title")

@@ -1,8 +1,7 @@
-"""Options of a question that stand in columns of their own, as in C-Eval and tables of MMLU.
+"""Options of a question in separate columns, as in C-Eval and tables of MMLU.
 
-The columns are A to D, `option_a`, `opa`, `option1`, `choice_1` and the like. Without them only the
-letter of the right one would be left, as the answer to a question that shows nothing to choose
-from.
+The columns are A to D, `option_a`, `opa`, `option1`, `choice_1` and the like. Without them, only
+the letter of the correct option would remain, as the answer to a question without options.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ _MISSING_VALUES = (None, "")
 
 
 def merge_option_columns(record: Record) -> Record:
-    """Return a record with its options as `options`, by their letters or numbers, where columns
-    hold them; any other record as it is."""
+    """Return a record with its options as `options`, keyed by letter or number, if columns hold
+    them; any other record is returned unchanged."""
     if any(record.get(key) for key in OPTION_KEYS):
         return record
     families: dict[tuple[str, bool], dict[str, str]] = {}
@@ -40,7 +39,7 @@ def merge_option_columns(record: Record) -> Record:
 
 
 def _are_consecutive(names: list[str]) -> bool:
-    """Tell whether names are those of options from the first one on: A, B, C, or 1, 2, or 0, 1."""
+    """Return whether names are those of consecutive options: A, B, C, or 1, 2, or 0, 1."""
     return "".join(names) in (
         ascii_uppercase[: len(names)],
         "123456789"[: len(names)],

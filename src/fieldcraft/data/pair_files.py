@@ -1,7 +1,7 @@
-"""Pairs of any format, as steps.
+"""Readers of contrastive pairs in any format.
 
-They are this project's own (`steps_io.py`), AutoCoA's (`autocoa.py`), and those that trainers of
-preferences take (`formats/preference_pairs.py`).
+The formats are this project's own (`steps_io.py`), AutoCoA's (`autocoa.py`), and those of
+preference trainers (`formats/preference_pairs.py`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fieldcraft.types import UserError
 def read_any_pairs(
     path: Path, max_left_out: float = MAX_REJECTED_SHARE
 ) -> tuple[list[ContrastivePair], Counter[str]]:
-    """Read the pairs of a file, whose first record says which format it is, and why others were
-    left out.
+    """Read the pairs of a file, whose format is detected from its first record, with counts of
+    reasons for which others were left out.
 
-    Raises UserError for a file that is missing or damaged, of no format, or of which more than the
-    share `max_left_out` cannot be read.
+    Raises UserError for a file that is missing, damaged or of an unknown format, or if the fraction
+    of unreadable records exceeds `max_left_out`.
     """
     _, record = next(read_valid_records(path), ("", {}))
     if "before" in record:

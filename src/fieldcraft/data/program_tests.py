@@ -1,11 +1,11 @@
-"""Tests of programs as data sets keep them: objects or JSON texts, under keys of several names.
+"""Tests of programs in data sets: objects or JSON texts, under various keys.
 
 Eurus, APPS and TACO have {"inputs", "outputs"}, with `fn_name` for tests of a function;
 PrimeIntellect, LiveCodeBench and rLLM a list of {"input", "output"}; Skywork {"entry_point",
 "test_code"}, with an `import_prefix`; KodCode and others a list of assertions.
 
-Judges of functions, as that of LeetCode, import the usual modules before a program, so programs
-that are written for them do not. `prelude` of a task's `meta` is what is imported so.
+Judges of functions, such as LeetCode's, import the usual modules before a program, so programs
+written for them do not. `prelude` in a task's `meta` holds these imports.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TEST_KEYS = (
 _ALL_TEST_KEYS = (*_TEST_KEYS, "verification_info", "ground_truth")
 _INPUT_KEYS, _OUTPUT_KEYS = ("input", "stdin"), ("output", "expected_output", "stdout")  # of a case
 _CALL_TYPES = ("functional", "function_call")  # kinds of cases that call a function
-# Nothing here runs a program in one of these. `language` may also be that of a text.
+# Unsupported programming languages. `language` may also be the language of a text.
 _OTHER_LANGUAGES = (
     *("c", "c++", "cpp", "c#", "csharp", "java", "javascript", "js", "typescript", "go", "rust"),
     *("ruby", "php", "kotlin", "swift", "scala", "perl", "lua", "julia", "haskell", "bash"),
@@ -59,8 +59,8 @@ assert json.loads(json.dumps(_function(*{arguments!r}))) in {accepted!r}"""
 
 
 def find_tests(record: Mapping[str, Any]) -> Metadata | None:
-    """Return the tests in a record under any of the usual keys, for a task's `meta`; None without
-    any. Raises ValueError for tests that are not understood."""
+    """Return the tests of a record under any of the usual keys, for a task's `meta`, or None if it
+    has none. Raises ValueError for tests that cannot be parsed."""
     require_python(record)
     reward = record.get("reward_model")
     values = [record[key] for key in _ALL_TEST_KEYS if key in record]
@@ -72,15 +72,15 @@ def find_tests(record: Mapping[str, Any]) -> Metadata | None:
 
 
 def require_python(metadata: Mapping[Any, Any]) -> None:
-    """Raise ValueError for tests of programs that are not in Python."""
+    """Raise ValueError for tests of programs in other languages than Python."""
     language = str(metadata.get("language") or metadata.get("lang")).lower()
     if language in _OTHER_LANGUAGES:
         raise ValueError(f"they are of programs in {language}")
 
 
 def append_check_call(test: str, name: str) -> str:
-    """Return the test of HumanEval's form for the function `name`. Raises ValueError for one that
-    is no Python, or that defines no function `check`."""
+    """Return a HumanEval test that calls `check` with the function `name`. Raises ValueError if it
+    is not Python, or defines no function `check`."""
     if not any(
         isinstance(n, ast.FunctionDef) and n.name == "check" for n in _parse_test(test).body
     ):
@@ -96,17 +96,17 @@ def _parse_test(test: str) -> ast.Module:
 
 
 def _looks_like_tests(given: Any) -> bool:
-    """Tell whether a value that is not read must be tests, and no name or number of something."""
+    """Return whether a value of unknown format must be tests, as opposed to a name or a number."""
     if isinstance(given, str):
         return "assert" in given or parse_value(given) not in (given, [], {})
     return isinstance(given, list | dict) and len(given) > 0
 
 
 def parse_tests(given: Any) -> Metadata | None:
-    """Return the tests that a value holds, or a text of JSON or Python; None for anything else.
+    """Return the tests of a value, or of a text in JSON or Python syntax, or None for other values.
 
-    Raises ValueError for tests that nothing could run: whose inputs and outputs are not as many,
-    or are no texts, and which are not for Python.
+    Raises ValueError for tests that cannot be run: with different numbers of inputs and outputs,
+    with inputs or outputs that are not text, or not for Python.
     """
     match parse_value(given) if isinstance(given, str) else given:
         case {"inputs": list(inputs), "outputs": list(outputs), **more}:
@@ -151,7 +151,7 @@ def _find_first_key(keys: Sequence[str], case: Mapping[str, Any]) -> str:
 
 
 def _has_assertion(text: str) -> bool:
-    """Tell whether a text is a program of assertions, and not functions that a framework calls."""
+    """Return whether a text is a program of assertions, not of functions called by a framework."""
     if "assert" not in text:
         return False
     try:
@@ -161,21 +161,21 @@ def _has_assertion(text: str) -> bool:
 
 
 def make_stdin_test(given: Any, expected: Any) -> dict[str, str]:
-    """Return a test of a program. Raises ValueError for anything but texts, or lists of their
+    """Return a test of a program. Raises ValueError for values other than texts and lists of
     lines."""
     return {"input": _join_lines(given), "output": _join_lines(expected)}
 
 
 def make_function_test(name: str, arguments: list[Any], accepted: list[Any]) -> str:
-    """Return a test that calls a function. What it returns is compared as JSON, where a tuple is a
-    list. Raises ValueError for a name that is none."""
+    """Return a test that calls a function. The result is compared as JSON, so tuples equal lists.
+    Raises ValueError if the name is not an identifier."""
     if not all(map(str.isidentifier, name.split("."))):
         raise ValueError(f"the function is called {name!r}")
     return _FUNCTION_TEST_TEMPLATE.format(name=name, arguments=arguments, accepted=accepted)
 
 
 def parse_json_lines(text: str) -> list[Any]:
-    """Return the values of a text with one in JSON a line."""
+    """Return the values of a text with one JSON value per line."""
     return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
@@ -211,8 +211,8 @@ def _get_function_name(case: Mapping[str, Any]) -> str | None:
 
 
 def _make_call_test(name: str, given: Any, expected: Any) -> str:
-    """Return a test of a function. Data sets write what is wanted as it is, in JSON, or in a list
-    of one."""
+    """Return a test of a function. Data sets write the expected value directly, in JSON, or in a
+    list with one item."""
     arguments = parse_json_lines(given) if isinstance(given, str) else given
     accepted = [expected]
     if isinstance(expected, list) and len(expected) == 1:

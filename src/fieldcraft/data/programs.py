@@ -1,8 +1,8 @@
-"""Questions that ask for a program, and the tests that check it, as others publish them.
+"""Published questions that ask for a program, with the tests that check it.
 
-HumanEval, MBPP, LiveCodeBench, KodCode and CodeContests each have fields of their own;
-`program_tests.py` reads the tests that others share. `rewards/programs.py` says what the tests
-become.
+HumanEval, MBPP, LiveCodeBench, KodCode and CodeContests each have their own fields;
+`program_tests.py` reads the formats that other data sets share. `rewards/programs.py` describes how
+the tests are used.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from fieldcraft.types import UserError
 
 
 def parse_program_question(record: Record) -> tuple[str | None, Metadata] | None:
-    """Return the question of a record and, for the task's `meta`, its tests; None for a record of
-    another kind. The question is None where it stands as in other records.
+    """Return the question of a record and, for the task's `meta`, its tests, or None for a record
+    of another kind. The question is None if it is stored as in other records.
 
-    Raises RecordError where there are no tests, or they cannot be read.
+    Raises RecordError if tests are missing or cannot be read.
     """
     try:
         with raise_read_errors("the list of tests", "correct it, or remove the record"):
@@ -50,7 +50,7 @@ def _parse_any_kind(record: Record) -> tuple[str | None, Metadata] | None:
             "prompt": str(prelude),
             "entry_point": str(name),
             "test": str(test),
-        } if test.strip():  # of LeetCodeDataset, whose prompt is what its judge imports
+        } if test.strip():  # LeetCodeDataset, whose prompt holds the imports of its judge
             return question, {UNIT_TESTS_KEY: [append_check_call(test, name)], PRELUDE_KEY: prelude}
         case {"prompt": str(question), "entry_point": str(name), "test": str(test)}:
             return question, {
@@ -58,7 +58,7 @@ def _parse_any_kind(record: Record) -> tuple[str | None, Metadata] | None:
             }
         case {"text": str(text), "test_list": list(tests)}:
             return _parse_mbpp(text, tests, record.get("test_setup_code") or "")
-        case {"prompt": str(text), "test_list": list(tests)}:  # of MBPP's sanitized part
+        case {"prompt": str(text), "test_list": list(tests)}:  # sanitized MBPP
             return _parse_mbpp(text, tests, "\n".join(record.get("test_imports") or ()))
         case {"question": str(text), "test": str(test), "test_info": _}:
             return parse_kodcode_question(text, test, record["test_info"])
@@ -71,15 +71,15 @@ def _parse_any_kind(record: Record) -> tuple[str | None, Metadata] | None:
     prompt, starter_code = record.get("prompt"), record.get("starter_code")
     if (
         isinstance(starter_code, str) and starter_code.strip() and UNIT_TESTS_KEY in found
-    ):  # of APPS and TACO
+    ):  # APPS and TACO
         stated = str(first_filled(record, QUESTION_KEYS)).strip()
         return f"{stated}\n\nBegin with this code:\n\n{starter_code.strip()}", found
     return prompt if isinstance(prompt, str) else None, found
 
 
 def _parse_mbpp(text: str, tests: Sequence[str], setup: str) -> tuple[str, Metadata]:
-    """Return the question and its tests. The tests are part of the question: nothing else says what
-    the function is called."""
+    """Return the question and its tests. The tests are part of the question, because only they
+    name the function."""
     test_text = "\n".join(tests)
     question = f"{text.strip()}\n\nThe program must pass these tests:\n\n{test_text}"
     return question, {UNIT_TESTS_KEY: [f"{setup}\n{test}".lstrip("\n") for test in tests]}

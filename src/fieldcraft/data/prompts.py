@@ -1,4 +1,4 @@
-"""Questions inside of prompts, which repeat the instruction of the framework they were made for."""
+"""Extraction of questions from prompts that repeat the instruction of another framework."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from fieldcraft.data.formats.values import extract_text
 from fieldcraft.data.records import Record, RecordError
 
-# AutoCoA's instruction ends so, and this project's for it.
+# Last line of AutoCoA's instruction, and of this project's instruction for it.
 _LAST_LINE = re.compile(r".*\bnow\b[^\n]*\bquestion\b[^\n]*:[ \t]*\n", re.DOTALL | re.IGNORECASE)
-# Where an instruction before a question may end, and where one behind it begins.
+# Possible ends of an instruction before a question, and starts of one after it.
 _COLON = re.compile(r".*:\s+", re.DOTALL)
 _BLANK_LINE = re.compile(r".*\n[ \t]*\n\s*", re.DOTALL)
 _MIN_PROMPTS = 3
@@ -18,9 +18,9 @@ _LAST_BLOCK = re.compile(r"\n[ \t]*\n.*", re.DOTALL)
 
 
 def extract_prompt(record: Record) -> str:
-    """Return the user's message of a verl prompt, or a prompt that is a text; "" without either.
-    Raises RecordError for a conversation of several turns: its last message alone asks something
-    else."""
+    """Return the user's message of a verl prompt, or a prompt that is plain text, or "" if there is
+    neither. Raises RecordError for a conversation of several turns, whose last message alone is not
+    the question."""
     messages = record.get("prompt")
     if isinstance(messages, str):
         return messages
@@ -40,9 +40,9 @@ def extract_prompt(record: Record) -> str:
 
 
 def strip_shared_instruction(prompts: Sequence[str]) -> list[str]:
-    """Return the questions of prompts: what follows the last line of an instruction that is known,
-    or what is left without the text that all prompts of a file begin with, up to its last colon or
-    blank line, and without the paragraphs that all end with. A paragraph that asks something is the
+    """Return the questions of prompts. A known instruction is removed up to its last line.
+    Otherwise, the prefix shared by all prompts of a file is removed up to its last colon or blank
+    line, and so are shared paragraphs at the end. A paragraph with a question mark is part of the
     question, and stays."""
     others = [prompt for prompt in prompts if not _LAST_LINE.match(prompt)]
     prefix, suffix = _find_shared_prefix(others), _find_shared_suffix(others)
@@ -55,8 +55,8 @@ def strip_shared_instruction(prompts: Sequence[str]) -> list[str]:
 
 
 def strip_instructions_by_kind(prompts: Sequence[str], kinds: Sequence[str]) -> list[str]:
-    """Return the questions of prompts as `strip_shared_instruction` does, where the prompts of a
-    kind, such as mathematics or code, end with paragraphs of their own."""
+    """Return the questions as `strip_shared_instruction` does, if the prompts of each kind, such as
+    mathematics or code, end with their own paragraphs."""
     questions = strip_shared_instruction(prompts)
     for kind in dict.fromkeys(kinds):
         indices = [index for index, other in enumerate(kinds) if other == kind]
@@ -67,7 +67,7 @@ def strip_instructions_by_kind(prompts: Sequence[str], kinds: Sequence[str]) -> 
 
 
 def _find_shared_prefix(prompts: Sequence[str]) -> str:
-    """Return the beginning that all prompts share, up to the last colon with white space, or blank
+    """Return the prefix shared by all prompts, up to its last colon with white space, or blank
     line."""
     shared = _common_prefix(prompts)
     ends = [found.end() for found in (_COLON.match(shared),) if found]
@@ -78,7 +78,7 @@ def _find_shared_prefix(prompts: Sequence[str]) -> str:
 
 def _find_shared_suffix(prompts: Sequence[str]) -> str:
     """Return the paragraphs that all prompts end with, from the first blank line on. Fewer than
-    `_MIN_PROMPTS` prompts may end alike by chance."""
+    `_MIN_PROMPTS` prompts may share their end by chance."""
     if len(set(prompts)) < _MIN_PROMPTS:
         return ""
     shared = _common_prefix([prompt[::-1] for prompt in prompts])[::-1]
@@ -87,10 +87,10 @@ def _find_shared_suffix(prompts: Sequence[str]) -> str:
 
 
 def _common_prefix(texts: Sequence[str]) -> str:
-    """Return the beginning that all texts share; nothing where there are no two."""
+    """Return the common prefix of all texts, or "" if there are no two different ones."""
     if len(set(texts)) < 2:
         return ""
-    low, high = min(texts), max(texts)  # what these two share, all between them share
+    low, high = min(texts), max(texts)  # the common prefix of these is shared by all between them
     pairs = zip(low, high, strict=False)
     length = next((i for i, (a, b) in enumerate(pairs) if a != b), len(low))
     return low[:length]

@@ -1,4 +1,4 @@
-"""KodCode's questions, whose tests are a file of pytest, and those of CodeContests."""
+"""KodCode's questions, whose tests are a pytest file, and CodeContests' questions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fieldcraft.data.program_tests import STDIN_TESTS_KEY, UNIT_TESTS_KEY, Metad
 from fieldcraft.types import UserError
 
 PROGRAM_MODULE = (
-    "solution"  # a file of pytest imports the program as this; here its names are known
+    "solution"  # the name under which pytest files import the program; here its names are global
 )
 
 
 def parse_kodcode_question(text: str, test: str, info: Any) -> tuple[str, Metadata]:
     """Return a question of KodCode with the declarations of its functions, which the tests call.
-    Raises UserError or SyntaxError for tests that need pytest: nothing would run them."""
+    Raises UserError or SyntaxError for tests that need pytest, which is not supported."""
     module = ast.parse(test)
     calls = "".join(f"{name}()\n" for name in _find_test_functions(module))
     if not calls:
@@ -36,8 +36,9 @@ def parse_kodcode_question(text: str, test: str, info: Any) -> tuple[str, Metada
 
 
 class _ProgramImportRemover(ast.NodeTransformer):
-    """Transformer that removes the imports of the program, whose names the tests know: `s.double`
-    behind `import solution as s` becomes `double`, and a name given by `from` is kept."""
+    """Transformer that removes imports of the program, because the tests run in its namespace:
+    `s.double` after `import solution as s` becomes `double`, and aliases of `from` are
+    assigned."""
 
     def __init__(self, module: ast.Module) -> None:
         imports = [node for node in ast.walk(module) if isinstance(node, ast.Import)]
@@ -66,7 +67,7 @@ class _ProgramImportRemover(ast.NodeTransformer):
 
 
 def _find_test_functions(module: ast.Module) -> Iterator[str]:
-    """Yield the names of the functions that are tests."""
+    """Yield the names of the test functions."""
     for node in ast.walk(module):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -82,16 +83,16 @@ def _find_test_functions(module: ast.Module) -> Iterator[str]:
                 | ast.AsyncFunctionDef(name=name)
                 | ast.ClassDef(name=name)
             ) if name.lower().startswith("test"):
-                raise UserError(f"nothing but pytest runs '{name}'; write it as 'unit_tests'.")
+                raise UserError(f"only pytest runs '{name}'; write it as 'unit_tests'.")
 
 
 def parse_code_contests_question(text: str, record: Mapping[str, Any]) -> tuple[str, Metadata]:
-    """Return a question of CodeContests with its tests, the public ones first. Raises UserError or
+    """Return a question of CodeContests with its tests, public ones first. Raises UserError or
     ValueError for a question about a picture, and for programs that read and write files."""
     if "<image>" in text:
         raise UserError("the question is about a picture; remove the record.")
     if record.get("input_file") or record.get("output_file"):
-        raise UserError("the program reads and writes files, which nothing gives it; remove it.")
+        raise UserError("the program reads and writes files, which is not supported; remove it.")
     tests: list[dict[str, str]] = []
     for key in ("public_tests", "private_tests", "generated_tests"):
         if group := record.get(key):

@@ -1,4 +1,4 @@
-"""Trajectories as others publish them: R1-Searcher, Search-R1, AutoCoA, ToolRL."""
+"""Readers of published trajectories: R1-Searcher, Search-R1, AutoCoA, ToolRL."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 def read_trajectories(path: Path) -> tuple[list[tuple[Task, list[DemoStep]]], Counter[str]]:
-    """Read published trajectories as demonstrations, and why others of the file were left out.
+    """Read published trajectories as demonstrations, with counts of reasons for those left out.
 
-    A `.txt` file holds Search-R1 transcripts, any other file records: ToolRL's of one turn,
+    A `.txt` file holds Search-R1 transcripts; any other file holds records: single turns of ToolRL,
     AutoCoA's with `messages`, or R1-Searcher's, where `Task.meta["judged_correct"]` is the judge's
-    verdict. Where gold answers are not known, `answers` is empty; wrong answers are kept.
-    Observations are laid out as the search tool does it.
+    verdict. If gold answers are unknown, `answers` is empty; wrong answers are included.
+    Observations are formatted as by the search tool.
 
     Raises:
         UserError: the file is missing or damaged, or of another format.
@@ -73,8 +73,7 @@ def _read_toolrl(path: Path) -> tuple[list[tuple[Task, list[DemoStep]]], Counter
 
 
 class TagStyle(NamedTuple):
-    """Form in which somebody writes trajectories: tags, and what documents and the answer look
-    like."""
+    """Format of published trajectories: their tags, and the parsers of documents and answers."""
 
     query_start: str
     query_end: str
@@ -136,7 +135,7 @@ AUTOCOA = TagStyle(
 )
 
 
-RawTrajectory = tuple[Task, str, TagStyle]  # a trajectory, as somebody wrote it
+RawTrajectory = tuple[Task, str, TagStyle]  # a trajectory as published
 
 # -- files -------------------------------------------------------------------------------------
 
@@ -152,8 +151,8 @@ def _read_records(path: Path) -> Iterator[RawTrajectory | RecordError]:
 
 
 def _read_each(path: Path, read: Callable[[Record, str], T]) -> Iterator[T | RecordError]:
-    """Yield what is read of each record. If that is impossible for the first one, the file is of
-    another format, which is the UserError of `read`; any other is left out."""
+    """Yield the result of `read` for each record. If it fails for the first record, the file has
+    another format, and the UserError is raised; later records that fail are left out."""
     is_known_format = False
     for location, found in read_records(path):
         if isinstance(found, RecordError):
@@ -164,7 +163,7 @@ def _read_each(path: Path, read: Callable[[Record, str], T]) -> Iterator[T | Rec
         except UserError:
             if not is_known_format:
                 raise
-            yield RecordError("another form than the first record has")
+            yield RecordError("another format than the first record")
         is_known_format = True
 
 
@@ -197,7 +196,7 @@ def _read_autocoa(path: Path) -> Iterator[RawTrajectory | RecordError]:
 
 
 def _split_messages(record: Record, location: str) -> tuple[str, str]:
-    """Return (prompt, what the assistant wrote)."""
+    """Return (prompt, text of the assistant)."""
     match record.get("messages"):
         case [
             *_,
@@ -212,7 +211,7 @@ def _split_messages(record: Record, location: str) -> tuple[str, str]:
 
 
 def make_task(record: Record, question: str, location: str) -> Task:
-    """Return the task of a record of training data, which need not say its id or gold answers."""
+    """Return the task of a training record, whose id and gold answers are optional."""
     question = str(record.get("question") or question).strip()
     answers = parse_answers(record, location) if record.get("golden_answers") else ()
     return Task(str(record.get("id") or make_question_id(question)), question, answers)
@@ -239,10 +238,10 @@ def _parse_complete(text: str, style: TagStyle) -> list[DemoStep]:
 
 
 def parse_tagged_steps(text: str, style: TagStyle) -> tuple[list[DemoStep], str]:
-    """Return the thoughts, searches, observations and the answer, and the text after them if there
-    is no answer. Tags are read from left to right, so that one inside a document is only text.
+    """Return the thoughts, searches, observations and the answer, and the remaining text if there
+    is no answer. Tags are parsed from left to right, so a tag inside a document is plain text.
 
-    Raises RecordError, which says why.
+    Raises RecordError with the reason.
     """
     steps: list[DemoStep] = []
     strays = (style.query_end, style.documents_start, style.documents_end, style.answer_end)
@@ -279,7 +278,7 @@ def _split_before(text: str, marker: str, reason: str) -> tuple[str, str]:
     return before, after
 
 
-# Of its own index, or of the web, as its evaluation of Bamboogle has them.
+# The formats of its own index and of the web, as in its evaluation of Bamboogle.
 _R1_SEARCHER_DOCUMENT = re.compile(r"(?:Title: (.*?) Text:|([^\n]*?) {3})\s*(.*)", re.DOTALL)
 _SEARCH_R1_DOCUMENT = re.compile(
     r'Doc \d+\(Title: "(.*?)"\) (.*?)(?=\nDoc \d+\(Title: |\Z)', re.DOTALL

@@ -1,4 +1,4 @@
-"""Filters that look at the question of a demonstration alone: its tests, and whether it is a proof.
+"""Filters that use only the question of a demonstration: its tests, and whether it is a proof.
 
 AFM (arXiv 2508.13167, section 3) trains on programs with 50 tests or more on average, and leaves
 out proof problems, whose answers cannot be compared.
@@ -18,7 +18,7 @@ from fieldcraft.types import Task
 _PROOF_PHRASE = re.compile(
     r"\b(?:prove|disprove|show that|demonstrate that|(?:give|write) an? (?:\w+ )?proof)\b", re.I
 )
-# An imperative stands at the beginning of a sentence or of a clause.
+# An imperative occurs at the start of a sentence or clause.
 _COMPUTATION_PHRASE = re.compile(
     r"\?|(?:\A|[.!:;,)$]\s*|\n\s*|\b(?:and|or|then|also|to)\s+)"
     r"(?:find|determine|compute|calculate|evaluate|solve|simplify|express|list|count|state)\b",
@@ -27,8 +27,8 @@ _COMPUTATION_PHRASE = re.compile(
 
 
 class TestsFilter:
-    """Filter that leaves out questions for programs with fewer than `least` tests. A question
-    without tests asks for no program, and stays."""
+    """Filter that drops questions for programs with fewer than `least` tests. A question without
+    tests asks for no program, and is accepted."""
 
     def __init__(self, least: PositiveInt = 50) -> None:
         self.least = least
@@ -41,7 +41,8 @@ class TestsFilter:
 
 def count_tests(task: Task) -> int | None:
     """Count the tests of a question for a program: inputs with their outputs, and assertions in
-    unit tests, where a text without any counts once. None for a question without tests."""
+    unit tests, where a test without assertions counts once. Return None for a question without
+    tests."""
     stdin, unit = task.meta.get(STDIN_TESTS_KEY), task.meta.get(UNIT_TESTS_KEY)
     if not stdin and not unit:
         return None
@@ -57,15 +58,15 @@ def _count_assertions(test: str) -> int:
 
 
 def drop_proofs(demonstration: Demonstration, context: FilterContext) -> FilterDecision:
-    """Leave out problems that ask for a proof, see `asks_for_proof`."""
+    """Drop problems that ask for a proof, see `asks_for_proof`."""
     return FilterDecision(0, "a proof") if asks_for_proof(demonstration.task) else KEEP
 
 
 def asks_for_proof(task: Task) -> bool:
-    """Return whether the type of a task is `proof`, or its question says to prove or to show that
-    something holds and asks for nothing that could be compared: it has neither a question mark nor
-    a clause that begins with find, determine, compute and the like. A question with tests asks for
-    a program."""
+    """Return whether a task asks for a proof. Either its type is `proof`, or its question says to
+    prove or to show something and asks for nothing that could be compared: it has neither a
+    question mark nor a clause that starts with find, determine, compute and the like. A question
+    with tests asks for a program."""
     if "proof" in str(task.meta.get("type", "")).lower():
         return True
     asks = count_tests(task) is not None or _COMPUTATION_PHRASE.search(task.question)

@@ -1,4 +1,4 @@
-"""Questions that a program gives as objects: tasks, dicts, a table of datasets or of pandas."""
+"""Questions given as Python objects: tasks, dicts, a `datasets.Dataset` or a pandas table."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _SUPPORTED_FORMS = (
 def parse_question_objects(
     questions: object, max_left_out: float = MAX_REJECTED_SHARE
 ) -> ParsedTasks:
-    """Return the tasks that a program gives: those of records are read as those of a file.
+    """Return the tasks for the given objects; records are parsed like those of a file.
 
     Args:
         questions: tasks, or mappings with the fields of `read_task_file`, as a list or any other
             iterable; a `datasets.Dataset`; a `pandas.DataFrame`.
-        max_left_out: the share of the records that may be left out.
+        max_left_out: maximum fraction of the records that may be left out.
 
-    Raises UserError for anything else, and as `read_task_file` does.
+    Raises UserError for other objects, and as `read_task_file` does.
     """
     rows = list(_iterate_rows(questions))
     if not rows:
@@ -44,7 +44,7 @@ def parse_question_objects(
 
 def _iterate_rows(questions: object) -> Iterator[object]:
     """Yield the rows of a table, or the elements of an iterable. pandas and datasets are not
-    imported: only who has them can give their objects."""
+    imported: their objects exist only if the caller has imported them."""
     if isinstance(questions, Mapping):
         splits = [key for key, dataset in questions.items() if hasattr(dataset, "column_names")]
         if splits:
@@ -62,20 +62,20 @@ def _iterate_rows(questions: object) -> Iterator[object]:
 
 
 def _dataframe_rows(table: Any) -> Iterator[Record]:
-    """Yield the rows as plain values of Python, without cells that are empty."""
+    """Yield the rows as plain Python values, without empty cells."""
     try:
         text = table.to_json(orient="records", date_format="iso")
     except (ValueError, TypeError, OverflowError) as error:
         raise UserError(
             f"the table of questions cannot be read ({describe_exception(error)}): give each column"
-            " a name of its own, and cells of texts, numbers and lists."
+            " a unique name, and cells of texts, numbers and lists."
         ) from error
     for row in json.loads(text):
         yield {key: value for key, value in row.items() if value is not None}
 
 
 def _parse_row(number: int, row: object) -> tuple[str, Record]:
-    """Return a record as a file would hold it, and where it stands."""
+    """Return the location of a record, and the record as a file would hold it."""
     location = f"record {number} of {SOURCE_LABEL}"
     if not isinstance(row, Mapping):
         raise UserError(f"{location} is {format_short(row)}: {_SUPPORTED_FORMS}.")
@@ -90,7 +90,7 @@ def _parse_row(number: int, row: object) -> tuple[str, Record]:
 
 
 def _to_builtin(value: object) -> object:
-    """Return the numbers and arrays of numpy as those of Python."""
+    """Convert numpy numbers and arrays to Python values."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{format_short(value)} is a {type(value).__name__}")

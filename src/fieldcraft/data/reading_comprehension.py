@@ -1,4 +1,4 @@
-"""Questions that are about a text beside them, and mean little without it: BoolQ, RACE, SVAMP."""
+"""Questions about a passage given with them, and unanswerable without it: BoolQ, RACE, SVAMP."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ _TRUTH_VALUES = ("true", "false", "yes", "no")
 
 
 def prepend_passage(record: Record, question: str) -> str:
-    """Return the question with its passage before it, as readers of BoolQ and RACE show it. The
-    text beside another question, such as SQuAD's, is where a search finds the answer: it stays
-    out."""
+    """Return the question preceded by its passage, as evaluations of BoolQ and RACE present it. The
+    text of other questions, such as SQuAD's, is what a search has to find; it is not added."""
     passage = first_filled(record, _PASSAGE_KEYS) if parse_options(record) else None
     if passage is None and str(record.get("answer")).strip().lower() in _TRUTH_VALUES:
         passage = record.get("passage")
-    if "Body" in record and "Question" in record:  # of SVAMP: its `Question` is a last sentence
+    if "Body" in record and "Question" in record:  # SVAMP: `Question` is only the last sentence
         passage = record["Body"]
     if not isinstance(passage, str) or not passage.strip() or passage.strip() in question:
         return question

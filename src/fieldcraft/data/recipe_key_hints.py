@@ -1,4 +1,4 @@
-"""Uses of records that one key of a recipe cannot take: a refusal says where they belong."""
+"""Hints for error messages: the recipe key that accepts records of a given kind."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _QUESTION_KEYS = {
 
 
 def suggest_recipe_key(record: Record, *accepted_keys: str) -> str:
-    """Return the end of a sentence that names the key for records like this one; "" for a record
-    that is not known, or one of the keys `accepted_keys`."""
+    """Return a sentence fragment that names the recipe key for such a record, or "" if the record
+    is unknown or its key is one of `accepted_keys`."""
     found = _detect_use(record)
     return "" if found is None or found[0] in accepted_keys else found[1]
 
 
 def _detect_use(record: Record) -> tuple[str, str] | None:
-    """Return (key, what the record is) of a record."""
+    """Return (recipe key, description) for a record, or None if it is unknown."""
     if record.keys() >= _RELEVANCE_KEYS:
         return "", (
             "judgements of relevance, which nothing reads: give questions with their answers as"

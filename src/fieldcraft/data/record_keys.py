@@ -1,4 +1,4 @@
-"""Questions under keys of their own, as some data sets are published, under the usual keys."""
+"""Normalisation of records with non-standard keys to the usual keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fieldcraft.data.records import Record, RecordError
 from fieldcraft.records.meta import GRADED_BY_KEY
 from fieldcraft.rewards.grading import MATH
 
-# How a question begins whose answer is yes or no.
+# Start of a yes/no question.
 _YES_NO_START = re.compile(
     r"\s*(?:is|are|was|were|am|do|does|did|has|have|had|can|could|will|would|shall|should|may|might"
     r"|must)\b",
@@ -22,10 +22,10 @@ _YES_NO_START = re.compile(
 
 
 def normalise_record(record: Record) -> Record:
-    """Return a record with its question and answers under the usual keys, beside its own ones: keys
-    in capitals also in small letters, options in columns or in a right answer and wrong ones as
-    `options`, and those of SuperGLUE's BoolQ, KILT and Open-Reasoner-Zero. Any other one is as it
-    is. Raises RecordError for one that may mean several things."""
+    """Return a record with its question and answers under the usual keys, in addition to its own
+    keys. Capitalised keys are added in lower case; options in columns, or as correct and wrong
+    answers, as `options`. SuperGLUE's BoolQ, KILT and Open-Reasoner-Zero are converted. Other
+    records are unchanged. Raises RecordError for an ambiguous record."""
     record = _add_lowercase_keys(merge_distractors(merge_option_columns(record)))
     match record:
         case {"question": str(question), "passage": str(), "label": 0 | 1 as label}:
@@ -41,7 +41,7 @@ def normalise_record(record: Record) -> Record:
                 {"from": "human", "value": str(question)},
                 {"from": "assistant", "ground_truth": {"value": answer}},
             ]
-        }:  # of Open-Reasoner-Zero
+        }:  # Open-Reasoner-Zero
             plain = {key: value for key, value in record.items() if key != "conversations"}
             return plain | {"question": question, "golden_answers": [answer], GRADED_BY_KEY: MATH}
     return record
@@ -55,21 +55,21 @@ def _add_lowercase_keys(record: Record) -> Record:
             continue
         if lowercase in found and found[lowercase] != value:
             raise RecordError(
-                f"keys that differ in capitals alone, such as '{key}'",
-                f"it has the key '{lowercase}' twice, in other capitals: keep one of them.",
+                f"keys that differ only in case, such as '{key}'",
+                f"it has the key '{lowercase}' twice, in different case: keep one of them.",
             )
         found[lowercase] = value
     return record | found if found else record
 
 
 def _has_answer(record: Record) -> bool:
-    """Tell whether something else than a label may say the answer, or what the label names."""
+    """Return whether a key other than the label may hold the answer, or what the label indexes."""
     return bool(record.keys() & {*ANSWER_KEYS, *OPTION_KEYS, "reward_model"})
 
 
 def _parse_truth_label(question: str, label: int) -> bool:
-    """Return the answer that a label is. A label beside any other question may say that the passage
-    is one that answers it."""
+    """Return the answer that a label represents. For other questions, the label may state whether
+    the passage answers them."""
     if _YES_NO_START.match(question):
         return bool(label)
     raise RecordError(

@@ -1,7 +1,7 @@
-"""Records of files that others wrote: JSON lines and arrays, parquet, CSV, TSV, XLSX, and folders.
+"""Records of published files: JSON lines and arrays, parquet, CSV, TSV, XLSX, and folders.
 
-A .json file may also be one object around its records: {"data": [...]}, as SQuAD and TriviaQA have
-it, or columns as pandas writes them, {"query": {"0": ...}, "answers": {"0": ...}}.
+A .json file may also be a single object that wraps its records: {"data": [...]}, as in SQuAD and
+TriviaQA, or columns as pandas writes them, {"query": {"0": ...}, "answers": {"0": ...}}.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Record = dict[str, Any]
 
 
 class RecordError(Exception):
-    """Reason to leave a record out, as in "3 with REASON"; `message` may say more, with a
-    remedy."""
+    """Reason to leave a record out, a noun phrase as in "3 with REASON"; `message` may add
+    details and a remedy."""
 
     def __init__(self, reason: str, message: str = "") -> None:
         super().__init__(reason)
@@ -43,21 +43,20 @@ class RecordError(Exception):
 
 
 def make_question_id(question: str) -> str:
-    """Return the id of a question that has none of its own."""
+    """Return an id for a question that has no id of its own."""
     return hashlib.sha1(question.strip().encode(errors="replace")).hexdigest()[:16]
 
 
 def read_records(path: Path) -> Iterator[tuple[str, Record | RecordError]]:
-    """Yield (where it stands, object) for each record of a file in any of the formats. Lists and
-    objects that a table holds as text are there as what they are. In place of a record that cannot
-    be told from what is written, with a key that comes twice or with other cells than the header
-    has, there is the reason to leave it out."""
+    """Yield (location, object) for each record of a file in any of the formats. Lists and objects
+    that a table holds as text are parsed. An ambiguous record (with a repeated key, or with more or
+    fewer cells than the header) is replaced by the reason to leave it out."""
     for location, found in _read_raw_records(path):
         yield location, found if isinstance(found, RecordError) else parse_text_values(found)
 
 
 def read_valid_records(path: Path) -> Iterator[tuple[str, Record]]:
-    """Yield the records without those that are to be left out: they show what a file holds."""
+    """Yield only the valid records, which show what a file contains."""
     return (
         (location, found)
         for location, found in read_records(path)
@@ -66,7 +65,7 @@ def read_valid_records(path: Path) -> Iterator[tuple[str, Record]]:
 
 
 def require_record(found: Record | RecordError) -> Record:
-    """Return a record. Raises the RecordError that stands in place of one."""
+    """Return the record. Raises the RecordError if there is one in its place."""
     if isinstance(found, RecordError):
         raise found
     return found
@@ -106,19 +105,18 @@ def parse_line(found: Record | DuplicateKeyObject | InvalidLine) -> Record | Rec
 
 
 def get_suffix(path: Path) -> str:
-    """Return the ending that says how a file is written, such as .tsv, whether it is packed or
-    not."""
+    """Return the suffix that names the file format, such as .tsv, ignoring a trailing .gz."""
     return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
 # -- tables ------------------------------------------------------------------------------------
 
 _TABLE_SUFFIXES = (".parquet", ".csv", ".tsv")
-_ROWS_PER_BATCH = 10_000  # that become objects at once
+_ROWS_PER_BATCH = 10_000  # converted to Python objects at a time
 
 
 def _read_table_rows(path: Path) -> Iterator[tuple[str, Record | RecordError]]:
-    """Yield the rows of a table, of which a part at a time becomes objects of Python."""
+    """Yield the rows of a table, converting one batch at a time to Python objects."""
     suffix = get_suffix(path)
     with raise_read_errors(path, f"give a whole {suffix[1:]} file"):
         if suffix != ".parquet":
@@ -127,7 +125,7 @@ def _read_table_rows(path: Path) -> Iterator[tuple[str, Record | RecordError]]:
         rows = _read_parquet_rows(path) if suffix == ".parquet" else read_csv_rows(path, suffix)
         for number, row in enumerate(rows, start=1):
             if isinstance(row, MismatchedRow):
-                # A mark that is not written twice may have made one row of several.
+                # An unescaped quotation mark may have merged several rows into one.
                 yield from (
                     (f"{path}, line {line}", _make_mismatch_error(row)) for line in row.lines
                 )
@@ -141,8 +139,8 @@ def _read_parquet_rows(path: Path) -> Iterator[Record]:
 
 
 def _make_mismatch_error(row: MismatchedRow) -> RecordError:
-    """Return the reason to leave a row out. Nobody can tell which of its cells are missing, so the
-    last ones are not taken for empty."""
+    """Return the reason to leave a row out. It is unknown which of its cells are missing, so the
+    last ones are not assumed to be empty."""
     more = "more" if row.num_cells > row.num_columns else "fewer"
     return RecordError(
         f"{more} cells than its header has columns",
@@ -154,7 +152,7 @@ def _make_mismatch_error(row: MismatchedRow) -> RecordError:
 
 # -- JSON --------------------------------------------------------------------------------------
 
-_WRAPPER_KEYS = ("data", "Data")  # of SQuAD and TriviaQA, beside a version
+_WRAPPER_KEYS = ("data", "Data")  # of SQuAD and TriviaQA, next to a version
 _RECORD_LIST_KEYS = (
     *("train", "validation", "valid", "val", "dev", "test"),
     *("questions", "examples", "records", "rows", "items", "samples", "instances"),
@@ -163,7 +161,7 @@ _RECORD_KEYS = {"question", "Question", "problem", "query", "prompt", "messages"
 
 
 def _is_single_value(path: Path) -> bool:
-    """Tell whether a .json file is one value, and not a line for each record."""
+    """Return whether a .json file is a single value, as opposed to one record per line."""
     with open_maybe_gzip(path) as file:
         line = file.readline().lstrip(b"\xef\xbb\xbf")
         while line and not line.strip():
@@ -179,7 +177,7 @@ def _is_single_value(path: Path) -> bool:
 
 
 def _read_elements(path: Path) -> Iterator[Record | RecordError]:
-    """Yield the records of a JSON value: an array, or what one object wraps."""
+    """Yield the records of a JSON value: an array, or the array that an object wraps."""
     decoder = DuplicateKeyDecoder()
     with raise_read_errors(path, "fix the file"), open_maybe_gzip(path) as file:
         value = decoder.decode(file.read().decode("utf-8-sig"))
@@ -208,13 +206,13 @@ def _read_elements(path: Path) -> Iterator[Record | RecordError]:
 
 
 def _is_dialogue(element: Any) -> bool:
-    """Tell whether an element is a list of turns without a record around it."""
+    """Return whether an element is a bare list of turns."""
     turns = element if isinstance(element, list) else []
     return bool(turns) and all(isinstance(turn, dict) and "from" in turn for turn in turns)
 
 
 def make_repeated_key_error(found: DuplicateKeyObject) -> RecordError:
-    """Return the reason to leave out a record that holds an object with a key that comes twice."""
+    """Return the reason to leave out a record that contains an object with a repeated key."""
     return RecordError(
         f"the key '{found.key}' twice",
         f"it has the key '{found.key}' twice: keep one of them, or remove the record.",
@@ -229,7 +227,7 @@ def _unwrap(value: Record, path: Path) -> list[Any]:
         if len(lists) > 1:
             raise UserError(
                 f"{path} holds {len(lists)} lists of records, {' and '.join(map(repr, lists))}:"
-                " write the list that is meant into a file of its own, and give that."
+                " write the intended list to a separate file, and give that file."
             )
         return list(value[lists[0]])
     columns = list(value.values())
@@ -241,8 +239,7 @@ def _unwrap(value: Record, path: Path) -> list[Any]:
 
 
 def _find_record_list_keys(value: Record) -> list[str]:
-    """Return the keys of an object under which lists of records stand, as the splits of a data
-    set."""
+    """Return the keys of an object that hold lists of records, such as the splits of a data set."""
     if _RECORD_KEYS & value.keys():
         return []
     found = {key: value[key] for key in _RECORD_LIST_KEYS if isinstance(value.get(key), list)}
@@ -250,10 +247,10 @@ def _find_record_list_keys(value: Record) -> list[str]:
 
 
 def first_filled(record: Record, keys: Sequence[str]) -> Any:
-    """Return the value of the first key that the record fills, None without any."""
+    """Return the value of the first key that the record fills, or None."""
     return next((record[key] for key in keys if record.get(key) not in (None, "", [])), None)
 
 
 def write_json_array(path: Path, rows: Sequence[Record]) -> None:
-    """Write a JSON array, whole or not at all."""
+    """Write a JSON array atomically."""
     write_text(path, [dump_finite_json(path, rows, ensure_ascii=False, indent=1) + "\n"])

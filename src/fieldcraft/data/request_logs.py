@@ -1,11 +1,11 @@
-"""Requests that a served agent answered, and what its users said of them: data for a run.
+"""Requests to a served agent and the feedback of its users, as data for a run.
 
     FOLDER/trajectories.jsonl     every request, as a trajectory
-    FOLDER/demonstrations.jsonl   the same as steps of text (`steps_io.py`), without gold answers
+    FOLDER/demonstrations.jsonl   the same as text steps (`steps_io.py`), without gold answers
     FOLDER/feedback.jsonl         {"id", "score" from 0 to 1, "answer", "comment"}
 
-All three are journals: lines are only appended. A user's own answer is the gold answer of a
-question, and so is the agent's where the user gave it the score 1. The last word on a request
+All three are journals: lines are only appended. The gold answer of a question is the answer that
+the user gave, or the agent's answer if the user scored it 1. The latest feedback on a request
 counts.
 """
 
@@ -28,7 +28,7 @@ FEEDBACK_FILE = "feedback.jsonl"
 
 
 class UserFeedback(RequestBody):
-    """Verdict of a user on an answer. Raises pydantic's ValidationError."""
+    """Feedback of a user on an answer. Raises pydantic's ValidationError."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -39,20 +39,19 @@ class UserFeedback(RequestBody):
 
 
 def is_request_log(path: Path) -> bool:
-    """Return whether a path is the folder of a served agent."""
+    """Return whether a path is the request log folder of a served agent."""
     return (path / TRAJECTORIES_FILE).exists() and (path / DEMONSTRATIONS_FILE).exists()
 
 
 def read_log_tasks(folder: Path) -> list[Task]:
-    """Return the questions whose right answer is known, each once: the last word on a question
-    counts.
+    """Return the questions with a known correct answer, each once, with its latest feedback.
 
     Raises UserError if there are none, or a file is missing or damaged.
     """
     tasks = {t.question: t for t, _ in _join_feedback(folder) if t is not None and t.answers}
     if not tasks:
         raise UserError(
-            f"{folder} holds no question whose right answer is known: give some of its requests a"
+            f"{folder} holds no question whose correct answer is known: give some of its requests a"
             " score of 1 or an answer, by POST /v1/feedback."
         )
     return list(tasks.values())
@@ -61,8 +60,8 @@ def read_log_tasks(folder: Path) -> list[Task]:
 def read_log_demonstrations(
     folder: Path,
 ) -> tuple[list[tuple[Task, list[DemoStep]]], Counter[str]]:
-    """Return the requests as demonstrations, and how many others were left out for which reason:
-    only those whose right answer is known can be judged. Raises UserError for missing or damaged
+    """Return the requests with a known correct answer as demonstrations, and counts of reasons for
+    which others were left out: only these can be graded. Raises UserError for missing or damaged
     files."""
     accepted, reasons = list[tuple[Task, list[DemoStep]]](), Counter[str]()
     for task, steps in _join_feedback(folder):
@@ -76,8 +75,8 @@ def read_log_demonstrations(
 
 
 def _join_feedback(folder: Path) -> list[tuple[Task | None, list[DemoStep]]]:
-    """Return each request's task with the gold answers that its user knows; None without
-    feedback."""
+    """Return the steps of each request, and its task with the gold answer of its user, or None
+    without feedback."""
     feedback_by_id = {feedback.id: feedback for feedback in _read_feedback(folder / FEEDBACK_FILE)}
     return [
         (

@@ -1,6 +1,6 @@
-"""The built-in filters of demonstrations: AFM's rules, near duplicates and benchmarks.
+"""Built-in filters of demonstrations: AFM's rules, near duplicates and benchmark contamination.
 
-AFM is of arXiv 2508.13167, section 3.2.1. Each filter returns (keep, reason), see `filters.py`.
+AFM: arXiv 2508.13167, section 3.2.1. Each filter returns (keep, reason), see `filters.py`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fieldcraft.rewards.answers import normalise_or_raw
 from fieldcraft.types import ThoughtRole, ToolCall, UserError
 from fieldcraft.web.blocking import has_canary
 
-MIN_REPEATED_WORDS = 8  # shorter thoughts, such as "I must search.", may come again
+MIN_REPEATED_WORDS = 8  # shorter thoughts, such as "I must search.", may be repeated
 NGRAM_WORDS = 13  # words, as in GPT-3 (arXiv 2005.14165, appendix C)
 
 
 class ComplexityFilter:
-    """Filter that leaves out chains with too few interactions, or with too few calls; see
+    """Filter that drops chains with too few interactions or calls; see
     `Demonstration.num_interactions`."""
 
     def __init__(
@@ -45,7 +45,7 @@ class ComplexityFilter:
 
 
 class ToolsFilter:
-    """Filter that leaves out chains that call too few different tools."""
+    """Filter that drops chains that call too few different tools."""
 
     def __init__(self, least: PositiveInt = 2) -> None:
         self.reason = f"fewer than {least} different tools"
@@ -58,11 +58,11 @@ class ToolsFilter:
 
 
 class HopsFilter:
-    """Filter that leaves out chains with fewer than `least` or more than `most` hops; see
+    """Filter that drops chains with fewer than `least` or more than `most` hops; see
     `Demonstration.num_hops`."""
 
     def __init__(self, least: PositiveInt = 5, most: PositiveInt = 20) -> None:
-        """Raise UserError for a range without any number in it."""
+        """Raise UserError for an empty range."""
         if least > most:
             raise UserError(
                 f"the range {least} to {most} of the filter 'hops' is empty: raise its 'most'."
@@ -76,33 +76,32 @@ class HopsFilter:
 
 
 async def drop_wrong(demonstration: Demonstration, context: FilterContext) -> FilterDecision:
-    """Leave out answers that are wrong, and those that nothing can grade."""
+    """Drop wrong answers and answers that cannot be graded."""
     if demonstration.answer is None:
         return FilterDecision(0, "no answer")
     is_correct = await context.grade(demonstration)
     return FilterDecision(
-        is_correct is True, "nothing can grade it" if is_correct is None else "a wrong answer"
+        is_correct is True, "it cannot be graded" if is_correct is None else "a wrong answer"
     )
 
 
 def drop_redundant(demonstration: Demonstration, context: FilterContext) -> FilterDecision:
-    """Leave out chains in which a call, or a thought of several words, comes again. A plan may: it
-    is what is left to do after an error."""
+    """Drop chains that repeat a call or a long thought. Plans may be repeated: they list the
+    remaining steps after an error."""
     calls = Counter(map(_canonical_call, demonstration.calls))
     if calls and max(calls.values()) > 1:
-        return FilterDecision(0, "a call comes again")
+        return FilterDecision(0, "a repeated call")
     thoughts = Counter(
         tuple(split_words(text)) for role, text in demonstration.blocks if role is ThoughtRole.THINK
     )
     repeated = (thought for thought, count in thoughts.items() if count > 1)
     if any(len(thought) >= MIN_REPEATED_WORDS for thought in repeated):
-        return FilterDecision(0, "a thought comes again")
+        return FilterDecision(0, "a repeated thought")
     return KEEP
 
 
 def _canonical_call(action: ToolCall) -> str:
-    """Return a call in a form that tells whether two are the same: those that differ in white space
-    and capitals alone are."""
+    """Return a normalised call, equal for calls that differ only in white space and case."""
     normalised = {
         name: " ".join(value.lower().split()) if isinstance(value, str) else value
         for name, value in action.arguments.items()
@@ -111,7 +110,7 @@ def _canonical_call(action: ToolCall) -> str:
 
 
 def drop_off_grammar(demonstration: Demonstration, context: FilterContext) -> FilterDecision:
-    """Leave out chains that the recipe's dialect cannot write, or whose order of blocks breaks its
+    """Drop chains that the recipe's dialect cannot render, or whose block order violates its
     grammar."""
     try:
         trajectory = encode_demonstration(
@@ -119,11 +118,11 @@ def drop_off_grammar(demonstration: Demonstration, context: FilterContext) -> Fi
         )
     except UserError:
         return FilterDecision(0, f"the dialect {context.dialect.name} cannot write it")
-    return FilterDecision(trajectory.well_formed, f"off the grammar of {context.dialect.name}")
+    return FilterDecision(trajectory.well_formed, f"outside the grammar of {context.dialect.name}")
 
 
 class ReflectionFilter:
-    """Filter that keeps every chain with a reflection, and this share of those without one."""
+    """Filter that accepts every chain with a reflection, and a fraction `share` of the others."""
 
     def __init__(self, share: Annotated[float, Field(ge=0, le=1)]) -> None:
         self.share = share
@@ -135,7 +134,7 @@ class ReflectionFilter:
 
 
 class CorrectionFilter:
-    """Filter that repeats chains with a right answer on whose way an error was found and
+    """Filter that repeats chains with a correct answer in which an error was found and
     repaired."""
 
     def __init__(self, times: Annotated[int, Field(ge=1, le=MAX_COPIES)] = 2) -> None:
@@ -149,8 +148,8 @@ class CorrectionFilter:
 
 
 class NearDuplicateFilter:
-    """Filter that leaves out a chain whose question is like an earlier one with the same answer.
-    Questions with other answers differ in what matters, however alike their words are."""
+    """Filter that drops a chain whose question is similar to an earlier one with the same answer.
+    Questions with different answers differ, however similar their wording is."""
 
     def __init__(self, similarity: Annotated[float, Field(gt=0, le=1)] = 0.8) -> None:
         self.indexes: defaultdict[frozenset[str], NearDuplicateIndex] = defaultdict(
@@ -160,16 +159,16 @@ class NearDuplicateFilter:
     def __call__(self, demonstration: Demonstration, context: FilterContext) -> FilterDecision:
         index = self.indexes[frozenset(map(normalise_or_raw, demonstration.task.answers))]
         return FilterDecision(
-            not index.check_and_add(demonstration.task.question), "like an earlier question"
+            not index.check_and_add(demonstration.task.question), "similar to an earlier question"
         )
 
 
 class ContaminationFilter:
-    """Filter that leaves out chains whose questions share words with a question of a benchmark, and
-    chains with a canary string.
+    """Filter that drops chains whose questions overlap with a benchmark question, and chains with a
+    canary string.
 
-    A question that shares `words` words in a row with one of the files is left out, and so is one
-    with fewer words that stands in a file word by word.
+    A question is dropped if it shares `words` consecutive words with a question of the files, or if
+    it has fewer words and occurs there verbatim.
     """
 
     def __init__(
@@ -178,7 +177,7 @@ class ContaminationFilter:
         words: PositiveInt = NGRAM_WORDS,
         canaries: tuple[str, ...] = (),
     ) -> None:
-        """Raise UserError for a file that is missing, or holds no questions."""
+        """Raise UserError for a file that is missing or holds no questions."""
         self.words = words
         self.canaries = canaries
         questions = (task.question for file in files for task in read_tasks(file, max_left_out=0.0))
@@ -187,7 +186,7 @@ class ContaminationFilter:
         }
 
     def _ngrams(self, text: str) -> Iterator[str]:
-        """Yield all runs of so many words; the whole text if it has fewer."""
+        """Yield all n-grams of `words` words, or the whole text if it is shorter."""
         found = split_words(text)
         for start in range(max(len(found) - self.words, 0) + 1):
             yield " ".join(found[start : start + self.words])

@@ -1,9 +1,9 @@
-"""Questions for reinforcement learning: neither known without tools nor always solved with them.
+"""Selection of questions for reinforcement learning: neither known without tools nor always solved.
 
-AFM (arXiv 2508.13167) samples N = 32 answers to a question without tools and keeps those with
-r_q = (1/N) sum EM(a_i, gold) <= 0.3. Of code it drops what the fine-tuned model solves 8 of 8
-times. Questions of supervised training are removed for the web, and stay for code. Here the verdict
-of the run is in the place of EM.
+AFM (arXiv 2508.13167) samples N = 32 answers to a question without tools and selects questions with
+r_q = (1/N) sum EM(a_i, gold) <= 0.3. For code it drops questions that the fine-tuned model solves
+8 of 8 times. Questions of supervised training are removed for the web, and stay for code. Here the
+verdict reward of the run replaces EM.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from fieldcraft.records.remedies import advise_line_removal
 from fieldcraft.types import Task, UserError
 
 CLOSED_BOOK, SOLVER = "toolless", "solver"
-EVALUATION, TRAINING = "evaluation", "training"  # whose closed-book rates a run may measure
+EVALUATION, TRAINING = "evaluation", "training"  # questions whose closed-book rates are measured
 OVERLAP_REASON = "asked in supervised training"
 KNOWN_REASON = "right too often without tools"
 SOLVED_REASON = "always right with tools"
-UNGRADED_REASON = "answers that nothing can grade"
+UNGRADED_REASON = "answers that cannot be graded"
 
 
 class SampleTally(NamedTuple):
-    """Number of samples of a question that are right, of those that could be graded."""
+    """Number of correct samples of a question, and number of samples that could be graded."""
 
     num_correct: int
     num_graded: int
@@ -45,8 +45,8 @@ class SampleTally(NamedTuple):
         return self.num_correct / self.num_graded if self.num_graded else None
 
     def rejection_reason(self, max_rate: float, reason: str) -> str:
-        """Return why the question is left out; "" where no more than the share `max_rate` is
-        right."""
+        """Return the reason to leave the question out, or "" if the fraction of correct samples is
+        at most `max_rate`."""
         if self.rate is None:
             return UNGRADED_REASON
         return reason if self.rate > max_rate else ""
@@ -60,10 +60,10 @@ class _TallyLine(NamedTuple):
 
 
 class TallyJournal:
-    """The tallies of all questions in a journal, a line each as it is made."""
+    """Journal of the tallies of all questions, with one line per tally."""
 
     def __init__(self, path: Path) -> None:
-        """Read what is there. Raises UserError where that is damaged."""
+        """Read the existing journal. Raises UserError if it is damaged."""
         self.path = path
         self.tallies: dict[tuple[str, str], SampleTally] = {}
         make_folder(path.parent)
@@ -72,7 +72,7 @@ class TallyJournal:
             record = parse_object(text, location)
             with raise_read_errors(
                 location,
-                f"{advise_line_removal(path)}, to sample the question anew",
+                f"{advise_line_removal(path)}, to sample the question again",
             ):
                 line = TypeAdapter(_TallyLine).validate_python(record)
                 self.tallies[line.who, line.id] = SampleTally(line.right, line.of)
@@ -83,7 +83,7 @@ class TallyJournal:
         self.tallies[model, task.id] = tally
 
     def get_tallies(self, model: str) -> dict[str, SampleTally]:
-        """Return question -> tally."""
+        """Return the tally of each question id."""
         return {task: tally for (name, task), tally in self.tallies.items() if name == model}
 
 
@@ -96,17 +96,17 @@ async def sample_answers(
     is_correct: Callable[[Task, str], Awaitable[bool | None]],
     on_task: Callable[[int], None],
 ) -> None:
-    """Sample every question that has no tally yet.
+    """Sample each question that has no tally yet.
 
     Args:
-        tallies: what is sampled already, and what this adds to.
-        model: the name of the model that answers.
+        tallies: journal of existing tallies, to which new ones are appended.
+        model: name of the model that answers.
         tasks: the questions.
-        samples: of each question.
-        concurrency: samples side by side, about.
-        is_correct: makes the sample with this key, and tells whether it is right; None where
-            nothing can grade it.
-        on_task: is told how many questions are done.
+        samples: number of samples per question.
+        concurrency: approximate number of concurrent samples.
+        is_correct: function that generates the sample with a given key and returns whether it is
+            correct, or None if it cannot be graded.
+        on_task: callback that receives the number of finished questions.
     """
     sampled = tallies.get_tallies(model)
     pending = [task for task in tasks if task.id not in sampled]
@@ -135,7 +135,7 @@ async def sample_answers(
 
 def add_closed_book_rates(tasks: Sequence[Task], tallies: Mapping[str, SampleTally]) -> list[Task]:
     """Return the questions with their closed-book rates in the metadata, where `Task.is_known`
-    finds them; those without a rate stay as they are."""
+    finds them; questions without a rate are unchanged."""
     rates = {identity: tally.rate for identity, tally in tallies.items()}
     return [
         task
@@ -146,7 +146,7 @@ def add_closed_book_rates(tasks: Sequence[Task], tallies: Mapping[str, SampleTal
 
 
 class SelectionResult(NamedTuple):
-    """Questions that are kept, those that are not with the reason, and the counts."""
+    """Selected questions, dropped questions with the reason, and the counts."""
 
     selected: list[Task]
     dropped: list[tuple[Task, str, str]]  # question, rule, reason
@@ -164,8 +164,8 @@ class SelectionResult(NamedTuple):
 def drop_trained(
     trained: Set[str], tasks: Sequence[Task], settings: SelectConfig
 ) -> SelectionResult:
-    """Apply the first rule: no question of supervised training stays, unless `overlap` is to be
-    kept. `trained` are such questions in their normal form."""
+    """Apply the first rule: drop questions of supervised training, unless `overlap` is to be
+    kept. `trained` holds these questions in normalised form."""
     drops_overlap = settings.overlap == "drop"
     reasons = [
         OVERLAP_REASON if drops_overlap and normalise_text(t.question) in trained else ""
@@ -177,8 +177,8 @@ def drop_trained(
 def drop_known(
     tallies: Mapping[str, SampleTally], tasks: Sequence[Task], settings: SelectConfig
 ) -> SelectionResult:
-    """Apply the second rule: r_q is known and at most `max_closed_book_accuracy`, and is noted in
-    the metadata as `closed_book`."""
+    """Apply the second rule: select questions with a known r_q of at most
+    `max_closed_book_accuracy`, and store it in the metadata as `closed_book`."""
     tasks_with_rates = add_closed_book_rates(tasks, tallies)
     max_rate = settings.max_closed_book_accuracy
     reasons = [tallies[task.id].rejection_reason(max_rate, KNOWN_REASON) for task in tasks]
@@ -196,8 +196,8 @@ def drop_known(
 def drop_solved(
     tallies: Mapping[str, SampleTally], tasks: Sequence[Task], settings: SelectConfig
 ) -> SelectionResult:
-    """Apply the third rule: some of the samples of the model with tools are wrong."""
-    # one that is wrong is enough
+    """Apply the third rule: select questions for which some samples with tools are wrong."""
+    # One wrong sample is enough.
     max_rate = (settings.solver_rollouts - 1) / settings.solver_rollouts
     reasons = [tallies[task.id].rejection_reason(max_rate, SOLVED_REASON) for task in tasks]
     return _apply_reasons(SOLVER, {"solver_rollouts": settings.solver_rollouts}, tasks, reasons)

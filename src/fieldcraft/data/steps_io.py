@@ -1,13 +1,13 @@
-"""Demonstrations and contrastive pairs as steps of text, JSON lines that fit any tokenizer.
+"""Demonstrations and contrastive pairs as text steps, in JSON lines independent of a tokenizer.
 
-A record begins as one of FlashRAG's question files, so that such a file is one of questions too:
+A record starts like one of FlashRAG's question files, so that the file is a question file, too:
 
 {"id": ..., "question": ..., "golden_answers": [...], "metadata": {...},
  "steps": [{"thought": ...}, {"action": "search", "arguments": {"query": ...}},
            {"observation": ...}, {"thought": ...}, {"answer": ...}]}
 
 A thought may have a role other than "think", such as {"thought": ..., "role": "plan"}.
-A pair has "before", "chosen" and "rejected" in the place of "steps".
+A pair has "before", "chosen" and "rejected" instead of "steps".
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from fieldcraft.types import (
 )
 
 DemonstrationRecord = dict[str, Any]
-CORRECT_KEY = "right"  # of the metadata: the verdict on the answer, where it was graded
+CORRECT_KEY = "right"  # metadata key of the verdict on the answer, if it was graded
 
 
 @dataclass(frozen=True, slots=True)
 class ContrastivePair:
-    """Two ways to go on after `before`: `chosen` is right and `rejected` is not."""
+    """Two continuations of `before`: `chosen` is correct and `rejected` is not."""
 
     task: Task
     before: tuple[DemoStep, ...]
@@ -54,12 +54,12 @@ class ContrastivePair:
 
     @property
     def chooses_tool(self) -> bool:
-        """Return whether the chosen way uses a tool."""
+        """Return whether the chosen side uses a tool."""
         return any(isinstance(step, ToolCall) for step in self.chosen)
 
 
 def serialise_steps(steps: Sequence[DemoStep]) -> list[DemonstrationRecord]:
-    """Return the steps as JSON values; `parse_steps` gives them back."""
+    """Return the steps as JSON values; `parse_steps` restores them."""
     return [_serialise_step(step) for step in steps]
 
 
@@ -76,12 +76,10 @@ def _serialise_step(step: DemoStep) -> DemonstrationRecord:
 
 
 def parse_steps(records: Any, location: str) -> tuple[DemoStep, ...]:
-    """Read the steps that `serialise_steps` wrote. Raises UserError, which says `location`, for
+    """Parse the steps that `serialise_steps` wrote. Raises UserError, which names `location`, for
     anything else."""
     if not isinstance(records, list):
-        raise UserError(
-            f"{location}: there is not a list of steps; give a file that fieldcraft wrote."
-        )
+        raise UserError(f"{location}: 'steps' is not a list; give a file that fieldcraft wrote.")
     return tuple(_parse_step(record, location) for record in records)
 
 
@@ -109,17 +107,17 @@ def _parse_step(record: Any, location: str) -> DemoStep:
 def write_demonstrations(
     path: Path, demonstrations: Iterable[tuple[Task, Sequence[DemoStep]]]
 ) -> None:
-    """Write demonstrations, whole or not at all."""
+    """Write demonstrations atomically."""
     write_json_lines(path, (serialise_demonstration(task, steps) for task, steps in demonstrations))
 
 
 def serialise_demonstration(task: Task, steps: Sequence[DemoStep]) -> DemonstrationRecord:
-    """Return the line of a demonstration."""
+    """Return the record of a demonstration."""
     return {**_question_fields(task), "steps": serialise_steps(steps)}
 
 
 def write_pairs(path: Path, pairs: Iterable[ContrastivePair]) -> None:
-    """Write pairs, whole or not at all."""
+    """Write pairs atomically."""
     write_json_lines(
         path,
         (
@@ -135,7 +133,7 @@ def write_pairs(path: Path, pairs: Iterable[ContrastivePair]) -> None:
 
 
 def is_demonstration_file(path: Path) -> bool:
-    """Return whether a file is one that `write_demonstrations` wrote, as its first record tells."""
+    """Return whether `write_demonstrations` wrote a file, judging by its first record."""
     if get_suffix(path) != ".jsonl":
         return False
     found = (record for _, record in iter_json_lines(path) if isinstance(record, dict))
@@ -163,12 +161,12 @@ def read_pairs(path: Path) -> list[ContrastivePair]:
     return pairs
 
 
-# -- a view ------------------------------------------------------------------------------------
+# -- conversion to trajectories ----------------------------------------------------------------
 
 
 def make_untokenised_trajectory(task: Task, steps: Sequence[DemoStep]) -> Trajectory:
-    """Return the steps as a trajectory to grade or to look at: texts without tokens, and the calls.
-    What it says of its answer is what was noted when that was graded."""
+    """Return the steps as a trajectory for grading or display: texts without tokens, and the calls.
+    Its verdict is the one stored in the metadata when the answer was graded."""
     trajectory = Trajectory(task, error=str(task.meta.get("rejected", "")))
     trajectory.calls += build_call_records(steps)
     for before, step in pairwise((None, *steps)):
@@ -207,7 +205,7 @@ def _question_fields(task: Task) -> DemonstrationRecord:
 
 
 def _read_lines(path: Path) -> Iterator[tuple[Task, str, DemonstrationRecord]]:
-    """Yield (question, where it stands, record) for each line."""
+    """Yield (question, location, record) for each line."""
     for number, record in read_json_lines(path):
         location = f"{path}, line {number}"
         match record:

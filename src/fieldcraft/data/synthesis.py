@@ -1,8 +1,8 @@
-"""Harder questions made from easier ones: unknown without tools, and right with them.
+"""Synthesis of harder questions from easier ones: unknown without tools, solved with them.
 
-TaskCraft, whose questions AFM (arXiv 2508.13167) uses, goes in depth, by one more hop, and in
-width, by questions that are joined. Here width has three forms: what several questions have in
-common (`intersect`), which of several is the one (`compare`), and how many there are (`count`).
+TaskCraft, whose questions AFM (arXiv 2508.13167) uses, extends questions in depth, by one more hop,
+and in width, by joining several. Here width has three forms: the common answer of several questions
+(`intersect`), the one of several that qualifies (`compare`), and their number (`count`).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from fieldcraft.worlds.base import World
 DEPTH = "depth"
 WIDTH_KINDS = ("intersect", "compare", "count")
 RULE_NAMES = ("made", "new", "closed", "right")  # in this order
-DRAFTS_PER_QUESTION = 10  # for each question that is wanted
+DRAFTS_PER_QUESTION = 10  # for each requested question
 NUM_PARENTS = {"intersect": 2, "compare": 2, "count": 3}  # questions that a model joins
-CLOSED_BOOK_SAMPLES = 4  # without tools; one that is right is too many
+CLOSED_BOOK_SAMPLES = 4  # without tools; a single correct one rejects the question
 SOLVER_ATTEMPTS = 2  # with tools
 
 
 class QuestionDraft(NamedTuple):
-    """One try: the question if it passed all rules, else the rule that it failed and why."""
+    """One attempt: the question if it passed all rules, else the rule that it failed and why."""
 
     kind: str
     number: int
@@ -57,30 +57,30 @@ class QuestionDraft(NamedTuple):
 
 
 class QuestionGenerator(Protocol):
-    """Maker of questions, which also checks them. A reason is "" where there is nothing against
-    one."""
+    """Protocol of a generator of questions, which also checks them. A check returns a reason
+    against the question, or ""."""
 
     @property
     def kinds(self) -> Sequence[str]:
-        """Kinds that it can make: DEPTH, and some of WIDTH_KINDS."""
+        """Supported kinds: DEPTH, and some of WIDTH_KINDS."""
         ...
 
     async def generate(self, kind: str, key: str) -> Task | str:
-        """Make a question of a kind, or why there is none; `key` fixes all random choices."""
+        """Generate a question of a kind, or return why not; `key` fixes all random choices."""
         ...
 
     async def check_closed_book(self, task: Task, key: str) -> str:
-        """Return why a question could be answered without tools."""
+        """Return why the question can be answered without tools, or ""."""
         ...
 
     async def check_answer(self, task: Task, key: str) -> str:
-        """Return why the answer of a question may be wrong."""
+        """Return why the answer of the question may be wrong, or ""."""
         ...
 
 
 @dataclass(frozen=True)
 class WorldQuestionGenerator:
-    """Questions of a world, checked by what the model was taught and by what the passages say."""
+    """Generator of a world's questions, checked against the taught facts and the passages."""
 
     world: World
     tasks: Sequence[Task]
@@ -101,12 +101,12 @@ class WorldQuestionGenerator:
     async def check_answer(self, task: Task, key: str) -> str:
         answer = self.world.answer_from_passages(task)
         is_correct = answer is not None and await self.grader.grade(task, (Answer(answer),))
-        return "" if is_correct else "the passages tell another answer"
+        return "" if is_correct else "the passages give another answer"
 
 
 @dataclass(frozen=True)
 class ModelQuestionGenerator:
-    """Questions of a model, checked by its answers without and with tools."""
+    """Generator that prompts a model, and checks its questions without and with tools."""
 
     tasks: Sequence[Task]
     depth_writer: TeamAgent
@@ -140,8 +140,8 @@ class ModelQuestionGenerator:
         )
 
     def _choose_parents(self, kind: str, rng: random.Random) -> tuple[list[Task], str, str]:
-        """Return the questions that fit together, what to ask of them, and the answer; without any,
-        why."""
+        """Return matching questions, the instruction that joins them, and the answer. Without a
+        match, return no questions and the reason."""
         if kind == "count":
             parents = rng.sample(self.tasks, min(NUM_PARENTS[kind], len(self.tasks)))
             number = len({normalise_or_raw(parent.answers[0]) for parent in parents})
@@ -186,10 +186,10 @@ class ModelQuestionGenerator:
         if attempt.answer is None or not suggestions:
             return f"the model wrote no question ({attempt.detail or attempt.status.value})"
         question, answer = suggestions[-1].strip(), answer or attempt.answer.strip()
-        question_words = f" {normalise_or_raw(question)} "  # a number inside a name is no answer
+        question_words = f" {normalise_or_raw(question)} "  # a number inside a name does not count
         golds = (answer, *(parent.answers[0] for parent in parents))
         if any(f" {normalise_or_raw(gold)} " in question_words for gold in golds):
-            return "it says an answer"
+            return "it contains an answer"
         meta |= {"from": [parent.id for parent in parents]}
         return Task(make_question_id(question), question, (answer,), meta)
 
@@ -226,15 +226,15 @@ def _require_success(attempt: AgentAttempt) -> None:
     if attempt.failed:
         raise UserError(
             f"a question could not be made ({attempt.status.value}: {attempt.detail.rstrip('.')}):"
-            " correct that and run the same command again, which resumes here."
+            " correct the cause and run the same command again to resume."
         )
 
 
 class DraftJournal:
-    """All tries in a journal, a line each."""
+    """Journal of all attempts, with one line per attempt."""
 
     def __init__(self, path: Path) -> None:
-        """Read what is there. Raises UserError where that is damaged."""
+        """Read the existing journal. Raises UserError if it is damaged."""
         self.path = path
         self.drafts: list[QuestionDraft] = []
         make_folder(path.parent)
@@ -243,7 +243,7 @@ class DraftJournal:
             record = parse_object(text, location)
             with raise_read_errors(
                 location,
-                f"{advise_line_removal(path)}, to make the question anew",
+                f"{advise_line_removal(path)}, to make the question again",
             ):
                 self.drafts.append(TypeAdapter(QuestionDraft).validate_python(record))
 
@@ -257,7 +257,7 @@ class DraftJournal:
         return [draft.task for draft in self.drafts if draft.kind == kind and not draft.rule]
 
     def get_filter_stages(self) -> list[FilterStage]:
-        """Return how many tries each rule left, and why the others failed."""
+        """Return the number of attempts that passed each rule, and why the others failed."""
         remaining, stages = list(self.drafts), list[FilterStage]()
         for rule in RULE_NAMES:
             failed = Counter(draft.reason for draft in remaining if draft.rule == rule)
@@ -282,9 +282,9 @@ async def synthesise(
     concurrency: int,
     on_accepted: Callable[[int], None],
 ) -> None:
-    """Make questions until there are as many of each kind as are wanted, or DRAFTS_PER_QUESTION
-    times as many tries. Tries that the journal holds are not made again. `on_accepted` is told how
-    many there are."""
+    """Make questions until the target number of each kind is reached, or DRAFTS_PER_QUESTION times
+    as many attempts were made. Attempts in the journal are not repeated. `on_accepted` receives the
+    number of accepted questions."""
     for kind, count in target_counts.items():
         while len(drafts.get_accepted_tasks(kind)) < count:
             num_tried = sum(draft.kind == kind for draft in drafts.drafts)

@@ -1,7 +1,7 @@
-"""Numbers of demonstrations and pairs that a collection keeps, and when that is enough.
+"""Target numbers of demonstrations and pairs of a collection, and the check for completion.
 
-Questions are drawn at random by the seed of the run, and what is kept is the first of it in their
-order. So it is a random sample, and it does not depend on which attempts happened to end first.
+Questions are drawn at random by the seed of the run, and the first results in question order are
+selected. So they are a random sample that does not depend on which attempts finished first.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from fieldcraft.data.steps_io import ContrastivePair
 
 
 class CollectionTally:
-    """Counts of what the questions so far have given, beside what is wanted.
+    """Counts of the results so far, compared with the targets.
 
     Args:
-        targets: what is counted -> how many are kept; None: all.
+        targets: maximum number of results of each kind; None: all.
     """
 
     def __init__(self, targets: Mapping[str, int | None]) -> None:
@@ -28,7 +28,7 @@ class CollectionTally:
         self._found[kind] += count
 
     def needs_more(self, *kinds: str) -> bool:
-        """Return whether more of any of these are wanted."""
+        """Return whether the target of any of these kinds is not reached."""
         return any(
             (target := self._targets[kind]) is None or self._found[kind] < target for kind in kinds
         )
@@ -38,7 +38,7 @@ class CollectionTally:
 
 
 def count_missing(counts: Mapping[str, int], targets: Mapping[str, int | None]) -> dict[str, int]:
-    """Return how many are missing of everything that was wanted and not reached."""
+    """Return the number of missing results of each kind whose target was not reached."""
     return {
         kind: target - counts.get(kind, 0)
         for kind, target in targets.items()
@@ -47,15 +47,15 @@ def count_missing(counts: Mapping[str, int], targets: Mapping[str, int | None]) 
 
 
 def get_pair_kind(pair: ContrastivePair) -> str:
-    """Return which target a pair counts for."""
+    """Return the kind of target that a pair counts towards."""
     return "acting" if pair.chooses_tool else "thinking"
 
 
 def select_pairs(
     pairs: Iterable[ContrastivePair], targets: Mapping[str, int | None], max_thinking_share: float
 ) -> list[ContrastivePair]:
-    """Return the first pairs of each kind up to its target. Those that choose thinking are never
-    more than their share, also where too few choose an action."""
+    """Return the first pairs of each kind up to its target. Pairs that choose thinking never exceed
+    their share, even if there are too few pairs that choose an action."""
     tally, selected = CollectionTally(targets), list[ContrastivePair]()
     for pair in pairs:
         if tally.needs_more(get_pair_kind(pair)):
@@ -67,7 +67,7 @@ def select_pairs(
 def describe_missing(
     missing: Mapping[str, int], targets: Mapping[str, int | None]
 ) -> Sequence[str]:
-    """Return a sentence for every target that was missed."""
+    """Return one sentence per missed target."""
     names = {
         "coa": "demonstrations with tools",
         "cot": "demonstrations without tools",

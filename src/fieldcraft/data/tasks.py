@@ -1,8 +1,8 @@
-"""Questions as others publish them, read into the project's own types.
+"""Conversion of published question files to tasks.
 
 Tasks come from files of questions with answers (FlashRAG, HotpotQA, 2WikiMultiHopQA, MuSiQue,
-GSM8K, MATH, AIME), from verl's parquet, from files of programs with tests (`programs.py`), from
-ToolRL's (`toolrl.py`) and from BrowseComp's (`browsecomp.py`). `corpora.py` reads corpora.
+GSM8K, MATH, AIME), from verl's parquet files, from files of programs with tests (`programs.py`),
+from ToolRL's (`toolrl.py`) and BrowseComp's (`browsecomp.py`). `corpora.py` reads corpora.
 """
 
 from __future__ import annotations
@@ -64,24 +64,24 @@ from fieldcraft.types import Task, UserError
 _ID_KEYS = ("id", "_id", "ID", "unique_id", "task_id", "question_id", "QuestionId", "query_id")
 _METADATA_KEYS = ("type", "data_source", "difficulty", GRADED_BY_KEY)
 _LEVEL_KEYS = ("level", "Level", "difficulty_level", "category")  # GAIA, WebWalkerQA, HLE
-# Names of data sets of mathematics in verl's files: GSM8K, MATH, AIME, AMC, OlympiadBench, ...
+# Names of mathematics data sets in verl's files: GSM8K, MATH, AIME, AMC, OlympiadBench, ...
 _MATHEMATICS_NAMES = re.compile(r"math|gsm8k|aime|amc|olympiad", re.IGNORECASE)
-_QUESTION_RECIPE_KEYS = ("tasks", "demonstrations")  # keys whose files hold questions
-UNANSWERABLE_REASON = "a question that cannot be answered, as its file says"
-INVALID_REASON = "a problem or a solution that is not valid, as its file says"
+_QUESTION_RECIPE_KEYS = ("tasks", "demonstrations")  # recipe keys for files of questions
+UNANSWERABLE_REASON = "a question that its file marks as unanswerable"
+INVALID_REASON = "a problem or a solution that its file marks as invalid"
 
 
 # -- tasks -------------------------------------------------------------------------------------
 
 
 class ParsedTasks(NamedTuple):
-    """Tasks of a file in its order, and why other records of it were left out."""
+    """Tasks of a file, in file order, and the reasons for which other records were left out."""
 
     tasks: list[Task]
     rejected_counts: Counter[str]
 
     def warnings(self, path: Path | str) -> list[str]:
-        """Return a sentence for each reason to leave records of the file `path` out."""
+        """Return one sentence per reason for leaving records of the file `path` out."""
         return [
             f"{count} of {path} left out: {reason}"
             for reason, count in self.rejected_counts.most_common()
@@ -89,8 +89,8 @@ class ParsedTasks(NamedTuple):
 
 
 class _ParsedRecord(NamedTuple):
-    """A record that is understood so far, where it stands, and its tests if it has some. Its
-    question is `stated_question`, or is in its `prompt`."""
+    """A partially parsed record with its location and, if it has some, its tests. Its question is
+    `stated_question`, or is part of its `prompt`."""
 
     location: str
     record: Record
@@ -100,32 +100,33 @@ class _ParsedRecord(NamedTuple):
 
 
 def read_tasks(path: Path, max_left_out: float = MAX_REJECTED_SHARE) -> list[Task]:
-    """Read the tasks of `read_task_file`."""
+    """Return the tasks that `read_task_file` reads."""
     return read_task_file(path, max_left_out).tasks
 
 
 def read_task_file(path: Path, max_left_out: float = MAX_REJECTED_SHARE) -> ParsedTasks:
-    """Read the tasks of a .jsonl(.gz), .json, .parquet, .csv or .tsv file; of a folder, those that
-    a served agent recorded and whose answer its users know (`request_logs.py`).
+    """Read the tasks of a .jsonl(.gz), .json, .parquet, .csv or .tsv file. From a folder, read
+    the requests recorded by a served agent whose answers its users supplied (`request_logs.py`).
 
-    A record holds its question in `question` or in verl's `prompt`, and its answers in
-    `golden_answers`, `answers`, `answer`, `aliases` and the like, of options by the text, the
-    letter or the number (`multiple_choice.py`), or verl's `reward_model.ground_truth`. An id is the
-    record's own or a hash of the question; when one comes again, "#2", "#3", ... are added. A
-    paragraph of SQuAD holds several questions. Those that a data set made unanswerable, or calls
-    not valid, are left out, and need no consent.
+    The question of a record is in `question` or in verl's `prompt`. Its answers are in
+    `golden_answers`, `answers`, `answer`, `aliases` or similar keys, as the text, letter or number
+    of options (`multiple_choice.py`), or in verl's `reward_model.ground_truth`. The id is the
+    record's own or a hash of the question; repeated ids get the suffixes "#2", "#3", ... A
+    paragraph of SQuAD holds several questions. Questions that a data set marks as unanswerable or
+    invalid are left out; this needs no consent.
 
-    `Task.meta` gets `level` (of HLE the category), `type` and what is in `metadata`; of HotpotQA,
-    2WikiMultiHopQA and MuSiQue also `gold_titles`, the titles of the paragraphs that hold the
-    answer, and of MuSiQue `hops`; of a question for a program its tests; of one of ToolRL's and
-    xLAM's `calls`, those that are wanted; and `graded_by`, the reward that grades the task, where a
-    record names one, and of mathematics (GSM8K, MATH, AIME, OlympiadBench) `math`. A question with
-    tests, wanted calls or `graded_by: judge` needs no answer. A demonstration (`data/formats`) that
-    has no other answer gets the one that it ends in, and `unverified`.
+    `Task.meta` gets `level` (for HLE the category), `type` and the contents of `metadata`.
+    HotpotQA, 2WikiMultiHopQA and MuSiQue add `gold_titles`, the titles of the paragraphs that
+    contain the answer; MuSiQue adds `hops`; questions for programs add their tests; ToolRL and
+    xLAM add `calls`,
+    the expected calls. `graded_by` is the reward that grades the task: the one that the record
+    names, or `math` for mathematics (GSM8K, MATH, AIME, OlympiadBench). A question with tests,
+    expected calls or `graded_by: judge` needs no answer. A demonstration (`data/formats`) without a
+    separate answer gets the answer that it ends with, and `unverified`.
 
     Raises:
-        UserError: the file is missing, empty or damaged, no record can be read, or more than the
-            share `max_left_out` cannot.
+        UserError: the file is missing, empty or damaged, no record can be read, or the fraction of
+            unreadable records exceeds `max_left_out`.
     """
     path = resolve_data_file(expand_home(path))
     if is_request_log(path):
@@ -138,8 +139,8 @@ def parse_tasks(
     path: Path | str,
     max_left_out: float,
 ) -> ParsedTasks:
-    """Return the questions of records, or reasons to leave them out, each with where it stands;
-    `path` is what holds them. Raises UserError as `read_task_file` does."""
+    """Return the tasks of the given records, each a pair of location and record or the reason to
+    leave it out; `path` is their source. Raises UserError as `read_task_file` does."""
     rejected = RejectedRecords(path)
     found: list[_ParsedRecord] = []
     for location, raw_record in located_records:
@@ -175,14 +176,14 @@ def parse_tasks(
 
 
 def _get_declared_reason(record: Record) -> str:
-    """Return why a data set itself takes a question back, "" if it does not."""
+    """Return the reason for which a data set itself invalidates a question, or ""."""
     if is_unanswerable(record):
         return UNANSWERABLE_REASON
     return INVALID_REASON if is_declared_invalid(record) else ""
 
 
 def parse_task(record: Record) -> Task:
-    """Return the task of one record, whose question is in a field of its own. Raises
+    """Return the task of one record that has its question in a separate field. Raises
     RecordError."""
     found = _parse_record("", record)
     return _make_task(found, found.stated_question)
@@ -202,14 +203,14 @@ def _parse_record(location: str, record: Record) -> _ParsedRecord:
 
 
 def _normalise_any_record(record: Record) -> Record:
-    """Return a record of any of the formats as one with its question and its answers. Raises
+    """Convert a record of any supported format to one with a question and answers. Raises
     RecordError."""
     normalised = normalise_toolrl_record(decrypt_record(normalise_record(record)))
     return flatten_question(normalise_chat_record(normalise_xlam_record(normalised)))
 
 
 def _resolve_questions(found: Sequence[_ParsedRecord]) -> list[Any]:
-    """Return the question of each record: one that a field holds, or that of its prompt."""
+    """Return the question of each record, from its own field or from its prompt."""
     without_question = [each for each in found if each.stated_question is None]
     kinds = [str(each.record.get("ability")) for each in without_question]
     prompts = iter(strip_instructions_by_kind([each.prompt for each in without_question], kinds))
@@ -219,7 +220,7 @@ def _resolve_questions(found: Sequence[_ParsedRecord]) -> list[Any]:
 
 
 def _make_task(found: _ParsedRecord, question: Any) -> Task:
-    """Return the task of a record. Raises RecordError for one that lacks something."""
+    """Return the task of a record. Raises RecordError if a required value is missing."""
     record, program = found.record, found.program
     require_text_only(record)
     if not isinstance(question, str) or not question.strip():
@@ -230,7 +231,7 @@ def _make_task(found: _ParsedRecord, question: Any) -> Task:
         with raise_read_errors("the metadata", "correct or rename it"):
             meta = validate_meta(_parse_metadata(record) | (program[1] if program else {}))
     except UserError as error:
-        raise RecordError("metadata that cannot be counted with", str(error)) from error
+        raise RecordError("invalid metadata", str(error)) from error
     if resolve_grader(Task("", "", (), meta)) == JUDGE and _is_mathematics(record):
         meta[GRADED_BY_KEY] = MATH
     question_text = prepend_passage(record, append_options(record, question.strip()))
@@ -245,8 +246,9 @@ def _make_task(found: _ParsedRecord, question: Any) -> Task:
 
 
 def add_data_source(tasks: Iterable[Task], path: Path) -> list[Task]:
-    """Return the tasks of a file, those without a `data_source` with one: the name of the file up
-    to its first dot. Benchmarks come as files of their own, which seldom say so in each record."""
+    """Return the tasks of a file, adding a `data_source` where it is missing: the file name up to
+    its first dot. Benchmarks are published as separate files and seldom name themselves in their
+    records."""
     source = path.name.partition(".")[0]
     return [replace(task, meta={"data_source": source} | task.meta) for task in tasks]
 
@@ -257,7 +259,7 @@ def _is_answer_optional(meta: Metadata) -> bool:
 
 
 def _is_mathematics(record: Record) -> bool:
-    """Return whether a record is one of a data set of mathematics, as its fields tell: GSM8K's
+    """Return whether a record belongs to a mathematics data set, judging by its fields: GSM8K's
     answer, the `problem` of MATH and AIME (BrowseComp has one, too), and the names in verl's
     files."""
     if "metadata" in record or GRADED_BY_KEY in record:
@@ -271,7 +273,7 @@ def _is_mathematics(record: Record) -> bool:
 
 
 def write_tasks(tasks: Iterable[Task], path: Path) -> None:
-    """Write tasks in FlashRAG's format; `read_tasks` gives them back as they were."""
+    """Write tasks in FlashRAG's format; `read_tasks` restores them unchanged."""
     write_json_lines(
         path,
         (
@@ -287,13 +289,13 @@ def write_tasks(tasks: Iterable[Task], path: Path) -> None:
 
 
 def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None:
-    """Write tasks as a parquet file of verl's, with AutoCoA's way to join several answers;
-    `read_tasks` gives them back as they were.
+    """Write tasks as a verl parquet file, with several answers joined as in AutoCoA; `read_tasks`
+    restores them unchanged.
 
     Args:
         tasks: the questions.
-        path: the file, whole or not there.
-        instruction: stands before every question in the prompt, with the white space after it.
+        path: output file, written atomically.
+        instruction: text before each question in the prompt, including trailing white space.
     """
     rows = [
         {
@@ -316,12 +318,12 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
 
 
 def _find_stated_question(record: Record, program: tuple[str | None, Metadata] | None) -> Any:
-    """Return the question, if a field of the record is nothing else."""
+    """Return the question if a field of the record contains only the question."""
     if program and program[0]:
         return program[0]
     reward, extra = record.get("reward_model"), record.get("extra_info")
     truth = parse_ground_truth(reward.get("ground_truth")) if isinstance(reward, dict) else None
-    stated = truth.get("question") if isinstance(truth, dict) else None  # AFM's
+    stated = truth.get("question") if isinstance(truth, dict) else None  # AFM
     if (
         not stated
         and isinstance(extra, dict)
@@ -329,7 +331,7 @@ def _find_stated_question(record: Record, program: tuple[str | None, Metadata] |
     ):
         stated = (
             extra_question if extra_question.strip() in extract_prompt(record) else None
-        )  # verl's GSM8K and others
+        )  # GSM8K and others in verl's format
     return first_filled(record, QUESTION_KEYS) or stated or None
 
 
@@ -343,7 +345,7 @@ def _get_task_id(record: Record, question: str) -> str:
 
 def _parse_metadata(record: Record) -> dict[str, Any]:
     extra = record.get("extra_info")
-    if isinstance(extra, dict) and isinstance(extra.get("metadata"), str):  # of `write_verl`
+    if isinstance(extra, dict) and isinstance(extra.get("metadata"), str):  # by `write_verl`
         metadata = json.loads(extra["metadata"])
         return dict(metadata) if isinstance(metadata, dict) else {}
     meta = {

@@ -1,4 +1,4 @@
-"""Teachers that show how to answer: a model that is told to, a team of models, or a world."""
+"""Teachers that answer questions: a prompted model, a team of models, or the oracle of a world."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ TEAM_HAS_NO_PAIRS = "a team shows no pairs"
 
 
 class AnswerMode(StrEnum):
-    """Manner in which a question is tried: AutoCoA's chain of thought and chain of action."""
+    """Manner in which a question is answered: AutoCoA's chain of thought or chain of action."""
 
     COT = "cot"  # without tools
     COA = "coa"  # with tools
 
 
 class DemonstrationTeacher(Protocol):
-    """Teacher that tries questions."""
+    """Protocol of a teacher that answers questions."""
 
     async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:
-        """Try a question once; the same key gives the same random choices."""
+        """Attempt a question once; the same key gives the same random choices."""
         ...
 
     def make_pairs(
         self, task: Task, thinking: Sequence[AgentAttempt], acting: Sequence[AgentAttempt]
     ) -> list[ContrastivePair] | str:
-        """Return the contrastive pairs of a question that was tried both ways, or why there are
-        none."""
+        """Return the contrastive pairs of a question that was attempted in both modes, or the
+        reason why there are none."""
         ...
 
 
 @dataclass(frozen=True)
 class ChatTeacher:
-    """A model told in words how to think and how to act."""
+    """Model that is prompted to think and to act."""
 
     chat: ChatModel
     agents_by_mode: dict[AnswerMode, PromptedAgent]
@@ -60,7 +60,7 @@ class ChatTeacher:
 
 @dataclass(frozen=True)
 class OracleTeacher:
-    """The oracle of a world: with tools it answers as well as can be, without them it guesses."""
+    """Oracle of a world: with tools it answers optimally, without tools it guesses."""
 
     oracle: base.WorldOracle
     seed: int
@@ -75,7 +75,7 @@ class OracleTeacher:
     def make_pairs(
         self, task: Task, thinking: Sequence[AgentAttempt], acting: Sequence[AgentAttempt]
     ) -> list[ContrastivePair]:
-        """Return a pair for every decision on the way, which the world knows without any try."""
+        """Return a pair for each decision of the path, which the world knows without attempts."""
         rng = random.Random(f"decisions:{self.seed}:{task.id}")
         return [
             ContrastivePair(task, decision.before, decision.chosen, decision.rejected)
@@ -85,7 +85,7 @@ class OracleTeacher:
 
 @dataclass(frozen=True)
 class TeamTeacher:
-    """A team of models. It always has its tools, so no question is tried both ways."""
+    """Team of models. It always has its tools, so no question is attempted in both modes."""
 
     agent: TeamAgent
 
@@ -100,7 +100,7 @@ class TeamTeacher:
 
 @dataclass(frozen=True)
 class ScriptedTeamTeacher:
-    """The team of a world, which makes mistakes and repairs them."""
+    """Scripted team of a world, which makes errors and repairs them."""
 
     demonstrate: Callable[[Task, random.Random], list[DemoStep]]
 

@@ -1,8 +1,8 @@
-"""ToolRL's files (arXiv 2504.13958): a system text with tools, a dialogue, and what to write next.
+"""ToolRL's files (arXiv 2504.13958): a system text with tools, a dialogue, and the expected output.
 
-Its supervised data are an array of {instruction, input, output}. Its data of reinforcement learning
-are verl's parquet, with a system and a user message in `prompt` and the output as `ground_truth`.
-Either file is one of questions, and one of demonstrations.
+Its supervised data is an array of {instruction, input, output}. Its reinforcement learning data is
+verl's parquet, with a system and a user message in `prompt` and the output as `ground_truth`. Both
+kinds of files serve as questions and as demonstrations.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fieldcraft.types import Answer, DemoStep, MalformedCall, Thought
 
 
 def normalise_toolrl_record(record: Record) -> Record:
-    """Return a record of ToolRL's as one with `question`, `golden_answers`, and the wanted calls in
-    `metadata`; any other as it is. Raises RecordError for an output without an answer, or with a
-    call that cannot be read."""
+    """Convert a ToolRL record to one with `question`, `golden_answers`, and the expected calls in
+    `metadata`; return any other record unchanged. Raises RecordError for an output without an
+    answer, or with a call that cannot be parsed."""
     parts = _split_record(record)
     if parts is None:
         return record
@@ -30,12 +30,12 @@ def normalise_toolrl_record(record: Record) -> Record:
     _, answer = split_thought(output)
     if not answer:
         sentence = "the output ends with its thought; remove the record."
-        raise RecordError("no answer behind the thought", sentence)
+        raise RecordError("no answer after the thought", sentence)
     calls = []
     for call in parse_answer_calls(answer):
         if isinstance(call, MalformedCall):
             sentence = f"{call.reason} Correct the output, or remove the record."
-            raise RecordError("a wanted call that cannot be read", sentence)
+            raise RecordError("an expected call that cannot be read", sentence)
         calls.append({"name": call.tool, "arguments": call.arguments})
     return record | {
         "question": join_system_and_dialogue(system, dialogue),
@@ -45,7 +45,7 @@ def normalise_toolrl_record(record: Record) -> Record:
 
 
 def is_toolrl_file(path: Path) -> bool:
-    """Return whether a file is ToolRL's, as its first record tells."""
+    """Return whether a file is ToolRL's, judging by its first record."""
     _, record = next(read_valid_records(path), ("", {}))
     return _split_record(record) is not None
 
@@ -55,13 +55,13 @@ def parse_turn(record: Record) -> list[DemoStep]:
     kind."""
     parts = _split_record(record)
     if parts is None:
-        raise RecordError("another form than ToolRL's, which the first record has")
+        raise RecordError("another format than ToolRL's, the format of the first record")
     thought, answer = split_thought(parts[2])
     return [Thought(thought), Answer(answer)]
 
 
 def _split_record(record: Record) -> tuple[str, str, str] | None:
-    """Return the system text, the dialogue and the output; None for a record of another kind."""
+    """Return the system text, the dialogue and the output, or None for a record of another kind."""
     match record:
         case {"instruction": str(system), "input": str(dialogue), "output": str(output)}:
             pass

@@ -1,4 +1,4 @@
-"""Questions that are asked once more, with tools under names that no training shows."""
+"""Questions that are asked a second time, with tool names that do not occur in training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNSEEN_SPLIT_TITLE = "The first questions once more, with names of tools that no
 
 
 def make_unseen_name_tasks(tasks: Iterable[Task]) -> list[Task]:
-    """Return the questions as those of the split `unseen`."""
+    """Return the questions as members of the split `unseen`."""
     return [
         replace(
             task,

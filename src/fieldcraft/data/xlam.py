@@ -1,7 +1,7 @@
-"""xLAM's questions: a query, tools and the calls that answer it, the last two as JSON texts.
+"""xLAM's questions: a query, tools and the expected calls, the last two as JSON texts.
 
-Nobody runs the calls, and each question has tools of its own. So a question becomes one of the
-dialect `toolrl`: a text that shows the tools, and the query below it.
+The calls are not executed, and each question has its own tools. So a question is converted to the
+dialect `toolrl`: a text that describes the tools, followed by the query.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ each on a line of its own, as in {{"name": "TOOL", "parameters": {{"PARAMETER": 
 
 
 def normalise_xlam_record(record: Record) -> Record:
-    """Return a record of xLAM as one with `question`, `golden_answers`, and the wanted calls in
-    `metadata`; any other as it is. Raises RecordError for tools or calls that cannot be read."""
+    """Convert an xLAM record to one with `question`, `golden_answers`, and the expected calls in
+    `metadata`; return any other record unchanged. Raises RecordError for tools or calls that cannot
+    be parsed."""
     if not {"query", "tools", "answers"} <= record.keys() or not isinstance(record["query"], str):
         return record
     tools = [
@@ -44,7 +45,7 @@ def normalise_xlam_record(record: Record) -> Record:
     }
 
 
-_UNREADABLE_CALLS = "wanted calls that cannot be read"
+_UNREADABLE_CALLS = "expected calls that cannot be read"
 
 
 def _parse_objects(given: Any, reason: str) -> list[Mapping[str, Any]]:

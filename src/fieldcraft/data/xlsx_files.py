@@ -1,7 +1,7 @@
-"""Sheets of Excel's workbooks (XLSX): each cell is the text that its value is.
+"""Sheets of Excel workbooks (XLSX), with each cell as text.
 
-A cell of numbers or dates has no text of its own, so it is written as the program shows it by
-default. A formula is its last result.
+Cells with numbers or dates store no text, so they are written as Excel displays them by default. A
+formula is represented by its last result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WORKBOOK_MEMBER = "xl/workbook.xml"
 
 
 def is_workbook(path: Path) -> bool:
-    """Tell whether a file is a workbook, whatever its name says."""
+    """Return whether a file is a workbook, regardless of its name."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
@@ -28,11 +28,11 @@ def is_workbook(path: Path) -> bool:
 
 
 def read_sheet_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the rows of the only sheet that is not empty, each with its number in it. The first row
-    that is not empty names the columns; cells that are empty are empty texts.
+    """Yield the rows of the only non-empty sheet, each with its row number. The first non-empty
+    row names the columns; empty cells are empty texts.
 
-    Raises UserError for a damaged file, for several sheets, and for columns that cannot be told
-    apart.
+    Raises UserError for a damaged file, for several non-empty sheets, and for columns with missing
+    or repeated names.
     """
     library = _import_openpyxl(path)
     with raise_read_errors(path, "save the workbook again, or export its sheet as CSV in UTF-8"):
@@ -43,8 +43,8 @@ def read_sheet_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     if len(filled) != 1:
         found = ", ".join(map(repr, filled)) or "none"
         raise UserError(
-            f"{path} must have one sheet that is not empty, and has {found}: export the one that is"
-            " meant as CSV in UTF-8, and give that."
+            f"{path} must have one sheet that is not empty, and has {found}: export the intended"
+            " sheet as CSV in UTF-8, and give that."
         )
     (_, header), *rows = next(iter(filled.values()))
     names = _column_indices(path, header, rows)
@@ -53,7 +53,7 @@ def read_sheet_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _non_empty_rows(sheet: Any) -> list[tuple[int, list[str]]]:
-    """Return the rows with a text in one of their cells, and their numbers, from 1."""
+    """Return the rows with at least one non-empty cell, and their numbers, from 1."""
     rows = ([_cell_text(cell) for cell in row] for row in sheet.iter_rows())
     return [(number, cells) for number, cells in enumerate(rows, start=1) if any(cells)]
 
@@ -79,8 +79,8 @@ def _cell_text(cell: Any) -> str:
 def _column_indices(
     path: Path, header: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]]
 ) -> dict[str, int]:
-    """Return the place of each column by its name. Raises UserError for two of one name, and for
-    one that has cells and no name."""
+    """Return the index of each column by name. Raises UserError for a repeated name, and for a
+    column with cells but no name."""
     names: dict[str, int] = {}
     for index in range(max([len(header), *(len(cells) for _, cells in rows)])):
         name = _get_cell(header, index).strip()

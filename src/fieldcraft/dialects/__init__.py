@@ -1,4 +1,4 @@
-"""Dialects: the only place that knows tags."""
+"""Dialects: tag formats of models. Code outside this package does not handle tags."""
 
 from __future__ import annotations
 
@@ -32,22 +32,21 @@ def make_dialect(
     eos_ids: Sequence[int] = (),
     prompt_date: date = DEFAULT_DATE,
 ) -> BaseDialect:
-    """Make the dialect `name` bound to `tokenizer`.
+    """Instantiate the dialect `name`, bound to `tokenizer`.
 
     Args:
-        name: one that is built in, of an entry point, or `module:Name`.
-        tokenizer: of the model that speaks it.
-        instruction: replaces the text before the question (None: the dialect's own, "": the
-            question alone).
+        name: name of a built-in dialect or an entry point, or `module:Name`.
+        tokenizer: tokenizer of the model.
+        instruction: text before the question (None: the dialect's default, "": only the question).
         chat_template_kwargs: variables of the chat template, such as `enable_thinking`.
-        system_prompt: a system prompt.
-        summary_instruction: replaces what asks for a summary where a chain is folded, the tag
-        aside.
-        eos_ids: tokens after which the model's generation settings stop.
-        prompt_date: the date that a chat template shows.
+        system_prompt: optional system prompt.
+        summary_instruction: request for a summary when a chain is folded, without the tag (None:
+            the dialect's default).
+        eos_ids: stop tokens of the model's generation settings.
+        prompt_date: date that a chat template shows.
 
-    Raises UserError for an unknown name, for a tokenizer that the dialect cannot be used with, and
-    for variables or a system prompt that the chat template does not have.
+    Raises UserError for an unknown name, for a tokenizer that is incompatible with the dialect, and
+    for variables or a system prompt that the chat template does not support.
     """
     return resolve_dialect(name)(
         tokenizer,
@@ -61,7 +60,7 @@ def make_dialect(
 
 
 def resolve_dialect(name: str) -> type[BaseDialect]:
-    """Return the class of the dialect `name`. Raises UserError for an unknown name, and for one of
-    something else."""
+    """Return the class of the dialect `name`. Raises UserError if the name is unknown or is not a
+    dialect."""
     found: type[BaseDialect] = resolve(ComponentKind.DIALECT, name)
     return found

@@ -1,13 +1,13 @@
-r"""The tags of AFM's agents on questions: a plan, calls, reflections, a checked answer.
+r"""Dialects of AFM's question-answering agents: a plan, calls, reflections, a checked answer.
 
 policy       <think>\nI plan.\n</think>\n<plan>\nFind the director.\n</plan>\n
              <think>\nI search.\n</think>\n<wiki_search>\nSolaris\n</wiki_search>
 observation  \n<observation>\nSolaris is a film ...\n</observation>\n\n
 policy       <think>\nIt is he.\n</think>\n<answer>\nTarkovsky\n</answer>
 
-AFM is of arXiv 2508.13167 (Chain-of-Agents): every block is what one agent of a team said. The web
-agent grades its work in a reflection, suggests an answer and gives it a score from 1 to 4. A poor
-grade, or a score below 3, asks for another plan. `afm_code.py` has the code agent.
+AFM is described in arXiv 2508.13167 (Chain-of-Agents): every block is the output of one agent of a
+team. The web agent grades its work in a reflection, suggests an answer and scores it from 1 to 4. A
+poor grade, or a score below 3, requires another plan. The code agent is in `afm_code.py`.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ PROGRAM_REGEX = re.compile(
 
 
 def make_tags(names: Sequence[str]) -> tuple[str, ...]:
-    """Make the opening and the closing tag of every name."""
+    """Return the opening and the closing tag of every name."""
     return tuple(f"<{end}{name}>" for name in names for end in ("", "/"))
 
 
 def render_blocks(thoughts: Sequence[Thought], tags: Sequence[str]) -> str:
-    """Write the thoughts between the tags of their roles, those of one role that follow one another
-    in one block. A role without a tag is written as thinking."""
+    """Render thoughts between the tags of their roles; consecutive thoughts of one role share a
+    block. A role without a tag is rendered as thinking."""
 
     def get_role(thought: Thought) -> ThoughtRole:
         return thought.role if f"<{thought.role}>" in tags else ThoughtRole.THINK
@@ -82,7 +82,8 @@ def render_blocks(thoughts: Sequence[Thought], tags: Sequence[str]) -> str:
 
 
 def parse_program(text: str) -> ToolCall | MalformedCall:
-    """Read the call in a <code> block: a program and, in a second fence, what it reads."""
+    """Parse the call in a <code> block: a program and, in an optional second fence, its standard
+    input."""
     found = PROGRAM_REGEX.fullmatch(text)
     if found is None:
         return MalformedCall(
@@ -98,7 +99,7 @@ def parse_program(text: str) -> ToolCall | MalformedCall:
 
 
 def render_program(arguments: Mapping[str, Any]) -> str:
-    """Write a <code> block."""
+    """Render a <code> block."""
     blocks = [render_fenced_block("py", arguments["code"])]
     if "stdin" in arguments:
         blocks.append(render_fenced_block("sh", arguments["stdin"]))
@@ -110,12 +111,13 @@ def render_program(arguments: Mapping[str, Any]) -> str:
 START_BLOCK = ""
 CODE_BLOCK = "code"
 ROLE_BLOCKS = ("think", "plan", "reflection", "suggested_answer", "double_check")
-# Of a block and of those that may follow it, without thoughts.
+# Patterns of a block and of the blocks that may follow it, ignoring thoughts.
 BlockOrder = Mapping[str, frozenset[str]]
 
 
 def make_block_order(calls: Sequence[str], unchecked: bool) -> BlockOrder:
-    """Make the order of blocks for the given calls. `unchecked` answers need no double check."""
+    """Return the order of blocks for the given calls. `unchecked` answers require no double
+    check."""
     moves = frozenset({*calls, "suggested_answer", *(("answer",) if unchecked else ())})
     return {
         START_BLOCK: moves | {"plan"},
@@ -129,7 +131,7 @@ def make_block_order(calls: Sequence[str], unchecked: bool) -> BlockOrder:
 
 
 def make_block_regex(names: Sequence[str]) -> re.Pattern[str]:
-    """Make a pattern for one block, or the place of an observation."""
+    """Return a pattern for one block or the placeholder of an observation."""
     text = make_untagged_regex(make_tags((*names, "observation")))
     return re.compile(
         rf"\s*+(?:<({'|'.join(names)})>({text})</\1>|({OBSERVATION_PLACEHOLDER}))\s*+"
@@ -160,7 +162,7 @@ CALL_DESCRIPTIONS = {
 
 
 def make_instruction(calls: Sequence[str], when: str) -> str:
-    """Make the instruction for the given calls; `when` says when the answer comes."""
+    """Return the instruction for the given calls; `when` states the condition for the answer."""
     lines = [f"{number}. {CALL_DESCRIPTIONS[call]}" for number, call in enumerate(calls, start=3)]
     after = 3 + len(lines)
     filled = INSTRUCTION.format(
@@ -177,10 +179,11 @@ AFTER_CHECK = ", after a score of 3 or more"
 
 @dataclass(frozen=True)
 class AfmWebDialect(BaseDialect):
-    """The web agent: it searches and reads pages, and checks its answer before it gives it."""
+    """Dialect of the web agent, which searches, reads pages, and checks its answer before
+    submitting it."""
 
     name = "afm-web"
-    tools_by_tag: ClassVar[Mapping[str, tuple[str, str]]] = {  # tag -> tool, and its one argument
+    tools_by_tag: ClassVar[Mapping[str, tuple[str, str]]] = {  # tag -> (tool, its only argument)
         "web_search": ("search", "query"),
         "crawl_page": ("crawl_page", "url"),
     }
@@ -194,13 +197,13 @@ class AfmWebDialect(BaseDialect):
     block_order: ClassVar[BlockOrder] = make_block_order(
         ("web_search", "crawl_page"), unchecked=False
     )
-    # Blocks that need no thought before them.
+    # Blocks that do not require a preceding thought.
     blocks_without_thought: ClassVar[frozenset[str]] = frozenset()
-    requires_grades: ClassVar[bool] = True  # every reflection has a grade for each of CRITERIA
+    requires_grades: ClassVar[bool] = True  # every reflection grades each of CRITERIA
 
     @property
     def example_final_turn(self) -> str:
-        """Ending with a double check, which every agent may write."""
+        """Final turn with a double check, which every agent may write."""
         thought = Thought("So it is.")
         checked = [
             thought,
@@ -212,7 +215,8 @@ class AfmWebDialect(BaseDialect):
         return self.render_thoughts(checked) + self.render_answer("x")
 
     def encode_prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        """Encode the prompt. The instruction describes the tools; `tools` may hold any of them."""
+        """Encode the prompt. The instruction describes the tools; `tools` may contain any of
+        them."""
         known = [tool for tool, _ in self.tools_by_tag.values()]
         for tool in tools:
             if (name := tool["function"]["name"]) not in known:
@@ -247,7 +251,7 @@ class AfmWebDialect(BaseDialect):
         return (self.parse_call(name, text if opened else ""),)
 
     def parse_call(self, name: str, text: str) -> ToolCall | MalformedCall:
-        """Read the call that `text` is between the tags `name`."""
+        """Parse the call whose content is `text`, between the tags `name`."""
         tool, argument = self.tools_by_tag[name]
         if not text.strip():
             reason = f"Nothing to look for: write <{name}>, the {argument} and </{name}>."
@@ -294,7 +298,7 @@ class AfmWebDialect(BaseDialect):
         return last == "answer"
 
     def _split_blocks(self, turns: str) -> list[tuple[str, str]]:
-        """Return the name and the text of every block; none if anything stands between blocks."""
+        """Return the name and the text of every block, or [] if there is text between blocks."""
         found, end = [], 0
         for match in self.block_regex.finditer(turns):
             if match.start() != end:
@@ -305,7 +309,7 @@ class AfmWebDialect(BaseDialect):
         return found if end == len(turns) else []
 
     def _is_valid_block(self, name: str, text: str) -> bool:
-        """Return whether a block holds what it should."""
+        """Return whether the content of a block is valid."""
         if name in self.tools_by_tag:
             return isinstance(self.parse_call(name, text), ToolCall)
         if name == "reflection" and self.requires_grades:
@@ -315,7 +319,7 @@ class AfmWebDialect(BaseDialect):
         return name == OBSERVATION_PLACEHOLDER or bool(text.strip())
 
     def _allowed_after(self, name: str, text: str) -> frozenset[str]:
-        """Return the blocks that may follow this one."""
+        """Return the blocks that may follow the given one."""
         if name == "double_check":
             return frozenset(
                 {"answer" if (parse_score(text) or 0) >= MIN_PASSING_SCORE else "plan"}
@@ -327,8 +331,8 @@ class AfmWebDialect(BaseDialect):
 
 @dataclass(frozen=True)
 class AfmMhqaDialect(AfmWebDialect):
-    """The agent for questions of several hops: one search, reflections in any words, and an answer
-    as soon as it is sure. It may check its answer first, as the web agent does."""
+    """Dialect of the multi-hop QA agent: one search tool, free-form reflections, and an answer as
+    soon as the agent is sure. It may check its answer first, like the web agent."""
 
     name = "afm-mhqa"
     tools_by_tag: ClassVar[Mapping[str, tuple[str, str]]] = {"wiki_search": ("search", "query")}
@@ -343,8 +347,8 @@ class AfmMhqaDialect(AfmWebDialect):
 
 @dataclass(frozen=True)
 class AfmDialect(AfmWebDialect):
-    """The web agent that also runs programs. The paper tests whether agents follow such a mix of
-    tags that they were not trained on."""
+    """Dialect of the web agent with a code tool. The paper tests whether agents follow such a
+    combination of tags without having been trained on it."""
 
     name = "afm"
     tools_by_tag: ClassVar[Mapping[str, tuple[str, str]]] = {
@@ -363,7 +367,7 @@ class AfmDialect(AfmWebDialect):
         return parse_program(text) if name == CODE_BLOCK else super().parse_call(name, text)
 
     def render_call(self, call: ToolCall) -> str:
-        """Write a call. Raises UserError for a program that could not be read back, such as one
+        """Render a call. Raises UserError for a program that cannot be parsed back, such as one
         with a tag."""
         if call.tool != PYTHON_TOOL:
             return super().render_call(call)

@@ -1,12 +1,12 @@
-r"""The tags of AFM's code agent: a plan, rounds of think, code and reflection, then the answer.
+r"""Dialect of AFM's code agent: a plan, rounds of think, code and reflection, then the answer.
 
 policy       <plan>\nMultiply.\n</plan>\n<think>\nSo:\n</think>\n<code>\n```py ... ```\n</code>
 observation  \n<observation>\n42\n</observation>\n\n
 policy       <reflection>\nFine.\n</reflection>\n<think>\nDone.\n</think>\n<answer> ... </answer>
 
-AFM is of arXiv 2508.13167 (Chain-of-Agents). The plan stands first, and once.
-A second block, fenced as `sh`, is what the program reads from its standard input. An answer is a
-program between ```py fences, or a result in a box; without either, it is all of its text.
+AFM is described in arXiv 2508.13167 (Chain-of-Agents). The plan is written once, at the start. A
+second block, fenced as `sh`, is the standard input of the program. An answer is a program between
+```py fences, or a boxed result; otherwise the entire text is the answer.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ END_REGEX = re.compile("</code>|</answer>")
 
 
 def make_review(text: str, grade: str) -> Thought:
-    """Return a reflection of the code agent: any text, and below it one of GRADES for the
+    """Return a reflection of the code agent: any text, followed by one of GRADES for the
     program."""
     return Thought(f"{text}\n{CRITERIA[1]} : {grade}", ThoughtRole.REFLECT)
 
 
 def is_writable(text: str) -> bool:
-    """Return whether a text can stand in a block: it holds no tag."""
+    """Return whether a text is valid inside a block, that is, contains no tag."""
     return re.fullmatch(TEXT_REGEX, text) is not None
 
 
 def is_writable_program(code: str, stdin: str | None = None) -> bool:
-    """Return whether a program, with what it reads, is read back as it was written."""
+    """Return whether a program and its standard input can be parsed back unchanged."""
     arguments = {"code": code} if stdin is None else {"code": code, "stdin": stdin}
     rendered = render_program(arguments).removeprefix("<code>").removesuffix("</code>")
     return is_writable(rendered) and parse_program(rendered) == ToolCall("python", arguments)
 
 
 def is_writable_answer(text: str) -> bool:
-    """Return whether an answer is read back as it was written."""
+    """Return whether an answer can be parsed back unchanged."""
     rendered = _render_answer_content(text)
     return is_writable(rendered) and _parse_answer(rendered) == text
 
@@ -130,9 +130,9 @@ class AfmCodeDialect(CodeDialect):
 
     @property
     def answer_opening(self) -> str:
-        """Opening of an answer, which may be a program as well as a result in a box."""
+        """Opening of an answer, which may contain a program or a boxed result."""
         return "<answer>\n"
 
     def render_answer(self, text: str) -> str:
-        """Write an answer. One of several lines is a program."""
+        """Render an answer. A multi-line answer is rendered as a program."""
         return f"<answer>\n{_render_answer_content(text)}\n</answer>"

@@ -1,4 +1,4 @@
-"""Grades and scores of AFM's agents: what a reflection and a double check say."""
+"""Grades and scores of AFM's agents: contents of reflections and double checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fieldcraft.types import Thought, ThoughtRole
 CRITERIA = ("information_conflict", "tool_effectiveness", "trajectory_monitoring")
 GRADES = ("Good", "Average", "Fair", "Poor")
 POOR_GRADE = "Poor"
-MIN_PASSING_SCORE = 3  # of the scores 1 to 4
+MIN_PASSING_SCORE = 3  # on the scale from 1 to 4
 
 GRADE_REGEX = re.compile(
     rf"^[ \t]*({'|'.join(CRITERIA)})[ \t]*:[ \t]*({'|'.join(GRADES)})[ \t]*$", re.I | re.M
@@ -25,17 +25,17 @@ def make_reflection(grades: Sequence[str]) -> Thought:
 
 
 def make_double_check(score: int) -> Thought:
-    """Return the verdict on a suggested answer: 4 for right, 3 for slight defects, 2 for mostly
+    """Return the assessment of a suggested answer: 4 for correct, 3 for minor flaws, 2 for mostly
     wrong, 1 for wrong."""
     return Thought(f"The score this time is:{score}", ThoughtRole.CHECK)
 
 
 def parse_grades(text: str) -> dict[str, str]:
-    """Read the grade of each criterion that a reflection names, in lower case."""
+    """Return the grade of each criterion that a reflection mentions, in lower case."""
     return {name.lower(): grade.lower() for name, grade in GRADE_REGEX.findall(text)}
 
 
 def parse_score(text: str) -> int | None:
-    """Read the score of a double check, None if it has none from 1 to 4."""
+    """Return the score of a double check, None if it contains none from 1 to 4."""
     found = SCORE_REGEX.fullmatch(text)
     return int(found[1]) if found else None

@@ -1,4 +1,4 @@
-"""The tags of AutoCoA (chain-of-action learning): search inside the thinking part, answer in a box.
+"""Dialect of AutoCoA (chain-of-action learning): searches inside a thought, a boxed answer.
 
 prompt       ... <think>\\n                      (prefilled)
 policy       I need the director.\\n<begin_search> director of Solaris </end_search>
@@ -61,7 +61,7 @@ class AutoCoADialect(SearchDialect):
 
     @property
     def tagged_roles(self) -> tuple[ThoughtRole, ...]:
-        """Empty, because the policy searches inside of its thought."""
+        """Empty, because the policy searches inside its thought."""
         return ()
 
     def render_prompt_parts(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
@@ -73,7 +73,7 @@ class AutoCoADialect(SearchDialect):
             call = self.parse_call("".join(turns[-1:]).partition("</think>")[0])
             if call is not None:
                 return call
-        # Turns are not joined, so that two halves of a tag cannot become one.
+        # Turns are not concatenated directly, so that two halves of a tag cannot form one.
         answer = find_last_boxed(OBSERVATION_PLACEHOLDER.join(turns).partition("</think>")[2])
         return None if answer is None else Answer(answer)
 

@@ -1,4 +1,4 @@
-r"""Answers in `\boxed{...}`, as models that learned mathematics write them."""
+r"""Answers in `\boxed{...}`, the format of models trained on mathematics."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _BRACE_REGEX = re.compile(r"\\boxed\s*\{|(?<!\\)\\*+[{}]")
 
 
 def find_last_boxed(text: str) -> str | None:
-    r"""Return the content of the last complete `\boxed{...}`. Braces nest, a `\text{...}` or
-    `\mathrm{}` around all of it is removed, and a box that is empty or stands in a thought does not
-    count.
+    r"""Return the content of the last complete `\boxed{...}`. Braces nest, and an enclosing
+    `\text{...}` or `\mathrm{}` is removed. Empty boxes and boxes inside a thought are ignored.
 
-    The signs `\{` and `\}` are no braces, as in `\left\{ ... \right.`, unless no box would be
-    complete without them."""
+    `\{` and `\}`, as in `\left\{ ... \right.`, are not counted as braces, unless no box would
+    otherwise be complete.
+    """
     text = strip_draft_thoughts(text)
     found = _find_last(text, list(_iter_braces(text))) or _find_last(
         text, list(_BRACE_REGEX.finditer(text))
@@ -31,7 +31,7 @@ def find_last_boxed(text: str) -> str | None:
 
 def _find_last(text: str, braces: list[re.Match[str]]) -> str | None:
     content = None
-    opened: list[int | None] = []  # where the content of each open brace starts, None if no box
+    opened: list[int | None] = []  # content start of each open brace, None if it is not a box
     for brace in braces:
         if brace[0].endswith("{"):
             opened.append(brace.end() if "boxed" in brace[0] else None)
@@ -41,20 +41,20 @@ def _find_last(text: str, braces: list[re.Match[str]]) -> str | None:
 
 
 def _iter_braces(text: str) -> Iterator[re.Match[str]]:
-    r"""Yield the braces of a text, boxes among them. An odd number of backslashes before one makes
-    it a sign."""
+    r"""Yield the braces of a text, including boxes. A brace after an odd number of backslashes is
+    escaped."""
     for brace in _BRACE_REGEX.finditer(text):
         if "boxed" in brace[0] or brace[0].count("\\") % 2 == 0:
             yield brace
 
 
 def unwrap_boxed(text: str) -> str:
-    r"""Return an answer without the `\boxed{...}` around all of it, which models that learned
-    mathematics also write between the tags of other dialects."""
+    r"""Return an answer without an enclosing `\boxed{...}`, which models trained on mathematics
+    also write between the tags of other dialects."""
     stripped = text.strip()
     box = _BOX_REGEX.fullmatch(stripped)
     if box is None:
         return stripped
     depths = accumulate(1 if brace[0].endswith("{") else -1 for brace in _iter_braces(box[1]))
-    is_single = min(depths, default=0) >= 0  # the brace that was opened first is closed last
+    is_single = min(depths, default=0) >= 0  # the first opened brace is closed last
     return find_last_boxed(stripped) or stripped if is_single else stripped

@@ -1,4 +1,4 @@
-"""Results of tools in the order of the calls that they answer, told by their ids."""
+"""Matching of tool results to calls, by their ids."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import NamedTuple
 
 
 class UnmatchedResultError(Exception):
-    """Reason why results and calls do not belong together, as in "a result of an unknown call"."""
+    """Mismatch between results and calls, as in "a result of an unknown call"."""
 
 
 class CallLabel(NamedTuple):
-    """Name that a call or a result gives itself: the id of the call and the tool. Either may
-    be missing ("")."""
+    """Label of a call or a result: the id of the call and the name of the tool. Either may be
+    missing ("")."""
 
     call_id: str = ""
     tool: str = ""
 
 
 def match_results(calls: Sequence[CallLabel], results: Sequence[CallLabel]) -> list[int]:
-    """Return the place among `results` of each call's result.
+    """Return the index in `results` of each call's result.
 
-    Ids decide. Only where neither calls nor results have any, the first result is that of the first
-    call, and so on; then there must be as many, and no tool's name may say otherwise.
+    Ids take precedence. If neither calls nor results have ids, they are matched in order; their
+    numbers must then be equal, and no tool names may contradict the order.
 
     Args:
-        calls: those of one turn.
-        results: what came back before the next turn.
+        calls: calls of one turn.
+        results: results before the next turn.
 
     Raises UnmatchedResultError.
     """
@@ -52,9 +52,9 @@ def match_results(calls: Sequence[CallLabel], results: Sequence[CallLabel]) -> l
 
 
 def _require_same_order(calls: Sequence[CallLabel], results: Sequence[CallLabel]) -> None:
-    """Raise UnmatchedResultError where the order of results without ids can be another one."""
+    """Raise UnmatchedResultError if results without ids may be in a different order."""
     if len(calls) != len(results):
-        raise UnmatchedResultError("results that are not as many as the calls")
+        raise UnmatchedResultError("a different number of results than calls")
     for call, result in zip(calls, results, strict=True):
         if result.tool and call.tool != result.tool:
             raise UnmatchedResultError("results that are not in the order of the calls")

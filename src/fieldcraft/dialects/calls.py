@@ -1,7 +1,8 @@
 """Calls as JSON between <tool_call> tags, in the text that follows a thought.
 
-Tags count only where they are tags. A thought may draft a call, and a string of a call may hold any
-tag. So the text is read from left to right, and the JSON of a call from its start to its end.
+Tags are not always structural: a thought may draft a call, and a string in a call may contain any
+tag. The text is therefore scanned from left to right, and the JSON of a call from its start to its
+end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fieldcraft.dialects.thought_parser import find_foreign_thought_end
 from fieldcraft.types import MalformedCall, ToolCall
 
 TAG_REGEX = re.compile(r"</?(?:think|tool_call)>")
-CALL_END_REGEX = re.compile(r"</?tool_call>|</think>")  # what may end a call that cannot be read
+CALL_END_REGEX = re.compile(r"</?tool_call>|</think>")  # possible end of an invalid call
 CLOSING_TAG_REGEX = re.compile("</tool_call>")
 WHITESPACE_REGEX = re.compile(r"\s*")
 NAME_REGEX = re.compile(r'"name"\s*:\s*"([^"\\]+)"')
@@ -24,11 +25,10 @@ JSON_DECODER = json.JSONDecoder()
 
 
 def parse_call_json(payload: str, arguments: str = "arguments") -> ToolCall | MalformedCall:
-    """Read the call in the JSON between the tags, where a key named `arguments` holds its
-    arguments."""
+    """Parse the JSON call between the tags. The key named by `arguments` holds its arguments."""
     try:
         call = json.loads(payload)
-        # Python reads more than JSON allows: NaN, infinities, halves of characters.
+        # Python accepts more than JSON allows: NaN, infinities, lone surrogates.
         json.dumps(call, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         return MalformedCall(f"The tool call is not valid JSON: {error}.", _find_tool_name(payload))
@@ -40,14 +40,13 @@ def parse_call_json(payload: str, arguments: str = "arguments") -> ToolCall | Ma
 
 
 def _find_tool_name(payload: str) -> str:
-    """Return the tool that a call names which is not as it must be; "" where no name can be
-    read."""
+    """Return the tool named in an invalid call; "" if no name can be parsed."""
     found = NAME_REGEX.search(payload)
     return found[1] if found else ""
 
 
 def dump_call_json(call: Mapping[str, Any], tags: Sequence[str]) -> str:
-    """Write a call as JSON in which no tag stands: inside JSON it can only be in a string."""
+    """Serialise a call as JSON without tags, which can only occur in JSON strings."""
     payload = json.dumps(call, ensure_ascii=False)
     for tag in tags:
         payload = payload.replace(tag, f"\\u003c{tag[1:]}")
@@ -56,13 +55,13 @@ def dump_call_json(call: Mapping[str, Any], tags: Sequence[str]) -> str:
 
 @dataclass(slots=True)
 class TurnContent:
-    """Content of a turn beside its thought.
+    """Content of a turn apart from its thought.
 
     Attributes:
-        start: where the thought has ended, 0 where there is none.
-        is_thinking: whether a thought was begun that never ended, so that nothing is a call.
-        calls: those after the last thought that ended, in their order.
-        texts: the text after the thought, without calls: that before the first, and so on.
+        start: end position of the thought, 0 without a thought.
+        is_thinking: whether a thought is unclosed, so that nothing is a call.
+        calls: calls after the last closed thought, in order.
+        texts: texts after the thought, before, between and after the calls.
     """
 
     start: int = 0
@@ -72,14 +71,14 @@ class TurnContent:
 
 
 def parse_turn(text: str) -> TurnContent:
-    """Read the calls of a turn and the text around them, after the thought has ended. The last
-    </think> ends it, but for those in strings of calls. While it goes on, all calls are drafts. A
-    turn may begin with a thought between the tags of others, as <thinking>."""
+    """Parse the calls of a turn and the text around them, after the end of the thought. The thought
+    ends at the last </think> outside of strings in calls. Calls inside the thought are drafts. A
+    turn may start with a thought between the tags of other models, such as <thinking>."""
     position = start = find_foreign_thought_end(text)
     turn = TurnContent(start)
     while mark := TAG_REGEX.search(text, position):
         position = mark.end()
-        if mark[0] == "</think>":  # all before it was a thought
+        if mark[0] == "</think>":  # everything before it was a thought
             turn, start = TurnContent(position), position
         elif mark[0] == "<think>":
             turn.is_thinking = True
@@ -94,7 +93,8 @@ def parse_turn(text: str) -> TurnContent:
 
 
 def _parse_call_at(text: str, mark: re.Match[str]) -> tuple[ToolCall | MalformedCall | None, int]:
-    """Return the call that begins at a tag, and where it ends. None where the tag is only text."""
+    """Return the call that starts at a tag, and its end position. The call is None if the tag is
+    only text."""
     start = mark.end()
     if mark[0] == "</tool_call>":
         return MalformedCall("A tool call starts with <tool_call>."), start
@@ -107,12 +107,12 @@ def _parse_call_at(text: str, mark: re.Match[str]) -> tuple[ToolCall | Malformed
 
 
 def make_unclosed_call(payload: str) -> MalformedCall:
-    """Return the malformed call that has no closing tag."""
+    """Return a malformed call without a closing tag."""
     return MalformedCall("A tool call ends with </tool_call>.", _find_tool_name(payload))
 
 
 def find_closing_tag(text: str, position: int = 0) -> re.Match[str] | None:
-    """Return the tag that follows the JSON values at a place, None where something else does."""
+    """Return the tag that follows the JSON values at a position, None if anything else does."""
     while True:
         start = WHITESPACE_REGEX.match(text, position)
         assert start is not None

@@ -1,10 +1,10 @@
-"""Conversations in plain text, by the model's own chat template: no tags, no calls.
+"""Conversations in plain text, by the model's own chat template, without tags and calls.
 
     prompt   <|im_start|>user\\nGuess a number.<|im_end|>\\n<|im_start|>assistant\\n
     policy   7<|im_end|>
     reply    \\n<|im_start|>user\\nToo high.<|im_end|>\\n<|im_start|>assistant\\n
 
-A base model without a template has lines: a message, a line break, a turn, the end-of-sequence
+A base model without a template uses lines: a message, a line break, a turn, the end-of-sequence
 token, a line break, a message, and so on.
 """
 
@@ -26,28 +26,27 @@ from fieldcraft.types import UserError
 
 @dataclass(frozen=True)
 class ChatRenderer:
-    """Frame around messages, in the tokens of a dialect's model.
+    """Renderer of messages in the chat format of a dialect's model.
 
-    The dialect's tags do not matter here, but its system prompt and its template's variables do,
-    and so does an instruction that the recipe sets.
+    The dialect's tags are not used, but its system prompt, its template variables and the recipe's
+    instruction are.
     """
 
     dialect: BaseDialect
 
     def encode_prompt(self, message: str) -> list[int]:
-        """Return the token ids up to where the policy starts to write. The message is plain
-        text."""
+        """Return the token ids up to the start of the policy's turn. The message is plain text."""
         frame = self.dialect.render_message_parts(self.dialect.instruction or "")
         return self.dialect.encode_prompt_parts(frame, message)
 
     def render_reply(self, message: str) -> str:
-        """Write what follows a turn of the policy, its end-of-sequence token included, up to its
-        next turn."""
+        """Render the text between two policy turns, from the end-of-sequence token on."""
         opening, closing = self.reply_delimiters
         return opening + message + closing
 
     def encode_reply(self, message: str) -> list[int]:
-        """Encode `render_reply` as token ids; only its frame may hold special tokens."""
+        """Encode `render_reply` as token ids; special tokens are recognised only outside the
+        message."""
         opening, closing = self.reply_delimiters
         tokenizer = self.dialect.tokenizer
         return [
@@ -58,10 +57,10 @@ class ChatRenderer:
 
     @cached_property
     def reply_delimiters(self) -> tuple[str, str]:
-        """Text that the template writes between the end of a turn and a message, and behind that.
+        """Text of the template between the end of a turn and a message, and after the message.
 
-        Raises UserError for a template that ends a turn otherwise than with the end-of-sequence
-        token, or that shows no message after a turn.
+        Raises UserError for a template that does not end a turn with the end-of-sequence token, or
+        that shows no message after a turn.
         """
         tokenizer = self.dialect.tokenizer
         if tokenizer.chat_template is None:
@@ -85,6 +84,6 @@ class ChatRenderer:
         return opening, self.dialect.strip_think_prefill(closing)
 
     def strip_turn(self, turn: str) -> str:
-        """Return the text of a turn: without the end-of-sequence token, and without what a model
-        that reasons thought before. A thought that never ends says nothing."""
+        """Return the text of a turn without the end-of-sequence token and without the preceding
+        reasoning. The text is empty if the reasoning never ends."""
         return split_reasoning(self.dialect.turn_end.strip(turn))[1].strip()

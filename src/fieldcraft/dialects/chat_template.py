@@ -1,4 +1,4 @@
-"""Settings of a recipe for a tokenizer's chat template: its variables and a system prompt."""
+"""Recipe settings for a tokenizer's chat template: template variables and a system prompt."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fieldcraft.config.sections import DEFAULT_DATE
 from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.types import Tokenizer, UserError
 
-TURN_PLACEHOLDER = "\ue001"  # is the text of a turn while a chat template is rendered
-# What the framework or transformers gives to a template.
+TURN_PLACEHOLDER = "\ue001"  # text of a turn while a chat template is rendered
+# Variables that the framework or transformers passes to a template.
 BUILTIN_VARIABLES = {
     "messages",
     "tools",
@@ -26,7 +26,7 @@ BUILTIN_VARIABLES = {
     "raise_exception",
     "strftime_now",
 }
-# transformers' own tag, which marks what an assistant wrote; it changes no text.
+# transformers' own tag, which marks assistant text; it does not change the output.
 GENERATION_TAG_REGEX = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 CLOCK_CALL_REGEX = re.compile(
     r"""strftime_now\s*\(\s*(['"])(.*?)\1\s*\)"""
@@ -40,11 +40,11 @@ def render_chat(
     prompt_date: date = DEFAULT_DATE,
     **options: Any,
 ) -> str:
-    """Render the chat template's text of a conversation. A template that writes the date writes
+    """Render a conversation with the chat template. A template that shows the date shows
     `prompt_date`.
 
-    Raises UserError for a template that asks for the date in a format that it computes, or that
-    gives the clock another name.
+    Raises UserError for a template that computes the format of the date or assigns another name to
+    the clock function.
     """
     if any("strftime_now" in source for source in _iter_sources(tokenizer.chat_template)):
         source = tokenizer.get_chat_template(tools=options.get("tools"))
@@ -54,7 +54,7 @@ def render_chat(
 
 
 def _insert_date(source: str, prompt_date: date) -> str:
-    """Return a template with the date in place of the calls of transformers' clock."""
+    """Return a template in which the date replaces the calls of transformers' clock function."""
     dated = CLOCK_CALL_REGEX.sub(
         lambda call: f"{call[1]}{prompt_date.strftime(call[2])}{call[1]}", source
     )
@@ -68,14 +68,14 @@ def _insert_date(source: str, prompt_date: date) -> str:
 
 
 def shows_date(tokenizer: Tokenizer, variables: Mapping[str, Any]) -> bool:
-    """Tell whether the chat template writes the date of a conversation by itself."""
+    """Return whether the chat template shows the current date."""
     if "date_string" in variables:
         return False
     return any("strftime_now" in source for source in _iter_sources(tokenizer.chat_template))
 
 
 def list_template_variables(tokenizer: Tokenizer) -> set[str]:
-    """Return the variables of the chat template, without those that it always gets."""
+    """Return the variables of the chat template, except those that are always passed."""
     used: set[str] = set()
     jinja = Environment(extensions=["jinja2.ext.loopcontrols"])
     for source in _iter_sources(tokenizer.chat_template):
@@ -95,7 +95,7 @@ def _iter_sources(template: Any) -> Iterator[str]:
 
 
 def require_template_variables(tokenizer: Tokenizer, variables: Mapping[str, Any]) -> None:
-    """Raise UserError for a variable that the chat template never mentions."""
+    """Raise UserError for a variable that the chat template does not use."""
     if tokenizer.chat_template is None:
         raise UserError(
             "The tokenizer has no chat template, so remove 'chat_template_kwargs' from the recipe"
@@ -114,7 +114,7 @@ def require_system_prompt(
     """Raise UserError if a system prompt would not reach the model."""
     if tokenizer.chat_template is None:
         raise UserError(
-            "The tokenizer has no chat template, so a system prompt has no place; write its text"
+            "The tokenizer has no chat template, so it cannot show a system prompt; write its text"
             " into 'instruction'."
         )
     messages = [{"role": "system", "content": system_prompt}, {"role": "user", "content": "?"}]
@@ -122,7 +122,7 @@ def require_system_prompt(
         text = render_chat(tokenizer, messages, add_generation_prompt=True, **variables)
     except TemplateError as error:
         raise UserError(
-            f"The chat template of the model refuses a system prompt ({error}); write its text"
+            f"The chat template of the model rejects a system prompt ({error}); write its text"
             " into 'instruction'."
         ) from error
     if system_prompt.strip() not in text:
@@ -133,14 +133,14 @@ def require_system_prompt(
 
 
 def supports_system_prompt(tokenizer: Tokenizer, variables: Mapping[str, Any]) -> bool:
-    """Tell whether the chat template has a place for a system prompt: one that it shows, and not as
-    if the model had said it."""
+    """Return whether the chat template supports a system prompt, that is, shows it outside of model
+    turns."""
     if tokenizer.chat_template is None:
         return False
 
     def render_role(role: str) -> str:
         messages = [{"role": role, "content": TURN_PLACEHOLDER}, {"role": "user", "content": "?"}]
-        with suppress(TemplateError):  # a template may refuse such a conversation
+        with suppress(TemplateError):  # a template may reject such a conversation
             return render_chat(tokenizer, messages, add_generation_prompt=True, **variables)
         return ""
 
@@ -150,8 +150,8 @@ def supports_system_prompt(tokenizer: Tokenizer, variables: Mapping[str, Any]) -
 
 
 def mentions_role(tokenizer: Tokenizer, role: str) -> bool:
-    """Tell whether the chat template has words of its own for messages of a role. Many templates
-    write the name of any role, also of one that the model has never met."""
+    """Return whether the chat template has dedicated text for messages of a role. Many templates
+    render any role name, including roles that the model was not trained with."""
     return any(
         f"{quote}{role}{quote}" in source
         for source in _iter_sources(tokenizer.chat_template)
@@ -163,14 +163,14 @@ def require_plain_opening(
     tokenizer: Tokenizer, special: Collection[str], variables: Mapping[str, Any]
 ) -> None:
     """Raise UserError for a chat template that writes special tokens between the start of the
-    model's turn and its text, as for models that answer in channels: they would be a part of every
-    answer, and missing in every demonstration."""
+    model's turn and its text, as for models that answer in channels. These tokens would be part of
+    every answer and missing in every demonstration."""
     if tokenizer.chat_template is None:
         return
     question = {"role": "user", "content": "?"}
     reply = {"role": "assistant", "content": TURN_PLACEHOLDER}
     prompt = conversation = ""
-    with suppress(TemplateError):  # a template may refuse such a conversation
+    with suppress(TemplateError):  # a template may reject such a conversation
         prompt = render_chat(tokenizer, [question], add_generation_prompt=True, **variables)
         conversation = render_chat(tokenizer, [question, reply], **variables)
     before, has_turn, _ = conversation.rpartition(TURN_PLACEHOLDER)
@@ -178,5 +178,5 @@ def require_plain_opening(
     if any(token in opening for token in set(special) - {"<think>", "</think>"}):
         raise UserError(
             f"The chat template of the model writes {opening!r} before the text of a turn, which no"
-            " dialect writes or reads; use a model whose turns begin with their text."
+            " dialect supports; use a model whose turns start with their text."
         )

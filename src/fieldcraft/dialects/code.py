@@ -1,4 +1,4 @@
-"""Common parts of the dialects of code agents: one tool, `python`, and programs between fences."""
+"""Base class of the dialects of code agents: one tool, `python`, and fenced programs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import ClassVar
 from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER, SingleToolDialect
 from fieldcraft.types import Answer, MalformedCall, ToolCall, UserError
 
-PYTHON_TOOL = "python"  # the tool
-# A turn begins where the text does, or where an observation ended.
+PYTHON_TOOL = "python"
+# A turn starts at the start of the text or after an observation.
 LINE_START_REGEX = rf"(?:^|(?<={OBSERVATION_PLACEHOLDER}))"
-BODY_REGEX = r"(?:(?!^```)[\s\S])*+"  # lines of which none begins with a fence
+BODY_REGEX = r"(?:(?!^```)[\s\S])*+"  # lines that do not start with a fence
 
 
 def make_fence_regex(language: str) -> str:
-    """Return a regular expression (to be used with re.MULTILINE) of a fenced block, whose group is
-    what is inside. Both fences have lines of their own."""
+    """Return a regular expression (for re.MULTILINE) of a fenced block, whose group is the content.
+    Both fences are on separate lines."""
     return rf"{LINE_START_REGEX}```{language}[ \t]*\n({BODY_REGEX})^```[ \t]*$"
 
 
@@ -29,7 +29,7 @@ def render_fenced_block(language: str, text: str) -> str:
 
 
 def get_fence_content(body: str) -> str:
-    """Return the text in a fenced block. The line feed before the last fence is that of the
+    """Return the text in a fenced block. The line feed before the last fence belongs to the
     fence."""
     return body.removesuffix("\n")
 
@@ -44,20 +44,20 @@ def make_python_call(code: str) -> ToolCall | MalformedCall:
 
 @dataclass(frozen=True)
 class CodeDialect(SingleToolDialect):
-    """A dialect with the tool `python(code)`. Only programs of the policy are called: one in an
-    observation is text."""
+    """A dialect with the tool `python(code)`. Only programs of the policy are executed: a program
+    in an observation is text."""
 
     tool_name = PYTHON_TOOL
-    allowed_arguments: ClassVar[frozenset[str]] = frozenset({"code"})  # those that a call may have
+    allowed_arguments: ClassVar[frozenset[str]] = frozenset({"code"})  # allowed arguments of a call
     grammar: ClassVar[re.Pattern[str]]
 
     @abstractmethod
     def render_program_call(self, action: ToolCall) -> str:
-        """Write a call with the arguments that the dialect knows."""
+        """Render a call with the arguments that the dialect supports."""
 
     def render_call(self, call: ToolCall) -> str:
-        """Write a call. Raises UserError for another tool, and for a program that the dialect could
-        not read back, such as one with a closing tag in a string."""
+        """Render a call. Raises UserError for another tool, and for a program that the dialect
+        could not parse back, such as one with a closing tag in a string."""
         given = call.arguments
         if call.tool == self.tool_name and {"code"} <= given.keys() <= self.allowed_arguments:
             text = self.render_program_call(call)

@@ -1,12 +1,12 @@
-"""Turns a demonstration into the trajectory that sampling it would have produced.
+"""Encoding of a demonstration as the trajectory that sampling it would have produced.
 
 White space: the prompt ends where the policy starts to write; the text of a turn (its thoughts,
-then its call or answer, as the dialect writes them) is one string, encoded once; a turn ends
+then its call or answer, as rendered by the dialect) is one string, encoded once; a turn ends
 exactly with its stop string, or else with the end-of-sequence token; the white space between a turn
-and an observation belongs to the observation. Several actions in a row are the calls of one turn,
-and as many observations follow them. A thought of the role SUMMARY, after observations, folds the
-chain. So every id of a policy segment is one that the
-policy could have sampled at that place, and every other id is one that a rollout puts there.
+and an observation belongs to the observation. Consecutive actions are the calls of one turn,
+followed by the same number of observations. A thought with the role SUMMARY, after observations,
+folds the chain. Every id of a policy segment could thus have been sampled by the policy at its
+position, and every other id is one that a rollout inserts there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fieldcraft.types import (
 
 
 class DemonstrationEncodingError(UserError):
-    """A demonstration that a policy could not have written; `reason` says why without its id."""
+    """Demonstration that a policy could not have written; `reason` states why, without its id."""
 
     def __init__(self, sentence: str, reason: str) -> None:
         super().__init__(sentence)
@@ -55,11 +55,10 @@ def encode_demonstration(
     `dialects.tool_names.ToolNameMap`.
 
     Consecutive thoughts of a role are joined by a blank line. Status, answer and well-formedness
-    are what the dialect reads from the text that was written, so a demonstration that breaks the
-    grammar shows it in `well_formed`. Steps may end in an action without its observation, or in a
-    thought.
-    Raises DemonstrationEncodingError for steps in an impossible order and for calls that the
-    dialect cannot write or would not read, and UserError for a summary in a dialect that has none.
+    are parsed by the dialect from the rendered text, so a demonstration that violates the grammar
+    has `well_formed` false. Steps may end in an action without its observation, or in a thought.
+    Raises DemonstrationEncodingError for steps in an invalid order and for calls that the dialect
+    cannot render or parse back, and UserError for a summary in a dialect without summaries.
     """
     names = ToolNameMap(task, tools)
     turns = _split_turns(
@@ -107,11 +106,11 @@ def encode_pair(
     """Encode both alternatives that continue after `before`, as trajectories whose last segments
     differ.
 
-    Each alternative is one policy turn, or the beginning of one where it ends in a thought. A
-    thought that ends `before` begins that turn. Every turn is encoded whole, and the ids that both
-    begin with become the last segment of the shared prefix; so each id is one that the policy could
-    have sampled at that place. Raises DemonstrationEncodingError for alternatives that could not be
-    sampled, or of which one begins with the other.
+    Each alternative is one policy turn, or its start if the alternative ends in a thought. A final
+    thought of `before` starts this turn. Every turn is encoded as a whole, and the ids that both
+    have in common at the start become the last segment of the shared prefix, so the policy could
+    have sampled each id at its position. Raises DemonstrationEncodingError for alternatives that
+    could not be sampled, or if one is a prefix of the other.
     """
     chosen, rejected = (
         _encode_alternative(task, _join_thought(before, alternative), dialect, tools)
@@ -121,8 +120,8 @@ def encode_pair(
     shorter = min(len(chosen_ids), len(rejected_ids))
     shared = next((i for i in range(shorter) if chosen_ids[i] != rejected_ids[i]), shorter)
     if shared == shorter:
-        message = f"In the pair of task {task.id} one side only begins the other."
-        raise DemonstrationEncodingError(message, "whose one side only begins the other")
+        message = f"In the pair of task {task.id} one side is a prefix of the other."
+        raise DemonstrationEncodingError(message, "with a side that is a prefix of the other")
     for trajectory in (chosen, rejected):
         ids = trajectory.segments.pop().ids
         trajectory.segments += [
@@ -134,7 +133,7 @@ def encode_pair(
 
 
 def _join_thought(before: Sequence[DemoStep], continuation: Sequence[DemoStep]) -> list[DemoStep]:
-    """Join the steps of `before` and a way. A thought that continues is on one line."""
+    """Join the steps of `before` and one alternative. A continued thought stays on one line."""
     match [*before[-1:], *continuation[:1]]:
         case [Thought(start, role), Thought(end, other)] if role == other:
             return [*before[:-1], Thought(f"{start} {end}", role), *continuation[1:]]
@@ -157,7 +156,8 @@ def _encode_alternative(
 def round_trips(
     trajectory: Trajectory, last: DemoStep, dialect: Dialect, tools: Sequence[dict[str, Any]]
 ) -> bool:
-    """Return whether the dialect parses the last turn of one side of a pair into its own steps."""
+    """Return whether the dialect parses the last turn of one side of a pair into its original
+    steps."""
     turns = [
         dialect.tokenizer.decode([i for segment in segments for i in segment.ids])
         for author, segments in groupby(trajectory.segments, key=lambda s: s.author)
@@ -171,7 +171,7 @@ def round_trips(
 
 
 def encode_turn(dialect: Dialect, thoughts: Sequence[Thought], end: str) -> list[int]:
-    """Encode one policy turn as ids. Special tokens named in its text are text."""
+    """Encode one policy turn as ids. Special tokens that occur in its text are encoded as text."""
     text = dialect.render_thoughts(thoughts) + end
     ids = encode_policy_text(dialect.tokenizer, text)
     return ids if text.endswith(dialect.stop_strings) else [*ids, dialect.turn_end.token_id]
@@ -179,13 +179,13 @@ def encode_turn(dialect: Dialect, thoughts: Sequence[Thought], end: str) -> list
 
 @dataclass(slots=True)
 class _DemoTurn:
-    """Turn of the policy, and what its calls returned."""
+    """Turn of the policy and the results of its calls."""
 
     thoughts: list[Thought] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     observations: list[str] = field(default_factory=list)
     answer: Answer | None = None
-    summary: str | None = None  # then there is nothing else in the turn
+    summary: str | None = None  # excludes all other content of the turn
 
     def render_end(self, dialect: Dialect) -> str:
         """Return the text after the thoughts."""
@@ -206,11 +206,11 @@ def _render_turn_end(turn: _DemoTurn, dialect: Dialect) -> str:
 def _require_parsed_back(
     task: Task, turn: _DemoTurn, dialect: Dialect, turns: Sequence[str]
 ) -> None:
-    """Raise DemonstrationEncodingError unless the dialect reads the calls of the last turn as they
-    are, whatever its thoughts say."""
+    """Raise DemonstrationEncodingError unless the dialect parses the calls of the last turn back
+    unchanged, regardless of its thoughts."""
     read, rendered = dialect.parse(turns), dialect.render_calls(turn.calls)
     match read:
-        case Answer(text) if text == rendered:  # calls that nobody runs
+        case Answer(text) if text == rendered:  # calls that are not executed
             return
         case tuple():
             calls = [move for move in read if isinstance(move, ToolCall)]
@@ -219,27 +219,26 @@ def _require_parsed_back(
                 return
     raise DemonstrationEncodingError(
         f"The dialect {dialect.name} does not read the calls in the demonstration of task {task.id}"
-        " as they are, because a tag stands in a thought or a call, or a call is empty: correct it,"
-        " or use the dialect hermes.",
+        " back, because a thought or a call contains a tag, or a call is empty: correct it, or use"
+        " the dialect hermes.",
         f"with a call that the dialect '{dialect.name}' does not read back",
     )
 
 
 def require_valid_order(task: Task, steps: Sequence[DemoStep]) -> None:
-    """Raise DemonstrationEncodingError for steps in an impossible order."""
+    """Raise DemonstrationEncodingError for steps in an invalid order."""
     _split_turns(task, steps)
 
 
 def _split_turns(task: Task, steps: Sequence[DemoStep]) -> list[_DemoTurn]:
-    """Return the turns that steps make up. Raises DemonstrationEncodingError for an impossible
-    order."""
+    """Group steps into turns. Raises DemonstrationEncodingError for an invalid order."""
     if not steps or isinstance(steps[0], Observation):
         message = f"The demonstration of task {task.id} must start with a thought or a move."
         raise DemonstrationEncodingError(message, "with no thought or move at their beginning")
     wrong_order = DemonstrationEncodingError(
         f"In the demonstration of task {task.id} every action must be followed by its observation,"
         " several actions in a row by as many, and an observation only by a thought or a move; a"
-        " summary stands right after an observation.",
+        " summary must directly follow an observation.",
         "with steps in an impossible order",
     )
     turns = [_DemoTurn()]
@@ -273,8 +272,8 @@ def _split_turns(task: Task, steps: Sequence[DemoStep]) -> list[_DemoTurn]:
 
 
 def build_call_records(steps: Sequence[DemoStep]) -> list[CallRecord]:
-    """Return the calls that have an observation, in order: of the actions of a turn, the first has
-    the first observation after them, and so on."""
+    """Return the calls that have an observation, in order: the n-th action of a turn belongs to the
+    n-th observation after it."""
     waiting: list[ToolCall] = []
     records: list[CallRecord] = []
     for step in steps:

@@ -1,4 +1,4 @@
-"""Folding of a chain: what asks for a summary, how it is read, and how the next chain begins.
+"""Folding of a chain: the summary prompt, parsing of the summary, and the start of the next chain.
 
     observation  \\n\\n<information>...</information>\\n\\n
     prompt       My context is nearly full. ...\\n<summary>\\n
@@ -6,9 +6,9 @@
 
     prompt       ... question\\n\\n<plan>...</plan>\\n\\n<summary>...</summary> ...
 
-The request stands where the policy would write next, as the beginning of its turn, so it needs no
-words of a chat template in the middle of a chain. In the next prompt, plan and summary are plain
-text beside the question: what looks like a special token in them is none.
+The summary prompt is placed at the start of the policy's next turn, so no chat-template text is
+required in the middle of a chain. In the next prompt, plan and summary are plain text next to the
+question: special tokens in them are not recognised.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from fieldcraft.dialects.base import (
 from fieldcraft.records.chains import get_policy_turns, split_chains
 from fieldcraft.types import Dialect, ThoughtRole, Trajectory, UserError
 
-SUMMARY_STOP = SUMMARY_TAGS[1:]  # the summary ends a turn of its own
+SUMMARY_STOP = SUMMARY_TAGS[1:]  # the summary ends its turn
 
 
 def require_summary_prompt(dialect: Dialect) -> str:
-    """Return the text that asks for a summary. Raises UserError for a dialect that has no words for
-    it."""
+    """Return the prompt for a summary. Raises UserError for a dialect without one."""
     if (text := dialect.summary_prompt) is None:
         raise UserError(
             f"The dialect {dialect.name} has no tag for a summary, so its chains cannot be folded:"
@@ -46,12 +45,12 @@ def encode_summary_prompt(dialect: Dialect) -> list[int]:
 
 
 def encode_summary(dialect: Dialect, text: str) -> list[int]:
-    """Encode a summary as the policy writes it after the request."""
+    """Encode a summary as the policy would write it after the summary prompt."""
     return encode_policy_text(dialect.tokenizer, f"{text}\n{SUMMARY_TAGS[1]}")
 
 
 def parse_summary(turn: str) -> str | None:
-    """Read the summary that a turn holds; None if it is empty, or never ended."""
+    """Return the summary in a turn; None if it is empty or unclosed."""
     text, ended, _ = turn.partition(SUMMARY_TAGS[1])
     return text.strip() or None if ended else None
 
@@ -59,7 +58,7 @@ def parse_summary(turn: str) -> str | None:
 def render_folded_question(
     dialect: Dialect, question: str, turns: Sequence[str], summary: str
 ) -> str:
-    """Return what the next chain asks in place of the question: the question, the last plan in what
+    """Return the text that replaces the question in the next chain: the question, the last plan in
     `turns` (of all chains, if the dialect has plans), and the summary."""
     parts = [question.strip()]
     opening, closing = f"<{ThoughtRole.PLAN}>", f"</{ThoughtRole.PLAN}>"
@@ -72,10 +71,10 @@ def render_folded_question(
 
 
 def is_well_formed(dialect: Dialect, trajectory: Trajectory) -> bool:
-    """Return whether all chains obey the dialect's grammar. In each but the last, a summary stands
-    where the last turn would; it holds no tag of the dialect and no special token. A chain that
-    begins with a summary may go on from it as from a thought. An answer that the policy was made to
-    give is no ending of its own."""
+    """Return whether all chains match the dialect's grammar. Each chain but the last ends with a
+    summary in place of its last turn; it contains no tag of the dialect and no special token. A
+    chain after a summary may continue it like a thought. A forced answer does not count as a final
+    turn of the policy."""
     if trajectory.forced:
         return False
     summary = None
@@ -92,8 +91,8 @@ def is_well_formed(dialect: Dialect, trajectory: Trajectory) -> bool:
 
 
 def _is_valid_chain(dialect: Dialect, summary: str | None, turns: Sequence[str]) -> bool:
-    """Return whether a chain that begins with this summary obeys the grammar, with it or without
-    it."""
+    """Return whether a chain that starts with the given summary matches the grammar, with or
+    without it."""
     if dialect.is_well_formed(turns):
         return True
     if summary is None or not turns:
@@ -104,9 +103,9 @@ def _is_valid_chain(dialect: Dialect, summary: str | None, turns: Sequence[str])
 def check_fold_budget(
     key: str, budget: BudgetConfig, dialect: Dialect, prompt: int, reserve: int
 ) -> Iterator[str]:
-    """Yield the problems of a budget. A chain must have room for its summary whenever it is folded,
-    and the next chain for a turn before it is folded again. `key` is where a recipe has the budget,
-    `reserve` what is held back of it for a forced answer."""
+    """Yield the errors of a budget. A chain must have room for its summary whenever it is folded,
+    and the next chain for a turn before it is folded again. `key` is the recipe key of the budget,
+    `reserve` the number of tokens reserved for a forced answer."""
     if budget.fold is None:
         return
     prompt_tokens = len(encode_summary_prompt(dialect))

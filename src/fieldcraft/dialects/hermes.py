@@ -1,12 +1,12 @@
-"""Tool calls as the chat templates of Hermes and Qwen write them: JSON between <tool_call> tags.
+"""Tool calls in the format of the Hermes and Qwen chat templates: JSON between <tool_call> tags.
 
     policy       <think>\\nI need ...\\n</think>\\n\\n<tool_call>\\n{...}\\n</tool_call><|im_end|>
     observation  \\n<|im_start|>user\\n<tool_response>\\n ... <|im_start|>assistant\\n
     policy       <think>\\nSo ...\\n</think>\\n\\n\\boxed{Zavrazhye}<|im_end|>
 
-A turn ends with the end-of-sequence token alone, so it can make several calls. The text around
-and between its observations comes from the tokenizer's own chat template; where that knows no
-tools, or there is none, `tool_prompts` says how they are shown. Thinking is optional.
+A turn ends only with the end-of-sequence token, so it can contain several calls. The text around
+and between its observations comes from the tokenizer's chat template; if the template does not
+support tools or is missing, `tool_prompts` provides it. Thinking is optional.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TAGS = (
     "</tool_response>",
 )
 TEXT_REGEX = make_untagged_regex(TAGS)
-# A thought may draft a call, because nothing in it is read.
+# A thought may draft a call, because its content is not parsed.
 THINK_REGEX = (
     rf"(?:\s*<think>{make_untagged_regex([tag for tag in TAGS if 'call' not in tag])}</think>)?"
 )
@@ -92,8 +92,8 @@ class HermesDialect(BaseDialect):
         return self._render_parts_with_tools(describe_tools(tools))
 
     def _render_parts_with_tools(self, described: str) -> tuple[str, str]:
-        """Return the frame of a prompt of our own: the tools stand in the system message, or in the
-        user's first."""
+        """Return the prompt parts for templates without tool support: the tools are described in
+        the system message, or in the first user message."""
         instruction = self.default_instruction if self.instruction is None else self.instruction
         if self._supports_system_prompt:
             system_prompt = "\n\n".join(part for part in (self.system_prompt, described) if part)
@@ -108,14 +108,14 @@ class HermesDialect(BaseDialect):
 
     @cached_property
     def writes_calls(self) -> bool:
-        """Return whether the chat template writes calls and results as this dialect reads them.
-        Raises UserError as `find_template_delimiters` does."""
+        """Return whether the chat template renders calls and results in the format of this dialect.
+        Raises UserError like `find_template_delimiters`."""
         return find_template_delimiters(self) is not None
 
     @cached_property
     def call_delimiters(self) -> CallDelimiters:
-        """Text around the calls of a turn and their observations: as the chat template writes it,
-        or else of our own."""
+        """Text around the calls of a turn and their observations, from the chat template or else
+        the built-in fallback."""
         return find_template_delimiters(self) or make_fallback_delimiters(self)
 
     def observation_delimiters(
@@ -129,7 +129,7 @@ class HermesDialect(BaseDialect):
         text = self.turn_end.strip("".join(turns[-1:]))
         turn = parse_turn(text)
         if turn.is_thinking or strip_foreign_thoughts(text[turn.start :]) is None:
-            return None  # it never stopped thinking
+            return None  # the thought is unclosed
         if turn.calls:
             return tuple(turn.calls)
         reply = strip_draft_thoughts(*turn.texts)
@@ -162,6 +162,6 @@ class HermesDialect(BaseDialect):
 
 
 def _mask_calls(turn: str) -> str:
-    """Return a turn without what its calls say, which may be any text."""
+    """Return a turn with the content of its calls masked, which may be any text."""
     content = parse_turn(turn)
     return turn[: content.start] + "<tool_call></tool_call>".join(content.texts)

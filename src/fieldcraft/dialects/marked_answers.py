@@ -1,10 +1,10 @@
-"""Answers in plain messages, by what models write around them.
+"""Extraction of answers from plain messages, by common answer markers.
 
     \\boxed{Oslo}    <answer>Oslo</answer>, <output>, <final_answer>    **Final Answer:** Oslo
     So the answer is Oslo.
 
-The first of these forms that a message has counts, and its last place. A label or a sentence must
-be the end of the message.
+The first of these formats that occurs in a message is used, at its last position. A label or a
+sentence must be at the end of the message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TAGS_REGEX = re.compile(
     r"<(?P<tag>answer|final_answer|output)>(?P<answer>(?:(?!</?(?P=tag)>).)*)</(?P=tag)>",
     re.IGNORECASE | re.DOTALL,
 )
-# A full stop behind these ends no sentence: J. K. Rowling, St. Louis.
+# A full stop after these does not end a sentence: J. K. Rowling, St. Louis.
 _ABBREVIATIONS = (
     "Dr",
     "Mr",
@@ -54,7 +54,7 @@ _FINAL_SENTENCE_REGEXES = (
 _OPEN_TAG_REGEX = re.compile(
     r"<(?:answer|final_answer|output)>\s*\Z", re.IGNORECASE
 )  # around a box
-# What ends a formula, and what begins it.
+# Closing delimiters of formulas and their opening delimiters.
 _FORMULAS = {"$$": "$$", "$": "$", "\\)": "\\(", "\\]": "\\["}
 _SYMMETRIC_DELIMITERS = ("$$", "$")
 _EMPHASIS_CHARS = " \t*_`"
@@ -62,8 +62,7 @@ _FULL_STOP_REGEX = re.compile(r"(?<!\.[A-Za-z])\.\Z")  # U.S. keeps its own
 
 
 def split_marked_answer(text: str) -> tuple[str, str] | None:
-    """Return what a message says before its answer, and the answer; None where nothing marks
-    one."""
+    """Return the text before an answer, and the answer; None if no marker is found."""
     text = strip_draft_thoughts(text)
     box = find_last_boxed(text)
     if box is not None:
@@ -80,7 +79,7 @@ def split_marked_answer(text: str) -> tuple[str, str] | None:
 
 
 def _strip_formula(before: str, after: str) -> str:
-    """Return the text before a box without a formula that goes on in it, as in "So $x =
+    """Return the text before a box without a formula that the box continues, as in "So $x =
     \\boxed{4}$"."""
     ends = next((end for end in _FORMULAS if after.lstrip(" .,").startswith(end)), "")
     start = before.rfind(_FORMULAS[ends]) if ends else -1

@@ -1,10 +1,10 @@
-r"""The tags of ReTool (arXiv 2504.11536): programs in <code>, what they print in <interpreter>.
+r"""Dialect of ReTool (arXiv 2504.11536): programs in <code>, their output in <interpreter>.
 
 policy       I compute it.\n<code>\n```python\nprint(6 * 7)\n```\n</code>
 observation  \n<interpreter>\n42\n</interpreter>\n
 policy       So it is 42.\n<answer>\n\boxed{42}\n</answer>
 
-The fence around a program may be left out. An answer without <answer> is read, too, but it is not
+The fence around a program is optional. An answer without <answer> is also parsed, but it is not
 well-formed. A model that thinks between <think> and </think> answers after the thought.
 """
 
@@ -67,7 +67,7 @@ class ReToolDialect(CodeDialect):
     def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
         turn = "".join(turns[-1:])
         reply = strip_thoughts(turn, (ThoughtRole.THINK,))
-        text = turn if reply is None else reply  # a thought may hold programs, and no answer
+        text = turn if reply is None else reply  # a thought may contain programs, but no answer
         end = END_REGEX.search(text)
         if end is not None and end[0] == "</code>":
             return (self.parse_call(text[: end.start()]),)

@@ -1,4 +1,4 @@
-"""A check that a tokenizer gives texts back as they went in, as every dialect needs it."""
+"""Check that a tokenizer preserves texts, which every dialect requires."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ RESULTS = "result 1: Ada Lind\nresult 2: Bo Berg"
 
 
 def check_part_encoding(tokenizer: Tokenizer) -> list[str]:
-    """Return a sentence about a tokenizer that cannot encode the parts of a prompt apart, or
-    nothing."""
+    """Return a message if a tokenizer cannot encode the parts of a prompt separately, else []."""
     born, first = (encode_untrusted(tokenizer, part) for part in ("born", "first"))
     if tokenizer.decode(born) != "born" or tokenizer.decode([*born, *first]) == "bornfirst":
         return []
     return [
-        "The tokenizer writes a space before each text that is encoded apart, as SentencePiece"
-        " does, and prompts are made of parts."
+        "The tokenizer writes a space before each separately encoded text, like SentencePiece,"
+        " but prompts are encoded in parts."
     ]
 
 
 def check_round_trip(dialect: Dialect) -> list[str]:
-    """Return the sentences about texts that change when they are encoded and decoded; empty if none
-    does."""
+    """Return messages about texts that change when encoded and decoded; empty if none does."""
     tokenizer = dialect.tokenizer
 
     def differs(ids: Sequence[int], text: str) -> bool:
@@ -39,8 +37,8 @@ def check_round_trip(dialect: Dialect) -> list[str]:
         if differs(ids := encode_policy_text(tokenizer, tag), tag)
     ]
     if QUESTION not in tokenizer.decode(dialect.encode_prompt(QUESTION, [])):
-        errors.append("The tokenizer does not keep the text of a question in the prompt.")
+        errors.append("The tokenizer does not preserve the text of a question in the prompt.")
     block = dialect.render_observation(RESULTS)
     if differs(dialect.encode_observation(RESULTS), block):
-        errors.append(f"The tokenizer does not keep the text of the observation {block!r}.")
+        errors.append(f"The tokenizer does not preserve the text of the observation {block!r}.")
     return errors

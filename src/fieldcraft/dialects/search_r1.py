@@ -1,12 +1,12 @@
-"""The tags of Search-R1 and of OTC: every turn thinks first, then searches or answers.
+"""Dialects of Search-R1 and OTC: every turn starts with a thought, then searches or answers.
 
     policy       <think> I need the director. </think>\\n<search> director of Solaris </search>
     observation  \\n\\n<information>Doc 1: ...</information>\\n\\n
     policy       <think> Born in Zavrazhye. </think>\\n<answer> Zavrazhye </answer>
 
-`</answer>` is a stop string, so no end-of-sequence token follows it, neither when sampled nor in a
-demonstration. OTC (arXiv 2504.14870, appendix C) calls a result an <observation>, and tells
-the model that every search should count.
+`</answer>` is a stop string, so it is not followed by an end-of-sequence token, neither in samples
+nor in demonstrations. OTC (arXiv 2504.14870, appendix C) calls a result an <observation>, and
+instructs the model to make every search count.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ Question:"""
 
 
 def make_tags(result: str) -> tuple[str, ...]:
-    """Make all tags of the family; `result` is the tag around search results."""
+    """Return all tags of the family; `result` is the tag around search results."""
     names = ("think", "search", result, "answer")
     return tuple(tag for name in names for tag in (f"<{name}>", f"</{name}>"))
 
 
 def make_grammar(tags: Sequence[str]) -> re.Pattern[str]:
-    """Make the grammar: thoughts and searches in turn, then a thought and the answer."""
+    """Return the grammar: alternating thoughts and searches, then a thought and the answer."""
     text = make_untagged_regex(tags)
     think = rf"\s*<think>{text}</think>\s*"
     return re.compile(

@@ -1,7 +1,7 @@
-"""Ends of the thoughts of a turn, and its thoughts while it is still being written.
+"""Detection of the end of a turn's thoughts, and parsing of thoughts in an unfinished turn.
 
-A turn is thoughts, then a call or an answer. A reader who follows it wants the thoughts without
-their tags, and nothing of the call before it is complete.
+A turn consists of thoughts, then a call or an answer. Streaming viewers show the thoughts without
+tags, and no part of a call before it is complete.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from fieldcraft.types import Dialect, Thought, ThoughtRole
 
-CALL_STARTS = ("```", "\\boxed")  # what begins a call or an answer beside the tags of a dialect
+CALL_STARTS = ("```", "\\boxed")  # start of a call or an answer, in addition to a dialect's tags
 OPENING_TAGS = {f"<{role}>": role for role in ThoughtRole}
 CLOSING_TAGS = {f"</{role}>" for role in ThoughtRole}
-# Tags of models and files that no dialect is made for, in any case.
+# Tags of models and files without a dialect, matched case-insensitively.
 FOREIGN_THOUGHT_TAGS = (
     "thinking",
     "thought",
@@ -24,7 +24,7 @@ FOREIGN_THOUGHT_TAGS = (
     "analysis",
     "seed:think",
 )
-# What opens a thought in the forms of other models, and what ends it.
+# Opening and closing marks of thoughts in the formats of other models.
 _FOREIGN_THOUGHT_FORMS = tuple(
     (re.compile(opening), re.compile(closing))
     for opening, closing in (
@@ -44,12 +44,12 @@ _FOREIGN_THOUGHT_FORMS = tuple(
 _DRAFT_REGEX = re.compile(r"\\boxed|<output>|answer\b", re.IGNORECASE)
 _CALL_REGEX = re.compile(
     r"<(?:tool_call|code|\w*search|\w+_code)>|```"
-)  # its text may hold any mark
+)  # its text may contain any mark
 
 
 def strip_foreign_thoughts(text: str) -> str | None:
-    """Return the text after the thoughts that it begins with in the forms of other models, or that
-    a prompt has opened; None while one is still open."""
+    """Return the text after leading thoughts in the formats of other models, or after a thought
+    opened by the prompt; None while one is unclosed."""
     position, opened = 0, True
     while opened:
         opened = False
@@ -67,8 +67,8 @@ def _skip_whitespace(text: str, position: int) -> int:
 
 
 def _find_prefilled_end(text: str, position: int) -> int:
-    """Return where a thought ends that nothing in the text has opened, 0 where there is none before
-    the first call."""
+    """Return the end position of a thought that is not opened in the text, 0 if there is none
+    before the first call."""
     call = _CALL_REGEX.search(text, position)
     until = call.start() if call else len(text)
     ends = (
@@ -81,8 +81,8 @@ def _find_prefilled_end(text: str, position: int) -> int:
 
 
 def strip_draft_thoughts(text: str) -> str:
-    """Return a text without the thoughts further on in it that draft an answer, one that never ends
-    included: whatever is in them is not what the text says."""
+    """Return a text without later thoughts that draft an answer, including an unclosed one, because
+    their content is not part of the reply."""
     for opening, closing in _FOREIGN_THOUGHT_FORMS:
         position = 0
         while opened_mark := opening.search(text, position):
@@ -95,10 +95,10 @@ def strip_draft_thoughts(text: str) -> str:
 
 
 def strip_thoughts(turn: str, roles: Sequence[ThoughtRole], stop: Sequence[str] = ()) -> str | None:
-    """Return the text of a turn after its thoughts of these roles; None while one is still open.
+    """Return the text of a turn after its thoughts of the given roles; None while one is unclosed.
 
-    The first of the strings `stop` ends the turn, unless it stands in a thought. Thoughts in the
-    forms of other models may stand before and after these.
+    The first of the strings `stop` outside a thought ends the turn. Thoughts in the formats of
+    other models may precede and follow these.
     """
     remaining = strip_foreign_thoughts(turn)
     rest = None if remaining is None else _strip_own_thoughts(remaining, roles, stop)
@@ -119,15 +119,15 @@ def _strip_own_thoughts(turn: str, roles: Sequence[ThoughtRole], stop: Sequence[
 
 
 def find_foreign_thought_end(text: str) -> int:
-    """Return where the thoughts end that a text begins with in the forms of other models, 0 where
-    there are none, one is still open or nothing follows."""
+    """Return the end position of leading thoughts in the formats of other models; 0 if there are
+    none, one is unclosed, or nothing follows."""
     remaining = (strip_foreign_thoughts(text) or "").lstrip()
     return len(text) - len(remaining) if remaining and remaining != text.lstrip() else 0
 
 
 def split_reasoning(text: str) -> tuple[str, str]:
-    """Return the reasoning of a model that reasons before it writes, and the text that it wrote
-    after that. Of reasoning that never ended, nothing is a reply."""
+    """Return the reasoning of a reasoning model and its reply. The reply is empty if the reasoning
+    never ends."""
     remaining = strip_thoughts(text, (ThoughtRole.THINK,))
     reply = "" if remaining is None else remaining
     reply = reply[find_foreign_thought_end(reply) :]
@@ -136,7 +136,7 @@ def split_reasoning(text: str) -> tuple[str, str]:
 
 
 class StreamingThoughtParser:
-    """Reader of the thoughts of turns in a dialect."""
+    """Incremental parser of the thoughts of turns in a dialect."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._ends = dialect.turn_end.texts
@@ -148,24 +148,23 @@ class StreamingThoughtParser:
             *CALL_STARTS,
             *self._ends,
         }
-        self._words = sorted(marks, key=len, reverse=True)  # a longer one goes first
+        self._words = sorted(marks, key=len, reverse=True)  # longest first
         self._marks = re.compile("|".join(map(re.escape, self._words)))
         self._untagged = "<think>" not in dialect.tags
-        # A string that ends a turn ends it in a thought, too.
+        # A stop string also ends the turn inside a thought.
         self._tagged_roles = () if dialect.stop_strings else dialect.tagged_roles
 
     def starts_in_thought(self, preceding: str) -> bool:
-        """Return whether a turn begins as a thought: `preceding` (prompt and earlier turns) has
-        opened one that nobody closed, or the dialect has no tags for thoughts."""
+        """Return whether a turn starts inside a thought: `preceding` (prompt and earlier turns) has
+        an unclosed one, or the dialect has no thought tags."""
         return self._untagged or preceding.rfind("<think>") > preceding.rfind("</think>")
 
     def parse(self, text: str, in_thought: bool) -> list[Thought]:
-        """Read the thoughts in the text of a turn, as far as it has been written, each with its
-        role.
+        """Parse the thoughts in the text of a turn, complete or not, each with its role.
 
-        Text outside of a role's tags counts if the dialect has no such tags. The first mark of
-        another kind, such as the tag of a call, ends the thoughts, unless it stands in a thought in
-        which the dialect reads none. `in_thought` says whether the turn begins as a thought.
+        Text outside of a role's tags is included if the dialect has no such tags. The first other
+        mark, such as a call tag, ends the thoughts, unless it is inside a thought in which the
+        dialect parses no calls. `in_thought` states whether the turn starts inside a thought.
         """
         found, position = list[Thought](), 0
         role = ThoughtRole.THINK if in_thought else None
@@ -176,7 +175,7 @@ class StreamingThoughtParser:
                 *CLOSING_TAGS,
                 *self._ends,
             ):
-                continue  # of a draft
+                continue  # part of a draft
             if role is not None:
                 found.append(Thought(text[position : match.start()].strip(), role))
             position = match.end()
@@ -189,7 +188,7 @@ class StreamingThoughtParser:
         return [thought for thought in found if thought.text]
 
     def get_stable_prefix(self, text: str) -> str:
-        """Return the text of an unfinished turn without an end that could be the beginning of a
+        """Return the text of an unfinished turn without a suffix that could be the start of a
         mark."""
         for length in range(min(len(self._words[0]), len(text)), 0, -1):
             if any(word.startswith(text[-length:]) for word in self._words):

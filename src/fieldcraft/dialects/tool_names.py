@@ -1,13 +1,13 @@
-"""Names of tools that differ from question to question.
+"""Tool names that vary between questions.
 
-A model that always sees the same tools learns their names by heart and no longer reads what a
-prompt says about them. If each question has one of several names, it has to read (function masking,
-Hammer, arXiv 2410.04587). A tool whose schema has the key CALLED_KEY has several names. Everything
-outside of prompts and turns, such as records and rewards, knows the tool by its own name.
+A model that always sees the same tools memorises their names and ignores their descriptions in the
+prompt. Varying the names per question forces it to read them (function masking, Hammer, arXiv
+2410.04587). A tool whose schema has the key CALLED_KEY has several names. Everything outside of
+prompts and turns, such as records and rewards, uses the tool's canonical name.
 
-A question can also be asked with some of the tools alone, those that its metadata lists under
-OFFERED_KEY. The prompt then shows no others, and calls of others are refused. So one run can have
-questions of several kinds, each with tools of their own.
+A question can also be restricted to a subset of the tools, listed in its metadata under
+OFFERED_KEY. The prompt then shows only these, and calls of other tools are refused. A run can
+therefore contain several kinds of questions, each with different tools.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from zlib import crc32
 from fieldcraft.config.signatures import ToolSignature, parse_signature
 from fieldcraft.types import MalformedCall, Task, ToolCall, UserError
 
-SEEN_NAMES, UNSEEN_NAMES = "seen", "unseen"  # which names of a tool a question draws from
-OFFERED_KEY = "offered"  # of a task's meta: the names of the tools that it is asked with
-CALLED_KEY = (
-    "called"  # of a schema: the signatures of both kinds. Of a task's meta: one of the kinds
-)
+SEEN_NAMES, UNSEEN_NAMES = "seen", "unseen"  # kinds of tool names that a question samples from
+OFFERED_KEY = "offered"  # in a task's meta: names of the offered tools
+CALLED_KEY = "called"  # in a schema: signatures of both kinds; in a task's meta: one of the kinds
 
 
 def add_name_variants(
     schema: dict[str, Any], seen: Sequence[str], unseen: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the schema of a tool that has these names; its own where there are none of a kind.
+    """Return the schema of a tool with the given name variants; a kind without variants uses the
+    canonical name.
 
-    Raises UserError for a signature with more arguments than the tool has, or with two of a name.
+    Raises UserError for a signature with more arguments than the tool has, or with duplicate names.
     """
     function = schema["function"]
     own = list(function["parameters"].get("properties", {}))
@@ -50,8 +49,8 @@ def add_name_variants(
 
 @dataclass(frozen=True, slots=True)
 class _VisibleTool:
-    """A tool as one question calls it. `arguments` maps the names there to the tool's own; None
-    where nothing is renamed, so that the tool itself checks them."""
+    """A tool as visible in one question. `arguments` maps the visible names to canonical ones; None
+    if nothing is renamed, so that the tool itself validates them."""
 
     own: str
     schema: dict[str, Any]
@@ -59,12 +58,12 @@ class _VisibleTool:
 
 
 class ToolNameMap:
-    """The tools as one question calls them.
+    """Mapping between the tool names of one question and the canonical names.
 
     Args:
-        task: the question. Its id says which names it gets. Those of `unseen` are for questions
-            with that kind in `meta["called"]`.
-        tools: their JSON schemas, those with several names as `add_name_variants` returns them.
+        task: the question. Its id determines the names; `meta["called"]` may select the `unseen`
+            names.
+        tools: JSON schemas; those with several names as returned by `add_name_variants`.
     """
 
     def __init__(self, task: Task, tools: Sequence[dict[str, Any]]) -> None:
@@ -83,7 +82,7 @@ class ToolNameMap:
         return [named.schema for named in self._tools.values()]
 
     def to_surface(self, call: ToolCall) -> ToolCall:
-        """Return a call by the tool's own names, as the policy writes it here."""
+        """Convert a call with canonical names to the names visible to the policy."""
         for name, named in self._tools.items():
             if named.own == call.tool and named.arguments is not None:
                 surface_names = {own: surface for surface, own in named.arguments.items()}
@@ -93,8 +92,8 @@ class ToolNameMap:
         return call
 
     def to_canonical(self, call: ToolCall | MalformedCall) -> ToolCall | MalformedCall:
-        """Return the call that the policy wrote, by the tool's own names. Of a call that cannot be
-        read but names a tool, it says whether the question offers that."""
+        """Convert a call of the policy to canonical names. For a malformed call that names a tool,
+        also check that the question offers this tool."""
         if isinstance(call, ToolCall):
             return self._call_to_canonical(call)
         if not call.tool:
@@ -122,7 +121,7 @@ class ToolNameMap:
 
 
 def get_offered_names(task: Task) -> list[str] | None:
-    """Return the names of the tools that a question is asked with; None: all. Raises UserError for
+    """Return the names of the tools that a question offers; None: all. Raises UserError for
     metadata that is not a list of names."""
     names = task.meta.get(OFFERED_KEY)
     if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):
@@ -138,7 +137,7 @@ def _make_visible_tool(task: Task, tool: dict[str, Any]) -> _VisibleTool:
     choices = tool.get(CALLED_KEY, {}).get(task.meta.get(CALLED_KEY, SEEN_NAMES), ())
     if not choices:
         return _VisibleTool(own, {"type": "function", "function": tool["function"]}, None)
-    # Not `hash`, which differs from process to process.
+    # Not `hash`, which differs between processes.
     drawn = choices[crc32(task.id.encode()) % len(choices)]
     return _rename_tool(own, tool, parse_signature(drawn))
 

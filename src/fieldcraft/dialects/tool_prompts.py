@@ -1,9 +1,8 @@
-"""Tools, calls and results in a conversation: as a chat template writes them, or as text of ours.
+"""Tools, calls and results in a conversation, rendered by a chat template or a built-in fallback.
 
-A template that was made for tools shows them and writes calls and results itself. Where it does
-not, the tools are described in the system message, or before the first message of the user's where
-the template has no place for a system message. Calls are text of the policy, and results are a
-message between <tool_response> tags.
+A template with tool support renders tools, calls and results itself. Otherwise, the tools are
+described in the system message, or before the first user message if the template has no system
+message. Calls are text of the policy, and results are a message between <tool_response> tags.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from fieldcraft.types import ToolCall, UserError
 RESULT_OPENING, RESULT_CLOSING = "<tool_response>\n", "\n</tool_response>"
 RESULT_BLOCK = RESULT_OPENING + TEXT_PLACEHOLDER + RESULT_CLOSING
 TWO_RESULT_BLOCKS = f"{RESULT_BLOCK}\n{RESULT_BLOCK}"
-PROBE_CALL = ToolCall("search", {"query": "x"})  # a call that a chat template is asked to write
-PROBE_TOOL_NAME = "tool_that_is_shown"  # a tool that a chat template is asked to show
+PROBE_CALL = ToolCall("search", {"query": "x"})  # call for probing a chat template
+PROBE_TOOL_NAME = "tool_that_is_shown"  # tool for probing a chat template
 PROBE_TOOL_SCHEMA = {
     "type": "function",
     "function": {
@@ -51,16 +50,16 @@ The results of your calls then follow, each between <tool_response> and </tool_r
 
 
 def describe_tools(tools: Sequence[dict[str, Any]]) -> str:
-    """Return the prompt that lists tools, given as schemas, and says how one is called."""
+    """Return the prompt that lists tools, given as schemas, and explains how to call them."""
     lines = (json.dumps(tool, ensure_ascii=False) for tool in tools)
     return TOOLS_DESCRIPTION.format(tools="\n".join(lines))
 
 
 def shows_tools(dialect: BaseDialect) -> bool:
-    """Tell whether the chat template of a dialect's model puts tools into a prompt."""
+    """Return whether the chat template of a dialect's model renders tools in a prompt."""
     if dialect.tokenizer.chat_template is None:
         return False
-    with suppress(UserError):  # a template may fail on tools that it was not made for
+    with suppress(UserError):  # a template without tool support may fail on tools
         return PROBE_TOOL_NAME in dialect.render_conversation(
             [{"role": "user", "content": "question"}], [PROBE_TOOL_SCHEMA]
         )
@@ -69,8 +68,8 @@ def shows_tools(dialect: BaseDialect) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CallDelimiters:
-    """Text between two calls of a turn, and, after the token that ends the turn, before, between
-    and after the observations."""
+    """Text between two calls of a turn and, after the token that ends the turn, before, between and
+    after the observations."""
 
     separator: str
     opening: str
@@ -79,10 +78,10 @@ class CallDelimiters:
 
 
 def find_template_delimiters(dialect: BaseDialect) -> CallDelimiters | None:
-    """Return what a chat template writes around two calls of a turn and their observations; None
-    where it does not write calls as JSON between <tool_call> tags.
+    """Return the text of a chat template around two calls of a turn and their observations; None if
+    it does not render calls as JSON between <tool_call> tags.
 
-    Raises UserError for a template that writes them and does not end a turn with its end token.
+    Raises UserError for a template that renders them but does not end a turn with its end token.
     """
     function = {"name": PROBE_CALL.tool, "arguments": PROBE_CALL.arguments}
     calls = [{"type": "function", "function": function}]
@@ -95,7 +94,7 @@ def find_template_delimiters(dialect: BaseDialect) -> CallDelimiters | None:
     ]
     text = ""
     if dialect.tokenizer.chat_template is not None:
-        # A template that was not made for tools may fail on the arguments of a call.
+        # A template without tool support may fail on the arguments of a call.
         with suppress(UserError):
             text = dialect.render_conversation(messages, [PROBE_TOOL_SCHEMA])
     before, _, rest = text.partition(TEXT_PLACEHOLDER)
@@ -116,8 +115,8 @@ def find_template_delimiters(dialect: BaseDialect) -> CallDelimiters | None:
 
 
 def make_fallback_delimiters(dialect: BaseDialect) -> CallDelimiters:
-    """Return what stands around calls and observations of a model whose chat template writes none,
-    or that has no template.
+    """Return the text around calls and observations for a model without a chat template, or with
+    one that does not render them.
 
     Raises UserError for a template that shows no message after a turn of the model.
     """
@@ -130,13 +129,13 @@ def make_fallback_delimiters(dialect: BaseDialect) -> CallDelimiters:
     ]
     for results in _iter_result_messages(dialect):
         text = ""
-        with suppress(UserError):  # a template may refuse such a conversation
+        with suppress(UserError):  # a template may reject such a conversation
             text = dialect.render_conversation([*messages, *results])
         _, has_turn, rest = text.rpartition(TURN_PLACEHOLDER)
         if has_turn and rest.count(RESULT_BLOCK) == 2:
             before, between, after = rest.split(TEXT_PLACEHOLDER)
             opening = _strip_turn_end(before, dialect.turn_end.text)
-            if opening is None:  # nothing of the template's ends a turn but its next message
+            if opening is None:  # the template ends a turn only with its next message
                 opening = before if before != RESULT_OPENING else f"\n{before}"
             return CallDelimiters("\n", opening, between, dialect.strip_think_prefill(after))
     raise UserError(
@@ -146,14 +145,14 @@ def make_fallback_delimiters(dialect: BaseDialect) -> CallDelimiters:
 
 
 def _iter_result_messages(dialect: BaseDialect) -> Iterator[list[dict[str, Any]]]:
-    """Yield two results as messages: of the role `tool` where the template has that, else of the
-    user."""
+    """Yield two results as messages: with the role `tool` if the template supports it, and with the
+    role of the user."""
     if mentions_role(dialect.tokenizer, "tool"):
         yield 2 * [{"role": "tool", "content": RESULT_BLOCK}]
     yield [{"role": "user", "content": TWO_RESULT_BLOCKS}]
 
 
 def _strip_turn_end(text: str, end: str) -> str | None:
-    """Return what follows the end of a turn; None where the text does not begin with that."""
+    """Return the text after the end of a turn; None if the text does not start with it."""
     space, ended, after = text.partition(end)
     return after if ended and not space.strip() else None

@@ -1,13 +1,13 @@
-r"""The layout of ToolRL (arXiv 2504.13958): one turn of calls that nobody runs.
+r"""Dialect of ToolRL (arXiv 2504.13958): one turn of calls that are not executed.
 
 policy  <think> I need ... </think>\n<tool_call>\n{...}\n{...}\n</tool_call><end of sequence>
 
-A response to the user, between <response> tags, may take the place of the calls or follow them.
-What follows the thought is the answer, tags included, and rewards read the calls in it.
+A response to the user, between <response> tags, may replace the calls or follow them. The text
+after the thought is the answer, including tags; rewards parse the calls in it.
 
-In ToolRL's data the tools of a question are in a system text of its own. Here that text is the
-first part of the question, up to the heading of the dialogue, because a question is all that the
-policy is told: the same dialogue with other tools is another question.
+In ToolRL's data, the tools of a question are described in a separate system text. Here this text is
+the first part of the question, up to the heading of the dialogue, so that the same dialogue with
+other tools is a different question.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ LAYOUT_REGEX = re.compile(
 
 
 def split_thought(turn: str) -> tuple[str, str]:
-    """Return the thought of a turn, and what it says after that. Either may be empty."""
+    """Return the thought of a turn and the text after it. Either may be empty."""
     content = parse_turn(turn)
-    # It never stopped.
+    # The thought is unclosed.
     if content.is_thinking or strip_foreign_thoughts(turn[content.start :]) is None:
         return turn, ""
     head = turn[: content.start].removesuffix("</think>")
@@ -72,9 +72,9 @@ class AnswerBlock:
 
     Attributes:
         name: one of `BLOCK_NAMES`.
-        start: where its content begins in the answer.
-        end: where its content ends; the end of the answer for a block that is never closed.
-        calls: those of a block of calls, in their order.
+        start: start position of its content in the answer.
+        end: end position of its content; the end of the answer for an unclosed block.
+        calls: calls of a call block, in order.
     """
 
     name: str
@@ -84,7 +84,7 @@ class AnswerBlock:
 
 
 def parse_blocks(answer: str) -> list[AnswerBlock]:
-    """Read the blocks of an answer, from left to right. A tag inside of a block is text."""
+    """Parse the blocks of an answer, from left to right. A tag inside a block is text."""
     found, position = list[AnswerBlock](), 0
     while mark := OPENING_REGEX.search(answer, position):
         if mark[1] == "tool_call":
@@ -99,8 +99,9 @@ def parse_blocks(answer: str) -> list[AnswerBlock]:
 
 
 def _parse_calls_from(text: str, position: int) -> tuple[ToolCalls, int]:
-    """Read the calls from a place on, and where the tag stands that closes them. Each JSON value is
-    read from its start to its end; where none is, the rest of the line is a malformed call."""
+    """Parse the calls from a position on. Return them and the position of the closing tag. Each
+    JSON value is parsed from its start to its end; if there is no valid value, the rest of the line
+    is a malformed call."""
     calls = list[ToolCall | MalformedCall]()
     while (position := _skip_whitespace(text, position)) < len(text):
         if text.startswith(CLOSING_TAG, position):
@@ -116,7 +117,7 @@ def _parse_calls_from(text: str, position: int) -> tuple[ToolCalls, int]:
 
 
 def _find_value_end(text: str, position: int) -> int | None:
-    """Return where the JSON value ends that begins at a place; None for other text."""
+    """Return the end position of the JSON value that starts at a position; None for other text."""
     try:
         _, end = JSON_DECODER.raw_decode(text, position)
     except (ValueError, RecursionError):
@@ -133,18 +134,19 @@ def _skip_whitespace(text: str, position: int) -> int:
 
 
 def parse_answer_calls(answer: str) -> ToolCalls:
-    """Return the calls of an answer: those of its first block of calls."""
+    """Return the calls in the first call block of an answer."""
     blocks = (block.calls for block in parse_blocks(answer) if block.name == "tool_call")
     return next(blocks, ())
 
 
 def find_block_names(answer: str) -> frozenset[str]:
-    """Return which of `BLOCK_NAMES` an answer has."""
+    """Return the subset of `BLOCK_NAMES` that an answer contains."""
     return frozenset(block.name for block in parse_blocks(answer))
 
 
 def _mask_blocks(turn: str) -> str:
-    """Return a turn in whose blocks no tag stands, since what they hold may be any text."""
+    """Return a turn with the contents of its blocks masked, because they may contain any text,
+    including tags."""
     start = parse_turn(turn).start
     answer, outline, position = turn[start:], turn[:start], 0
     for block in parse_blocks(answer):
@@ -154,23 +156,23 @@ def _mask_blocks(turn: str) -> str:
 
 
 def join_system_and_dialogue(system: str, dialogue: str) -> str:
-    """Return the question that has both."""
+    """Join a system text and a dialogue into one question."""
     return f"{system.strip()}\n\n{dialogue.strip()}"
 
 
 @dataclass(frozen=True)
 class ToolRLDialect(BaseDialect):
-    """The system text of a question takes the place of the recipe's `system_prompt`. A tokenizer
-    without a chat template has no place for it, so there it is the beginning of the prompt."""
+    """Dialect whose questions include their system text. It replaces the recipe's `system_prompt`.
+    For a tokenizer without a chat template, the system text is the start of the prompt."""
 
     name = "toolrl"
     stop_strings = ()
     tags = (*POLICY_TAGS, "<obs>", "</obs>")
-    default_instruction = ""  # each question brings its own
+    default_instruction = ""  # each question includes its own
 
     def encode_prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        """Encode the prompt. Raises UserError for a tool, and for a chat template that shows no
-        system message."""
+        """Encode the prompt. Raises UserError for a tool, and for a chat template without system
+        messages."""
         if tools:
             raise UserError(
                 "The dialect toolrl runs no tools, because they are in the text of a question;"
@@ -190,7 +192,8 @@ class ToolRLDialect(BaseDialect):
 
     @cached_property
     def system_parts(self) -> tuple[str, str, str]:
-        """The prompt's text before the system text, between that and the dialogue, and after it."""
+        """Prompt text before the system text, between it and the dialogue, and after the
+        dialogue."""
         try:
             marked = replace(self, system_prompt=DIALOGUE_HEADING)
         except UserError as error:
@@ -217,14 +220,14 @@ class ToolRLDialect(BaseDialect):
         return "\n".join(("<tool_call>", *lines, "</tool_call>"))
 
     def render_answer(self, text: str) -> str:
-        """Write an answer, which has its tags already."""
+        """Render an answer, which already contains its tags."""
         return text
 
     def observation_delimiters(
         self, position: ObservationPosition = ONLY_OBSERVATION
     ) -> tuple[str, str]:
-        """Return the frame of an observation as ToolRL's dialogues show results of earlier calls; a
-        rollout has none."""
+        """Return the delimiters that ToolRL's dialogues use for results of earlier calls; a rollout
+        has no observations."""
         return "\n<obs> ", " </obs>\n"
 
     def matches_grammar(self, joined_turns: str) -> bool:

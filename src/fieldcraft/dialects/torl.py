@@ -1,12 +1,12 @@
-r"""The fences of ToRL (arXiv 2503.23383): programs and their outputs inside free reasoning.
+r"""Dialect of ToRL (arXiv 2503.23383): fenced programs and outputs inside free-form reasoning.
 
 policy       I compute it.\n```python\nprint(6 * 7)\n```\n```output
 observation  \n42\n```\n
 policy       So it is \boxed{42}.<end of sequence>
 
-The policy opens the output itself, and there its turn ends. The last program of the turn is run.
-The answer is the last box that the policy wrote in any turn, outside of programs. Of a model that
-thinks between <think> and </think>, it stands after the thought.
+The policy opens the output fence itself, which ends its turn. The last program of the turn is
+executed. The answer is the last box in any turn of the policy, outside of programs. If the model
+thinks between <think> and </think>, the answer follows the thought.
 """
 
 from __future__ import annotations
@@ -93,5 +93,5 @@ class ToRLDialect(CodeDialect):
 
 
 def _strip_programs(turn: str) -> str:
-    """Return what a turn says beside its programs, up to one that it never ends."""
+    """Return a turn without its programs, including an unclosed one."""
     return PROGRAM_REGEX.sub("", turn).partition("```python")[0]

@@ -1,8 +1,8 @@
-"""Tokens that end a turn of a model, by its chat template, tokenizer and generation settings.
+"""Tokens that end a turn of a model, from its chat template, tokenizer and generation settings.
 
-A model that was tuned on conversations ends its turns with the token that its chat template writes
-there (`<|im_end|>`, `<end_of_turn>`, `<|eot_id|>`). Its tokenizer may name another one as the end
-of a sequence, and its `generation_config.json` lists several.
+A chat-tuned model ends its turns with the token that its chat template writes there (`<|im_end|>`,
+`<end_of_turn>`, `<|eot_id|>`). Its tokenizer may define another one as the end of a sequence, and
+its `generation_config.json` lists several.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from fieldcraft.types import Tokenizer, UserError
 def find_turn_end(
     tokenizer: Tokenizer, configured: Sequence[int] = (), variables: Mapping[str, Any] | None = None
 ) -> TurnEnd:
-    """Find the tokens that end a turn.
+    """Return the tokens that end a turn.
 
     Args:
-        tokenizer: of the model.
-        configured: the ends of its `generation_config.json`.
-        variables: of the chat template.
+        tokenizer: tokenizer of the model.
+        configured: end tokens of its `generation_config.json`.
+        variables: variables of the chat template.
 
-    Raises UserError where nothing ends a sequence.
+    Raises UserError if no token ends a sequence.
     """
     tokenizer_eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     known = {*configured, *tokenizer_eos}
@@ -50,8 +50,8 @@ def _find_template_end(
 ) -> int | None:
     """Return the special token that the chat template writes after the text of a turn.
 
-    Where it writes none after the last message, as for GLM-4, a turn ends with the token that opens
-    the next message, if generation stops there.
+    If it writes none after the last message, as for GLM-4, a turn ends with the token that opens
+    the next message, provided that generation stops there.
     """
     if tokenizer.chat_template is None:
         return None
@@ -71,10 +71,10 @@ def _find_template_end(
 def _find_special_after(
     tokenizer: Tokenizer, messages: list[dict[str, str]], variables: Mapping[str, Any]
 ) -> int | None:
-    """Return the special token that follows the turn, white space aside; None where text
+    """Return the special token that follows the turn, ignoring white space; None if text
     follows."""
     rendered = ""
-    with suppress(TemplateError):  # a template may refuse such a conversation
+    with suppress(TemplateError):  # a template may reject such a conversation
         rendered = render_chat(tokenizer, messages, **variables)
     _, has_turn, after = rendered.rpartition(TURN_PLACEHOLDER)
     ids = tokenizer.encode(after.lstrip(), add_special_tokens=False) if has_turn else []

@@ -1,4 +1,4 @@
-"""Remote models that must answer before work begins."""
+"""Clients of remote models, which must be available before work starts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fieldcraft.endpoints.openai import ChatClient
 
 
 async def open_chat_client(settings: EndpointConfig, cache: Path | None) -> ChatClient:
-    """Open the remote model of a section, which must answer now; `cache` keeps its replies.
+    """Open a client of a remote model and check that it responds; `cache` stores its replies.
 
-    Raises UserError if it does not answer.
+    Raises UserError if it does not respond.
     """
     client = ChatClient(settings.url, settings.model, api_key_env=settings.api_key_env, cache=cache)
     await client.require_available()

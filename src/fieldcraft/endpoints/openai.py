@@ -1,7 +1,7 @@
 """Remote models behind an OpenAI-compatible chat endpoint: teachers and judges. Text only.
 
-Retries, their growing waits and Retry-After are those of the official client. Replies can be kept
-on disk, so that a run that was stopped pays for nothing twice.
+The official client implements retries, exponential backoff and Retry-After. Replies can be cached
+on disk, so that a resumed run does not pay twice.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from fieldcraft.types import UserError
 if TYPE_CHECKING:
     from openai import APIError, AsyncOpenAI
 
-_MAX_CHECK_TOKENS = 16  # models that reason refuse a limit much lower
-_MAX_REASON_CHARACTERS = 300  # of what a server says about its refusal
+_MAX_CHECK_TOKENS = 16  # reasoning models reject a much lower limit
+_MAX_REASON_CHARACTERS = 300  # of a server's error message
 
 
 class ChatRequestError(Exception):
-    """One request failed for good, after all attempts; the message says why."""
+    """A request failed after all attempts; the message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens, and what they cost in the currency of the prices; None without prices."""
+    """Tokens and their cost in the currency of the prices; the cost is None without prices."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -61,8 +61,8 @@ class TokenUsage:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """Text that a model wrote. `reasoning` is "" where the endpoint keeps it to itself;
-    `finish_reason` is the endpoint's word for the end, "stop" or "length" as a rule."""
+    """Text that a model wrote. `reasoning` is "" if the endpoint does not return it;
+    `finish_reason` is reported by the endpoint, usually "stop" or "length"."""
 
     text: str
     reasoning: str
@@ -101,10 +101,10 @@ class _LoopSession:
 
 
 class ChatClient:
-    """A model behind a url, from any event loop.
+    """Client of a model behind a URL, usable from any event loop.
 
-    `usage` sums up what this process paid for; replies that came from the cache are free and
-    counted in `cached_replies`.
+    `usage` is the total usage paid by this process; replies from the cache are free and counted in
+    `cached_replies`.
     """
 
     def __init__(
@@ -119,22 +119,22 @@ class ChatClient:
         prices: tuple[float, float] | None = None,
         cache: Path | None = None,
     ) -> None:
-        """Take the address and the settings of an endpoint.
+        """Create a client of an endpoint.
 
         Args:
-            url: of the endpoint up to its version, as in http://127.0.0.1:8000/v1.
-            model: its name there.
-            api_key_env: the environment variable that holds the key; servers that ask for none
-                do without.
-            concurrency: requests on their way at once.
-            timeout_seconds: for each attempt, from connecting to the end of the answer.
+            url: URL of the endpoint up to its version, such as http://127.0.0.1:8000/v1.
+            model: name of the model at the endpoint.
+            api_key_env: environment variable with the key; optional for servers without keys.
+            concurrency: maximum number of concurrent requests.
+            timeout_seconds: time of each attempt, from connecting to the end of the response.
             retries: attempts after the first.
-            prices: of a million prompt tokens and of a million completion tokens.
-            cache: a file that keeps every reply. The same request then gives the same reply, so
-                samples that shall differ need different seeds.
+            prices: prices of a million prompt tokens and of a million completion tokens.
+            cache: file that stores every reply. The same request then returns the same reply, so
+                different samples need different seeds.
 
         Raises:
-            UserError: a bad url or number, a file that is no cache, no `openai` installed.
+            UserError: an invalid URL or number, a file that is not a cache, or `openai` is not
+                installed.
         """
         if concurrency < 1 or timeout_seconds <= 0 or retries < 0:
             raise UserError(
@@ -165,17 +165,17 @@ class ChatClient:
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> ChatReply:
-        """Ask for the model's next message and return it, from the cache if the same was asked
-        before.
+        """Request the model's next message and return it, from the cache if the same request was
+        made before.
 
         Raises:
-            ChatRequestError: no usable answer after all attempts.
+            ChatRequestError: no usable response after all attempts.
         """
         request: dict[str, Any] = {
             "model": self.model,
             "messages": messages,
             "temperature": temperature,
-            # OpenAI itself refuses the old name for its newer models; others know only that.
+            # OpenAI rejects the old name for its newer models; other servers support only the old.
             self._max_tokens_key: max_tokens,
         }
         request |= self._truncation_params(truncation)
@@ -184,7 +184,7 @@ class ChatClient:
         if self._reply_cache is None:
             return self._make_reply(await self._request(request))
         key = hashlib.sha256(json.dumps([self.url, request], sort_keys=True).encode()).hexdigest()
-        # Whoever asks the same at the same time waits for the first one's reply.
+        # Concurrent identical requests wait for the reply of the first one.
         async with self._request_locks.setdefault(key, asyncio.Lock()):
             body = self._reply_cache.find(key)
             if body is None:
@@ -195,11 +195,11 @@ class ChatClient:
         return self._make_reply(body)
 
     async def require_available(self, truncation: Truncation = NO_TRUNCATION) -> None:
-        """Ask the model for a few tokens, so that a run does not start without it.
+        """Request a few tokens from the model, so that a run does not start without it.
 
         Raises:
-            UserError: the server is down, the key missing or refused, the model unknown, or one
-                that does not know these limits.
+            UserError: the server is down, the key is missing or rejected, or the model is unknown
+                or does not support these limits.
         """
         request = {
             "model": self.model,
@@ -215,15 +215,14 @@ class ChatClient:
             ) from None
 
     async def close(self) -> None:
-        """Close its connections in the running loop; the next request opens others."""
+        """Close the connections in the running loop; the next request opens new ones."""
         if self._session is not None:
             session, self._session = self._session, None
             await session.client.close()
 
     def _truncation_params(self, truncation: Truncation) -> dict[str, Any]:
-        """Return the keys of a request for what can be sampled; top_k and min_p are those of
-        servers of open models (vLLM, SGLang, llama.cpp). Raises UserError where nobody knows
-        them."""
+        """Return the keys of a request that truncate sampling. top_k and min_p are supported by
+        servers of open models (vLLM, SGLang, llama.cpp). Raises UserError for OpenAI's models."""
         extensions = {"top_k": truncation.top_k, "min_p": truncation.min_p}
         extra_body = {key: value for key, value in extensions.items() if value}
         if extra_body and is_openai_url(self.url):
@@ -247,11 +246,11 @@ class ChatClient:
         )
         async with session.semaphore:
             try:
-                # The client itself takes any JSON for an answer, so it is validated here.
+                # The client itself accepts any JSON as a response, so it is validated here.
                 raw = await client.chat.completions.with_raw_response.create(**request)
                 body = _ResponseBody.model_validate_json(raw.content)
             except openai.APIError as error:
-                # The error itself may hold the key, so it is not handed on.
+                # The original error may contain the key, so it is not chained.
                 raise ChatRequestError(self._describe_error(error)) from None
             except ValidationError:
                 message = self._clean_message(raw.text)
@@ -278,7 +277,7 @@ class ChatClient:
         return f"status {error.status_code} ({message})"
 
     def _clean_message(self, text: str) -> str:
-        """Return what a server said, on one line, short, and without the key."""
+        """Return a server's message on one line, shortened, and without the key."""
         hidden = text.replace(self._key, "***") if self._key else text
         return " ".join(hidden.split())[:_MAX_REASON_CHARACTERS] or "no message"
 
@@ -302,13 +301,13 @@ class ChatClient:
         return TokenUsage(tokens.prompt_tokens, tokens.completion_tokens, cost)
 
     async def _get_session(self) -> _LoopSession:
-        """Return the client of the running event loop: connections of a closed loop cannot be
+        """Return the session of the running event loop: connections of a closed loop cannot be
         used."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._session.loop is not loop:
             http = LimitedHttpClient(
                 self._timeout_seconds,
-                follow_redirects=True,  # as the official client does by itself
+                follow_redirects=True,  # as in the official client
                 limits=httpx.Limits(max_connections=None),  # the limiter is the limit
             )
             await close_with_loop(http)
@@ -323,9 +322,9 @@ class ChatClient:
 
 
 class _ReplyCache:
-    """Replies by the hash of their whole request, in a SQLite file that is only added to.
+    """Replies by the hash of their complete request, in an append-only SQLite file.
 
-    A connection lives for one statement, so that threads and processes can share the file.
+    Each statement uses a new connection, so that threads and processes can share the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -362,15 +361,15 @@ def _import_openai() -> ModuleType:
 
 
 def _normalise_url(url: str) -> str:
-    """Return the url without what the client adds. A url that holds a secret would end up in
-    files."""
+    """Return the URL without the path that the client adds. A URL with a secret is rejected,
+    because it would be written to files."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         display_url = mask_secrets(url)
         raise UserError(f"'{display_url}' is not an endpoint URL; write http://HOST:PORT/v1.")
     if parts.username or parts.password or parts.query:
         raise UserError(
-            f"The url of {parts.hostname} must hold no user, password or query: put the key into"
-            " an environment variable."
+            f"The url of {parts.hostname} must not contain a user, password or query: put the"
+            " key into an environment variable."
         )
     return url.rstrip("/").removesuffix("/chat/completions")

@@ -1,10 +1,10 @@
-"""Plain attention, softmax(q k) v over the past and nothing beside it: which models have it.
+"""Checks that a model has plain attention: softmax(q k) v over past tokens, without additions.
 
-A layer may look back a window of tokens only.
+A layer may have a sliding window.
 
-Only then can several sequences share a batch, in training and in the local engine. A state that is
-carried from token to token (linear attention, state spaces, convolutions) would leak from one into
-the next.
+Only with plain attention can several sequences share a batch, in training and in the local engine.
+A recurrent state (linear attention, state space models, convolutions) would leak from one sequence
+into the next.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from fieldcraft.types import UserError
 
-# What some architectures ask of attention beyond softmax(q k) v; none of it is computed here.
+# Options that some architectures pass to attention beyond softmax(q k) v; none is implemented here.
 UNSUPPORTED_OPTIONS = ("softcap", "s_aux", "position_bias")
 SLIDING_ATTENTION = "sliding_attention"
 PLAIN_LAYER_TYPES = {
@@ -22,11 +22,11 @@ PLAIN_LAYER_TYPES = {
     SLIDING_ATTENTION,
     "sparse",
     "dense",
-}  # the last two are kinds of feed-forward
+}  # the last two name feed-forward types
 
 
 def require_plain_attention(model: Any) -> None:
-    """Raise UserError for a model whose attention is not plain, and say what else there is."""
+    """Raise UserError if the model's attention is not plain, and state the reason."""
     if reason := describe_special_attention(model):
         raise UserError(
             f"{type(model).__name__} is not supported for training or sampling because {reason}:"
@@ -35,8 +35,8 @@ def require_plain_attention(model: Any) -> None:
 
 
 def describe_special_attention(model: Any) -> str | None:
-    """Return the name of what a transformers model has in place of plain attention, found in its
-    configuration; None for nothing."""
+    """Return the reason why a transformers model does not have plain attention, determined from its
+    configuration. None if it has plain attention."""
     config = model.config.get_text_config()
     layer_types = getattr(config, "layer_types", None)
     if layer_types and not PLAIN_LAYER_TYPES.issuperset(layer_types):
@@ -49,10 +49,11 @@ def describe_special_attention(model: Any) -> str | None:
 
 
 def find_unsupported_option(module: Any, options: Mapping[str, Any]) -> str | None:
-    """Return the option that a layer asks of attention and that is not computed here; None for
-    nothing.
+    """Return the description of an attention option that a layer uses and that is not implemented
+    here. None if there is none.
 
-    The masks of transformers are not used here, so a layer with a window has to say so itself.
+    The masks of transformers are not used here, so a layer with a sliding window must pass it as an
+    option.
     """
     for name in UNSUPPORTED_OPTIONS:
         if options.get(name) is not None:
@@ -63,8 +64,8 @@ def find_unsupported_option(module: Any, options: Mapping[str, Any]) -> str | No
 
 
 def _has_sliding_window(module: Any) -> bool:
-    """Return whether the configuration gives a layer a window. One that does not know its place
-    must say that it has one, if any layer has."""
+    """Return whether the configuration defines a sliding window for a layer. A layer without a
+    `layer_idx` is expected to have one if any layer has."""
     config = getattr(module, "config", None)
     layer_types = getattr(config, "layer_types", None)
     if not layer_types:

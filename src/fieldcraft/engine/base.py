@@ -1,4 +1,4 @@
-"""An engine, as those who sample with it and those who train its model see it."""
+"""Protocols of inference engines, for sampling and for updating weights."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from fieldcraft.sampling import Completion, SamplingParams
 
 
 class Engine(Protocol):
-    """An engine: ids in, ids and log-probabilities out. It knows no tools, tags or rewards."""
+    """Inference engine: token ids in, token ids and log-probabilities out. It is independent of
+    tools, tags and rewards."""
 
     async def generate(
         self, ids: Sequence[int], sampling: SamplingParams, session: str
     ) -> Completion:
-        """Continue `ids`. Calls with the same `session` extend one history, or begin a new one
-        (after a fold): of its cache, an engine keeps at most what `ids` begins with."""
+        """Continue `ids`. Calls with the same `session` extend one history, or start a new one
+        (after a fold): of the session's cache, an engine keeps at most the prefix that matches
+        `ids`."""
 
     def release(self, session: str) -> None:
-        """Forget a session's cache. Releasing an unknown session does nothing."""
+        """Free a session's cache. Releasing an unknown session does nothing."""
 
 
 class PolicyEngine(Engine, Protocol):
-    """An engine that samples from a model in training."""
+    """Engine that samples from a model in training."""
 
     async def sleep(self) -> None:
-        """Free the memory of all sessions while nothing is sampled, so that training has it."""
+        """Free the memory of all sessions for training. No call may be generating."""
 
     async def snapshot_weights(self) -> None:
-        """Let the model be trained, from now on, while calls sample from what was last
-        published."""
+        """Let calls sample from a snapshot of the last published weights from now on, so that the
+        model can be trained concurrently."""
 
     async def update_weights(self, version: int) -> None:
-        """Sample from now on, unfinished turns too, with the weights as they are now. `version` is
-        written on every token."""
+        """Sample with the model's current weights from now on, including the rest of unfinished
+        turns. `version` is recorded for every token."""

@@ -1,4 +1,4 @@
-"""A copy of a model, to be sampled from while the model itself is trained."""
+"""Snapshot of a model, sampled from while the model itself is trained."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 
 
 def snapshot_model(model: Any) -> Any:
-    """Copy a model, sharing what is not trained, such as the weights below an adapter."""
+    """Copy a model. Frozen parameters, such as the base weights under an adapter, are shared."""
     frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
     return copy.deepcopy(model, frozen).requires_grad_(requires_grad=False)
 
 
 @torch.no_grad()
 def sync_snapshot(snapshot: Any, model: Any) -> None:
-    """Give a copy the weights that the model has now."""
+    """Copy the model's current trainable weights into a snapshot."""
     for target, source in zip(snapshot.parameters(), model.parameters(), strict=True):
         if source.requires_grad:
             target.copy_(source)

@@ -1,4 +1,4 @@
-"""Sampling as the makers of a model recommend it, in `generation_config.json` of its folder."""
+"""Sampling settings recommended by a model's authors in its `generation_config.json`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fieldcraft.records.reading import read_json
 from fieldcraft.types import UserError
 
 GENERATION_CONFIG_FILE = "generation_config.json"
-# What changes probabilities in ways that this project does not have, and its value for no change.
+# Settings that change probabilities in unsupported ways, and their neutral values.
 UNSUPPORTED_SETTINGS: dict[str, Any] = {
     "repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0,
@@ -24,13 +24,13 @@ UNSUPPORTED_SETTINGS: dict[str, Any] = {
 
 
 class _EosConfig(BaseModel):
-    """The end of a sequence, in `generation_config.json` or, without one, in `config.json`."""
+    """End-of-sequence ids in `generation_config.json`, or in `config.json` if that is missing."""
 
     eos_token_id: int | list[int] | None = None
 
 
 class RecommendedSampling(BaseModel):
-    """The part of such a file that is about sampling; None: nothing."""
+    """Sampling settings of `generation_config.json`; None if not set."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -42,8 +42,9 @@ class RecommendedSampling(BaseModel):
 
     @property
     def sampling_settings(self) -> dict[str, Any]:
-        """Temperature and limits. `do_sample: false` is greedy, whatever else the file holds; where
-        it is left out, a temperature or a limit means sampling. A temperature left out is 1."""
+        """Temperature and truncation limits. `do_sample: false` means greedy, regardless of the
+        other settings. If `do_sample` is missing, a temperature or a limit implies sampling. The
+        default temperature is 1."""
         if self.do_sample is False or self.temperature == 0:
             return {"temperature": 0.0}
         values = {key: getattr(self, key) for key in ("temperature", *TRUNCATION_KEYS)}
@@ -54,7 +55,7 @@ class RecommendedSampling(BaseModel):
 
     @property
     def ignored_settings(self) -> dict[str, Any]:
-        """The other recommendations, which are not followed."""
+        """Recommended settings that are not supported and therefore ignored."""
         extra = self.model_extra or {}
         return {
             key: extra[key]
@@ -64,8 +65,7 @@ class RecommendedSampling(BaseModel):
 
 
 def read_eos_token_ids(folder: Path) -> tuple[int, ...]:
-    """Return the tokens after which generation with the model in a folder stops, by its own
-    files."""
+    """Return the end-of-sequence token ids that the files in a model folder specify."""
     path = next(
         (folder / f for f in (GENERATION_CONFIG_FILE, "config.json") if (folder / f).exists()), None
     )
@@ -76,8 +76,8 @@ def read_eos_token_ids(folder: Path) -> tuple[int, ...]:
 
 
 def read_recommended_sampling(folder: Path) -> RecommendedSampling:
-    """Return the recommendation of a folder. Raises UserError where it recommends no way to
-    sample."""
+    """Return the recommended sampling settings of a model folder. Raises UserError if it has
+    none."""
     advice = "set temperature and the like in the recipe, without sampling: model"
     path = folder / GENERATION_CONFIG_FILE
     recommended = RecommendedSampling()

@@ -1,10 +1,10 @@
-"""Configurations that programs on transformers 4 read too.
+"""Model configurations that programs based on transformers 4 can also read.
 
-Such are converters to GGUF and MLX, and older servers. transformers 5 renames keys and drops those
-with the old names. Programs that know only the old ones then fall back to a default, such as a
-rope_theta of 10000, without a word. So the old ones are written beside the new ones. Neither
-configuration changes in training, apart from the type of the weights: what the folder of the first
-model says stays right.
+Examples are converters to GGUF and MLX, and older servers. transformers 5 renames keys and drops
+the old names. Programs that know only the old names then silently fall back to a default, such as a
+rope_theta of 10000. So both old and new names are written. Apart from the dtype of the weights,
+training does not change these configurations, so the values in the source model's folder stay
+valid.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ CHAT_TEMPLATE_FILE = "chat_template.jinja"
 FULL_ATTENTION, SLIDING_ATTENTION = (
     "full_attention",
     "sliding_attention",
-)  # kinds of layers with parameters of their own
+)  # layer types with separate parameters
 FALLBACK_TOKENIZER_CLASS = "PreTrainedTokenizerFast"  # reads tokenizer.json in every version
-# What a folder said of itself: where it came from, or code that is not copied.
+# Keys that apply only to the source folder: its origin, or code that is not copied.
 SOURCE_ONLY_KEYS = ("transformers_version", "_name_or_path", "auto_map", "torch_dtype")
 LOADER_KEYS = ("is_local", "local_files_only", "backend", "auto_map")
-VOCABULARY_FILES = ("tokenizer.model", "vocab.json", "merges.txt")  # which converters read
+VOCABULARY_FILES = ("tokenizer.model", "vocab.json", "merges.txt")  # read by converters
 
 
 def add_legacy_config_keys(
@@ -38,10 +38,10 @@ def add_legacy_config_keys(
     """Complete the config.json of a folder.
 
     Args:
-        folder: of the model.
-        source: the folder that it was loaded from, if there is one.
-        dtype: of its weights.
-        attribute_map: other names of keys, and those that are written.
+        folder: model folder.
+        source: folder that the model was loaded from, or None.
+        dtype: dtype of the weights.
+        attribute_map: mapping from alternative key names to the names that are written.
     """
     config, source_config = (
         _read_config(folder / CONFIG_FILE),
@@ -74,17 +74,17 @@ def add_legacy_config_keys(
 
 
 def add_legacy_tokenizer_keys(folder: Path, source: Path | None) -> None:
-    """Complete the files of a tokenizer in a folder. `source` is the folder that it was loaded
-    from, if there is one."""
+    """Complete the tokenizer files in a folder. `source` is the folder that the tokenizer was
+    loaded from, or None."""
     source_config = _read_source_config(source, TOKENIZER_CONFIG_FILE)
     completed = {**source_config, **_read_config(folder / TOKENIZER_CONFIG_FILE)}
     completed["tokenizer_class"] = source_config.get("tokenizer_class", FALLBACK_TOKENIZER_CLASS)
     if completed["tokenizer_class"] == "TokenizersBackend":
         completed["tokenizer_class"] = FALLBACK_TOKENIZER_CLASS
-    if isinstance(completed.get("extra_special_tokens"), list):  # transformers 4 wants a mapping
+    if isinstance(completed.get("extra_special_tokens"), list):  # transformers 4 expects a mapping
         completed["additional_special_tokens"] = completed.pop("extra_special_tokens")
-    completed.pop("chat_template", None)  # of the source, which may be out of date
-    if (folder / CHAT_TEMPLATE_FILE).exists():  # which earlier versions do not read
+    completed.pop("chat_template", None)  # the source's, which may be out of date
+    if (folder / CHAT_TEMPLATE_FILE).exists():  # earlier versions do not read this file
         completed["chat_template"] = (folder / CHAT_TEMPLATE_FILE).read_text("utf-8")
     write_json(
         folder / TOKENIZER_CONFIG_FILE, {k: v for k, v in completed.items() if k not in LOADER_KEYS}
@@ -100,7 +100,7 @@ def _dtype_keys(dtype: torch.dtype) -> dict[str, str]:
 
 
 def _legacy_rope_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the old keys of rotary embeddings, for what `rope_parameters` says."""
+    """Return the legacy keys of rotary embeddings that correspond to `rope_parameters`."""
     rope = config.get("rope_parameters")
     if not isinstance(rope, dict):
         return {}
@@ -115,7 +115,7 @@ def _legacy_rope_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     if "partial_rotary_factor" in rope_scaling:
         legacy["partial_rotary_factor"] = rope_scaling.pop("partial_rotary_factor")
     rope_type = rope_scaling.get("rope_type", "default")
-    if rope_type == "longrope":  # of which Phi 3 allows three keys, with this one outside
+    if rope_type == "longrope":  # Phi 3 allows three keys in rope_scaling; this one is outside
         legacy["original_max_position_embeddings"] = rope_scaling.pop(
             "original_max_position_embeddings"
         )

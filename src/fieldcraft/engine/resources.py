@@ -1,4 +1,4 @@
-"""The resources that the engines of a run share: a folder, log messages, what the run closes."""
+"""Resources that the engines of a run share: a folder, log messages, and servers to close."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fieldcraft.records.events import EventHandler, LogMessage, ignore_event
 
 
 class AsyncCloseable(Protocol):
-    """A thing that has to be closed, such as a server."""
+    """Resource that must be closed, such as a server."""
 
     async def close(self) -> None: ...
 
@@ -19,10 +19,11 @@ T = TypeVar("T", bound=AsyncCloseable)
 
 
 class RunResources:
-    """Resources of a run's engines, made once a run. A run makes an engine for every model that it
-    samples from; what takes long to start is made once here, and closed however the run ends.
+    """Shared resources of a run's engines. A run creates an engine for every model that it samples
+    from. Resources that are slow to start are created once, here, and closed when the run ends for
+    any reason.
 
-    `folder` is a place for logs and weights; it may not be there yet.
+    `folder` stores logs and weights; it may not exist yet.
     """
 
     def __init__(self, folder: Path, emit: EventHandler = ignore_event) -> None:
@@ -35,7 +36,7 @@ class RunResources:
         self._emit(LogMessage(text))
 
     def get_or_create(self, name: str, factory: Callable[[], T]) -> T:
-        """Return what `factory` returned when it was first called for this name."""
+        """Return the resource with this name, created by `factory` on first use."""
         if name not in self._resources:
             self._resources[name] = factory()
         resource: T = self._resources[name]

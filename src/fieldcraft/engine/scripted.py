@@ -1,4 +1,4 @@
-"""An engine that says what it is told to, for tests of everything above engines."""
+"""Engine that returns scripted turns, for tests of the layers above engines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from fieldcraft.types import Tokenizer
 
 
 class ScriptedEngine:
-    """An engine that plays `turns` from the beginning in every session; obeys `engine.base.Engine`.
+    """Engine that returns `turns` in order, from the start in every session; implements
+    `engine.base.Engine`.
 
-    A turn that contains a stop string ends after it, any other with an end-of-sequence token;
-    `max_tokens` cuts both short. Every log-probability is 0: the script was certain. `prompts`
-    keeps the ids that each call was given, in order of the calls.
+    A turn that contains a stop string ends after it, any other turn ends with an end-of-sequence
+    token; `max_tokens` truncates both. Every log-probability is 0. `prompts` records the input ids
+    of each call, in call order.
     """
 
     def __init__(self, tokenizer: Tokenizer, turns: Sequence[str]) -> None:
@@ -26,7 +27,7 @@ class ScriptedEngine:
     async def generate(
         self, ids: Sequence[int], sampling: SamplingParams, session: str
     ) -> Completion:
-        """Return the session's next turn. Raises IndexError when its turns are used up."""
+        """Return the session's next turn. Raises IndexError if no turn is left."""
         self.prompts.append(list(ids))
         turn_index = self._played.get(session, 0)
         if turn_index == len(self.turns):

@@ -1,6 +1,6 @@
-"""Sizes of a model, by whatever names its configuration has for them.
+"""Sizes of a model, read under the various names that configurations use.
 
-Letters: `config` is that of the text part of a transformers model.
+`config` is the text configuration of a transformers model.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ KEY_VALUE_HEAD_KEYS = ("num_key_value_heads", "num_attention_heads")
 
 
 def get_feed_forward_width(config: Any) -> int:
-    """Return the width of the feed-forward part of a layer; where none is given it is 4 times that
-    of the model, as in GPT-2."""
+    """Return the feed-forward width of a layer. If none is configured, it is 4 times the hidden
+    size, as in GPT-2."""
     return _first_size(config, FEED_FORWARD_KEYS) or 4 * int(config.hidden_size)
 
 
 def get_num_key_value_heads(config: Any) -> int:
-    """Return the number of heads with keys of their own; at most all heads."""
+    """Return the number of key-value heads, at most the number of attention heads."""
     return _first_size(config, KEY_VALUE_HEAD_KEYS) or 1
 
 
 def get_max_positions(config: Any) -> int | None:
-    """Return the number of tokens of the longest text that a model can read; None where there is no
-    bound.
+    """Return the maximum number of tokens of a text that a model can read. None if unbounded.
 
-    Beyond `get_rope_length_limit` it could read on, but not as one policy.
+    The limit includes `get_rope_length_limit`: a longer text is possible, but not under one
+    consistent policy.
     """
     bounds = [getattr(config, "max_position_embeddings", None), get_rope_length_limit(config)]
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def get_rope_length_limit(config: Any) -> int | None:
-    """Return the number of tokens within which the rotary embeddings of a text do not depend on the
-    longest text beside it; None: they never do.
+    """Return the length in tokens up to which the rotary embeddings of a text do not depend on the
+    longest text in the batch. None if they never do.
 
-    Those of the types `dynamic` and `longrope` are others for all positions as soon as one position
-    in the batch is beyond the limit. So a text would change with its neighbours in a packed batch,
-    and a session would be another text than the keys that it has in a cache.
+    The types `dynamic` and `longrope` change the embeddings of all positions as soon as one
+    position in the batch exceeds the limit. A text would then depend on its neighbours in a packed
+    batch, and a session would become inconsistent with its cached keys.
     """
     bounds = []
     for rope in _rope_parameters(config):
@@ -60,7 +60,8 @@ def get_rope_length_limit(config: Any) -> int | None:
 
 
 def require_rope_length(config: Any, tokens: int) -> None:
-    """Raise UserError for a text of so many tokens, if it would change those beside it."""
+    """Raise UserError if a text with this number of tokens would change the other texts in its
+    batch."""
     limit = get_rope_length_limit(config)
     if limit is not None and tokens > limit:
         raise UserError(
@@ -71,11 +72,11 @@ def require_rope_length(config: Any, tokens: int) -> None:
 
 
 def resolve_session_tokens(config: Any, requested_tokens: int | None) -> int:
-    """Return the number of tokens of a session of an engine: those wanted, else as many as the
-    model has positions.
+    """Return the maximum number of tokens of an engine's session: the requested number, or the
+    number of positions of the model.
 
-    Raises UserError for more than the model can read as one policy, and where nothing says how many
-    there may be.
+    Raises UserError if the requested number exceeds the rotary limit, or if neither number is
+    known.
     """
     limit, max_positions = get_rope_length_limit(config), get_max_positions(config)
     if requested_tokens is not None and limit is not None and requested_tokens > limit:
@@ -86,14 +87,14 @@ def resolve_session_tokens(config: Any, requested_tokens: int | None) -> int:
         )
     if requested_tokens is None and max_positions is None:
         raise UserError(
-            f"the configuration of {config.model_type} does not say how long a text may be: set"
+            f"the configuration of {config.model_type} does not state a maximum text length: set"
             " engine.max_model_len."
         )
     return requested_tokens or int(max_positions or 0)
 
 
 def _rope_parameters(config: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rotary embeddings of a configuration: one kind, or one for each kind of layer."""
+    """Yield the rotary embedding settings of a configuration: shared, or one per layer type."""
     parameters = getattr(config, "rope_parameters", None) or {}
     for rope in (parameters, *parameters.values()):
         if isinstance(rope, dict):

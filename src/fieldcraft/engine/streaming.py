@@ -1,4 +1,4 @@
-"""The part of an engine beyond that of training, with which an agent can be served."""
+"""Engine protocol for serving an agent, which adds token streaming."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fieldcraft.sampling import Completion, SamplingParams
 
 
 class StreamingEngine(PolicyEngine, Protocol):
-    """An engine that a served agent can have. Whoever asks hears of each token at once."""
+    """Engine for a served agent. Each token is reported as soon as it is sampled."""
 
     @property
     def max_len(self) -> int:
-        """Number of tokens that a session may have."""
+        """Maximum number of tokens of a session."""
 
     @property
     def num_sessions(self) -> int:
-        """Number of sessions that hold a cache or wait for one."""
+        """Number of sessions that have a cache or are waiting for one."""
 
     async def generate(
         self,
@@ -27,5 +27,5 @@ class StreamingEngine(PolicyEngine, Protocol):
         session: str,
         on_token: Callable[[int], None] | None = None,
     ) -> Completion:
-        """Continue ids as every engine does. `on_token` is called with each token as soon as it is
-        sampled."""
+        """Continue `ids` as `Engine.generate` does. `on_token` is called with each token as soon as
+        it is sampled."""

@@ -1,4 +1,4 @@
-"""The number of CPU threads with which a small model runs fastest."""
+"""Number of CPU threads with which a small model runs fastest."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from typing import Any
 
 import torch
 
-TRAINING_SHAPE = (8, 256)  # rows and tokens of a forward like those of training
-SAMPLING_SHAPE = (128, 1)  # and of one like those of sampling
-MAX_FORWARDS = 7  # forwards with each number of threads
+TRAINING_SHAPE = (8, 256)  # rows and tokens of a forward pass as in training
+SAMPLING_SHAPE = (128, 1)  # rows and tokens of a forward pass as in sampling
+MAX_FORWARDS = 7  # forward passes per number of threads
 MAX_MEASURE_SECONDS = (
-    1.0  # after which no further one is begun: a large model takes long, and differs little
+    1.0  # no further pass is started after this: a large model is slow, and varies little
 )
 LARGE_MODEL_PARAMETERS = (
-    30_000_000  # parameters of a model that one row of training is measured with
+    30_000_000  # above this number of parameters, one row of training is measured
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadCounts:
-    """CPU threads for training's large matrices and for the small ones of sampling."""
+    """CPU threads for the large matrices of training and the small ones of sampling."""
 
     training: int
     sampling: int
 
     @property
     def training_while_sampling(self) -> int:
-        """Threads for training while another thread samples. More threads than cores would wait for
+        """Threads for training while another thread samples. More threads than cores would block
         each other."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return max(1, min(self.training, (cores or 1) - self.sampling))
 
 
 def find_fastest_threads(model: Any) -> ThreadCounts:
-    """Return the fastest numbers of threads, measured with 1, 2, 4, ... threads, at most as many as
-    torch has now (OMP_NUM_THREADS, or all cores).
+    """Return the fastest numbers of threads, measured with 1, 2, 4, ... threads, at most torch's
+    current number (OMP_NUM_THREADS, or all cores).
 
-    On two hyperthreads of one core two threads train a small model faster by a fifth and sample
-    with it slower by a third, and on a busy machine they lose a factor of five, so only measuring
-    tells. On other devices than a CPU the number is left as it is.
+    On two hyperthreads of one core, two threads train a small model a fifth faster and sample from
+    it a third slower, and on a busy machine they are five times slower. So the numbers are
+    measured. On devices other than a CPU the number is not changed.
     """
     max_threads = torch.get_num_threads()
     if model.device.type != "cpu":
@@ -59,7 +59,7 @@ def find_fastest_threads(model: Any) -> ThreadCounts:
 
 @contextmanager
 def limit_threads(count: int | None) -> Iterator[None]:
-    """Use so many threads inside the block; None: as many as outside."""
+    """Use `count` threads inside the block; None leaves the number unchanged."""
     previous = torch.get_num_threads()
     torch.set_num_threads(count or previous)
     try:
@@ -77,7 +77,8 @@ def _find_fastest(model: Any, shape: tuple[int, int], max_threads: int) -> int:
 
 
 def _time_forwards(model: Any, ids: torch.Tensor) -> list[float]:
-    """Return the seconds of several forwards, at least two, because the first one allocates."""
+    """Return the seconds of several forward passes: at least two, because the first one
+    allocates."""
     durations = [_time_forward(model, ids), _time_forward(model, ids)]
     while len(durations) < MAX_FORWARDS and sum(durations) < MAX_MEASURE_SECONDS:
         durations.append(_time_forward(model, ids))

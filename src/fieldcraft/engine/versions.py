@@ -1,4 +1,4 @@
-"""The versions of the policy that sampled the tokens of a turn, while it is being written."""
+"""Version spans: policy versions that sampled the tokens of an unfinished turn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fieldcraft.sampling import VersionSpan
 
 
 def append_version_span(spans: list[VersionSpan], version: int, tokens: int) -> None:
-    """Record that a version sampled so many more tokens."""
+    """Record that a policy version sampled `tokens` more tokens."""
     if spans and spans[-1][0] == version:
         tokens += spans.pop()[1]
     if tokens:

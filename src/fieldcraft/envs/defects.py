@@ -1,4 +1,4 @@
-"""Unforeseen exceptions: their place, told in one line, and the calls that they ended."""
+"""Unexpected exceptions: their location, a one-line description, and the calls that they ended."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _PACKAGE_FOLDER_NAMES = {"site-packages", "dist-packages"}
 
 
 class BrokenToolError(Exception):
-    """Failure of a tool that raised what no tool may raise, which ends its rollout. `call` is the
-    record of it."""
+    """Failure of a tool that raised an unexpected exception, which ends its rollout. `call` is the
+    record of the call."""
 
     def __init__(self, call: CallRecord) -> None:
         super().__init__(call.observation)
@@ -29,9 +29,9 @@ class BrokenToolError(Exception):
 
 @contextmanager
 def record_broken_call(tool: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """Record what is raised inside the block as the end of this call.
+    """Record an exception inside the block as the end of this call.
 
-    Raises BrokenToolError for every exception but a UserError, which is raised as it is.
+    Raises BrokenToolError for every exception except UserError, which propagates unchanged.
     """
     clock = asyncio.get_running_loop().time
     start = clock()
@@ -46,10 +46,11 @@ def record_broken_call(tool: str, arguments: dict[str, Any]) -> Iterator[None]:
 
 
 def describe_defect(error: Exception) -> str:
-    """Return an exception's type, text and place in one line: `KeyError: 'city' (weather.py:12)`.
+    """Return an exception's type, text and location in one line: `KeyError: 'city'
+    (weather.py:12)`.
 
-    The place is the line of the user's own code that was reached last, else that of an installed
-    package; an exception of nothing but this package has none.
+    The location is the innermost line of user code, or else of an installed package; an exception
+    raised entirely inside this package has none.
     """
     if isinstance(error, BrokenToolError):
         return str(error)
@@ -59,13 +60,14 @@ def describe_defect(error: Exception) -> str:
 
 
 def strip_location(cause: str) -> str:
-    """Return a defect as `describe_defect` said it, for readers who may not know where files
-    are."""
+    """Remove the location from the output of `describe_defect`, for readers who must not see file
+    paths."""
     return re.sub(r" \([^()]*:\d+\)$", "", cause)
 
 
 def _find_location(error: BaseException | None) -> str | None:
-    """Return the file and line of the first exception in the chain of causes that has any."""
+    """Return the file and line of the first exception in the chain of causes that has a
+    location."""
     own, others = None, None
     while error is not None and own is None:
         for frame, line in walk_tb(error.__traceback__):
@@ -82,6 +84,6 @@ def _find_location(error: BaseException | None) -> str | None:
 
 
 def _relative_to_cwd(file: Path) -> Path:
-    """Return the path relative to the working directory, where it lies below that."""
+    """Return the path relative to the working directory if it is inside it."""
     cwd = Path.cwd()
     return file.relative_to(cwd) if file.is_relative_to(cwd) else file

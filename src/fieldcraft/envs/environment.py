@@ -1,4 +1,4 @@
-"""The general tool environment: a dialect, tools, and what one trajectory may spend."""
+"""General tool environment: a dialect, tools, and the budget of a trajectory."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ LIMIT_REACHED_MESSAGE = "The limit of calls is reached; answer with what you kno
 
 @dataclass(frozen=True)
 class ToolSession:
-    """The place where the policy acts during one rollout: the tools are open. `tools` maps their
-    names."""
+    """Tool session of one rollout, with open tools. `tools` maps tool names to tools."""
 
     dialect: Dialect
     tools: Mapping[str, Tool]
@@ -57,14 +56,14 @@ class ToolSession:
     async def run_calls(
         self, calls: Sequence[ToolCall | MalformedCall], calls_before: int
     ) -> list[CallRecord]:
-        """Run the calls of one turn side by side, and return what came back, in their order.
+        """Run the calls of one turn concurrently, and return the results in call order.
 
-        `ToolError` becomes text for the model, and so does a time limit that passed; every other
-        exception is a defect of the tool, stops the other calls, and is raised as a
-        BrokenToolError. `calls_before` counts every earlier attempt, so that a policy that never
-        manages a proper call meets the limit too.
+        A `ToolError` or a timeout becomes text for the model. Every other exception is a defect of
+        the tool: it cancels the other calls and is raised as a BrokenToolError. `calls_before`
+        counts all earlier attempts, so that a policy that only makes malformed calls also reaches
+        the limit.
         """
-        if len(calls) == 1:  # a task would let other rollouts go first
+        if len(calls) == 1:  # a task would let other rollouts run first
             return [await self._run_call(calls[0], calls_before)]
         try:
             async with asyncio.TaskGroup() as group:
@@ -78,8 +77,7 @@ class ToolSession:
         return [task.result() for task in call_tasks]
 
     def truncate_observation(self, call: CallRecord) -> CallRecord:
-        """Return the call with an observation that the model may read: no longer than the budget
-        allows."""
+        """Return the call with its observation truncated to the budget."""
         max_tokens = self.budget.max_observation_tokens
         text, cut = truncate_middle(call.observation, max_tokens, self.dialect.tokenizer)
         return replace(call, observation=text, cut=cut)
@@ -128,7 +126,7 @@ class ToolSession:
 
 
 def make_refused_call(call: ToolCall | MalformedCall, reason: str) -> CallRecord:
-    """Return a call that is over the budget."""
+    """Return the record of a call over the budget."""
     return _make_unexecuted_call(call, reason, CallOutcome.REFUSED)
 
 
@@ -147,7 +145,7 @@ async def _call_tool(tool: Tool, arguments: dict[str, Any]) -> Any:
 
 
 def check_duplicate_names(names: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for every name that several tools have."""
+    """Yield an error for every name shared by several tools."""
     for name, count in Counter(names).items():
         if count > 1:
             yield (
@@ -158,11 +156,11 @@ def check_duplicate_names(names: Sequence[str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ToolEnvironment:
-    """The place where a policy acts. Without tools a call gets an error that the policy can read.
-    `verdict_reward` says which answers are right, to workflows that are told so.
+    """Environment in which a policy acts. Without tools, a call gets an error that the policy can
+    read. `verdict_reward` is the name of the verdict reward, for workflows that use it.
 
-    Raises UserError for two tools of one name, and for a budget with folds where the dialect has
-    no tag for a summary.
+    Raises UserError for duplicate tool names, and for a budget with folds if the dialect has no
+    summary tag.
     """
 
     dialect: Dialect
@@ -171,7 +169,7 @@ class ToolEnvironment:
     verdict_reward: Reward = field(default_factory=ExactMatch, compare=False)
     limiter: ConcurrencyLimiter = field(
         init=False, repr=False, compare=False
-    )  # of all its rollouts
+    )  # shared by all rollouts
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "limiter", ConcurrencyLimiter(self.budget.max_concurrent_calls))
@@ -185,7 +183,7 @@ class ToolEnvironment:
         return [tool.schema for tool in self.tools]
 
     def with_budget(self, budget: BudgetConfig) -> ToolEnvironment:
-        """Return the same environment with another budget of its rollouts. Their calls share its
+        """Return a copy of the environment with another rollout budget. Their calls share its
         limiter."""
         environment = replace(self, budget=budget)
         object.__setattr__(environment, "limiter", self.limiter)
@@ -197,16 +195,16 @@ class ToolEnvironment:
 
     @asynccontextmanager
     async def open_session(self, task: Task) -> AsyncIterator[ToolSession]:
-        """Yield a session for one rollout of a task: stateful tools are opened for it, and closed
-        however it ends. Raises what a tool raises on opening or closing, if nothing else was raised
-        before, and UserError as it is."""
+        """Yield a session for one rollout of a task. Stateful tools are opened for it and always
+        closed. Raises exceptions of a tool on opening or closing, unless another one is already
+        propagating; UserError is unchanged."""
         async with open_session_tools(self.tools, task, self.budget.call_timeout_seconds) as tools:
             yield ToolSession(self.dialect, tools, self.schemas, self.budget, self.limiter)
 
 
 class ToolFreeEnvironment(ToolEnvironment):
-    """An environment with the same prompt while the tools are unavailable: none of them is opened,
-    and none can run."""
+    """Environment with the same prompt while the tools are unavailable: no tool is opened or can be
+    called."""
 
     @asynccontextmanager
     async def open_session(self, task: Task) -> AsyncIterator[ToolSession]:

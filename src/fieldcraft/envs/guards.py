@@ -1,4 +1,4 @@
-"""Guards that keep a tool from harming a run: limits of time, concurrency and observations."""
+"""Guards that protect a run from its tools: limits of time, concurrency and observation length."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from fieldcraft.types import Tokenizer
 
 T = TypeVar("T")
 OMISSION_TEMPLATE = "\n[{} characters left out]\n"
-MAX_CHARACTERS_PER_TOKEN = (
-    16  # of a token, on average: what is longer is cut before it is tokenized
-)
+MAX_CHARACTERS_PER_TOKEN = 16  # average per token: longer text is cut before tokenization
 
 
 class ToolTimeoutError(Exception):
@@ -22,19 +20,19 @@ class ToolTimeoutError(Exception):
 
 
 class ToolContractError(Exception):
-    """Failure of a tool that did what no tool may do."""
+    """Failure of a tool that violated its contract."""
 
 
 async def run_with_timeout(work: Awaitable[T], seconds: float) -> T:
-    """Await what a tool does. Work that does not wait is done without giving up control.
+    """Await the work of a tool. Work that does not block runs without yielding to the event loop.
 
-    A tool's SystemExit, or a cancellation of its own making, would end the whole run or one of its
-    tasks silently, so it becomes an ordinary exception.
+    A SystemExit, or a cancellation by the tool itself, would silently end the whole run or a task,
+    so it is converted to an ordinary exception.
 
     Raises:
-        ToolTimeoutError: the time limit passed; the work was cancelled.
-        ToolContractError: the tool raised what only the interpreter or asyncio may raise.
-        Exception: any other exception of the tool's.
+        ToolTimeoutError: the time limit was exceeded; the work was cancelled.
+        ToolContractError: the tool raised an exception reserved for the interpreter or asyncio.
+        Exception: any other exception of the tool.
     """
     task = asyncio.current_task()
     timeout = asyncio.timeout(seconds)
@@ -56,12 +54,12 @@ async def run_with_timeout(work: Awaitable[T], seconds: float) -> T:
 
 
 class ConcurrencyLimiter:
-    """A limiter that lets so many calls run at once in an event loop. If a slot is free, a call
-    gets it without giving up control."""
+    """Limiter of the number of concurrent calls in an event loop. If a slot is free, a call gets it
+    without yielding to the event loop."""
 
     def __init__(self, max_concurrent: int) -> None:
         self.max_concurrent = max_concurrent
-        # A semaphore belongs to the loop that first waited for it, and a run has several loops.
+        # A semaphore is bound to the loop that first waits for it, and a run has several loops.
         self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()
         )
@@ -73,11 +71,11 @@ class ConcurrencyLimiter:
 
 
 def truncate_middle(text: str, max_tokens: int, tokenizer: Tokenizer) -> tuple[str, int]:
-    """Shorten a text to at most `max_tokens` tokens. Returns it, and the number of characters of
-    the given text that it lacks.
+    """Shorten a text to at most `max_tokens` tokens. Return it and the number of omitted
+    characters.
 
-    A longer text keeps its head and its tail, with a line between them that says how much is left
-    out. Halves of characters (lone surrogates), which no tokenizer takes, become U+FFFD.
+    A longer text keeps its head and its tail, with a line between them that states the number of
+    omitted characters. Lone surrogates, which tokenizers reject, become U+FFFD.
     """
     num_characters = min(len(text), max_tokens * MAX_CHARACTERS_PER_TOKEN)
     shortened = _omit_middle(text, num_characters)
@@ -90,7 +88,7 @@ def truncate_middle(text: str, max_tokens: int, tokenizer: Tokenizer) -> tuple[s
 
 
 def _omit_middle(text: str, num_characters: int) -> str:
-    """Return so many characters of a text, from both of its ends."""
+    """Return `num_characters` characters of a text, from both ends."""
     if num_characters == len(text):
         return replace_lone_surrogates(text)
     tail = num_characters // 2
@@ -100,13 +98,13 @@ def _omit_middle(text: str, num_characters: int) -> str:
 
 
 def replace_lone_surrogates(text: str) -> str:
-    """Return the text with pairs of surrogates joined and lone ones replaced."""
+    """Return the text with surrogate pairs joined and lone surrogates replaced."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _count_tokens(text: str, max_tokens: int, tokenizer: Tokenizer) -> int:
-    """Return the number of tokens of a text, or a bound on it that is no more than `max_tokens`."""
+    """Return the number of tokens of a text, or an upper bound of at most `max_tokens`."""
     normalizer = tokenizer.backend_tokenizer.normalizer
     plain = text if normalizer is None else normalizer.normalize_str(text)
-    bound = 4 * len(plain) + 4  # a character has four bytes at most, and a space may be put first
+    bound = 4 * len(plain) + 4  # a character has at most four bytes, and a space may be prepended
     return bound if bound <= max_tokens else len(encode_untrusted(tokenizer, text))

@@ -1,4 +1,4 @@
-"""The opening of tools for one rollout, and their closing after it, whatever happens."""
+"""Opening and closing of tools for one rollout."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ async def open_session_tools(
 ) -> AsyncIterator[dict[str, Tool]]:
     """Yield the tools by name, ready to be called during one rollout of `task`.
 
-    A plain tool is ready; a stateful one is opened here and closed when the rollout ends, each
-    within `timeout_seconds`.
+    A stateless tool is used directly; a stateful one is opened here and closed at the end of the
+    rollout, each within `timeout_seconds`.
 
     Raises:
         ToolContractError: a tool is too slow, or opens an object that is not a Tool.
-        Exception: of a tool that fails to open or close.
+        Exception: exception of a tool on opening or closing.
     """
     async with AsyncExitStack() as stack:
         opened = {}
@@ -36,10 +36,10 @@ async def open_session_tools(
 
 
 class _OpenedTool(AbstractAsyncContextManager[Tool]):
-    """One stateful tool between its opening and its closing.
+    """A stateful tool between opening and closing.
 
-    What the rollout raised is raised again, whatever the tool does about it: a tool may neither
-    hide a cancellation nor another cause.
+    Exceptions of the rollout are always re-raised: a tool can hide neither a cancellation nor any
+    other cause.
     """
 
     def __init__(self, tool: StatefulTool, task: Task, timeout_seconds: float) -> None:

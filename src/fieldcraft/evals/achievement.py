@@ -1,11 +1,11 @@
-"""One sentence about what a run achieved, from the figures of its report."""
+"""One-sentence summary of a run's results, from the figures of its report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MIN_KNOWN_QUESTIONS = 10  # known questions below which nothing is said of them
+MIN_KNOWN_QUESTIONS = 10  # minimum number of known questions for a statement about them
 SIGNIFICANCE_LEVEL = 0.05
 HIGH_NO_CALL_RATE, LOW_NO_CALL_RATE = 0.5, 0.1  # shares of known questions without a call
 Record = Mapping[str, Any]
@@ -14,8 +14,8 @@ Record = Mapping[str, Any]
 def describe_achievement(report: Record) -> str | None:
     """Return what the last evaluated stage changed, and how its model calls tools.
 
-    `report` has `stages`, `evals` and `pairwise` as `report.json` does, or `rows` and `comparisons`
-    as that of several seeds. None if nothing was graded.
+    `report` has `stages`, `evals` and `pairwise` like `report.json`, or `rows` and `comparisons`
+    like the report of several seeds. None if nothing was graded.
     """
     return _describe_seeds(report) if "rows" in report else _describe_run(report)
 
@@ -34,7 +34,7 @@ def _describe_run(report: Record) -> str | None:
             name, start, evals[start]["em"], last["em"], compared[-1]["p_value"]
         )
     else:
-        sentence = f"{name} answers {_format_percent(last['em'])} of the questions right"
+        sentence = f"{name} answers {_format_percent(last['em'])} of the questions correctly"
     return f"{sentence}; {_describe_calls(last)}."
 
 
@@ -45,20 +45,21 @@ def _describe_seeds(table: Record) -> str | None:
     compared = _select_tested(table["comparisons"], rows)
     row = rows[compared[-1]["model"]] if compared else table["rows"][-1]
     seeds = len(table["seeds"])
-    scope = f"in the mean of {seeds} seeds" if seeds > 1 else "with one seed"
+    scope = f"on average over {seeds} seeds" if seeds > 1 else "with one seed"
     if compared:
         start = compared[-1]["baseline"]
         before, after = rows[start]["em"]["mean"], row["em"]["mean"]
         sentence = _describe_change(row["title"], start, before, after, compared[-1]["p_value"])
     else:
         sentence = (
-            f"{row['title']} answers {_format_percent(row['em']['mean'])} of the questions right"
+            f"{row['title']} answers {_format_percent(row['em']['mean'])} of the questions"
+            " correctly"
         )
     return f"{sentence} {scope}; {_describe_calls(row)}."
 
 
 def _select_tested(comparisons: Sequence[Record], models: Mapping[str, Any]) -> list[Record]:
-    """Return the comparisons of two of these models that had questions in common."""
+    """Return the comparisons of two of the given models that share questions."""
     pairs = [c for c in comparisons if c["p_value"] is not None]
     return [c for c in pairs if c["model"] in models and c["baseline"] in models]
 
@@ -73,7 +74,7 @@ def _describe_change(name: str, start: str, before: float, after: float, p_value
 
 
 def _describe_calls(entry: Record) -> str:
-    """Return the calls of the model of an evaluation, or of a row, in words."""
+    """Describe the calls of the model of an evaluation or a row."""
     known = entry.get("known") or {}
     rate = known.get("no_call_rate") if known.get("n", 0) >= MIN_KNOWN_QUESTIONS else None
     rate = entry.get("known_no_call_rate", rate)
@@ -85,7 +86,7 @@ def _describe_calls(entry: Record) -> str:
         return "the agent calls no tool"
     optimum = entry.get("calls_optimal_mean")
     suffice = "" if optimum is None else f" where {optimum:.2f} suffice"
-    return f"the agent makes {entry['calls_mean']:.2f} calls a question{suffice}"
+    return f"the agent makes {entry['calls_mean']:.2f} calls per question{suffice}"
 
 
 def _format_percent(share: float) -> str:
@@ -93,8 +94,8 @@ def _format_percent(share: float) -> str:
 
 
 def describe_partial_run(stages: Sequence[str], evals: Mapping[str, Record]) -> str | None:
-    """Return the sentence about a run that has no report yet: its stages, and the summaries of the
-    evaluations that are done."""
+    """Return the summary of a run that has no report yet, from its stages and the summaries of the
+    completed evaluations."""
     graded = {name: entry for name, entry in evals.items() if "em" in entry}
     return describe_achievement(
         {"stages": [{"name": s} for s in stages], "evals": graded, "pairwise": []}

@@ -1,4 +1,4 @@
-"""Rollouts of an evaluation that met a tool or an engine that failed: their rate, and a cause."""
+"""Rollouts of an evaluation with a tool or engine failure: their rate, and one cause."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fieldcraft.types import Trajectory
 
 
 def measure_broken_rollouts(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """Return `broken_rate`, the share of the rollouts that met a tool that raised or did not
-    answer, or an engine that failed, and `broken_cause`, that of the last one."""
+    """Return `broken_rate`, the share of rollouts with a tool that raised or did not answer or with
+    an engine failure, and `broken_cause`, the cause of the last one."""
     causes = [cause for t in trajectories if (cause := find_defect(t)) is not None]
     return {
         "broken_rate": len(causes) / max(len(trajectories), 1),
@@ -20,17 +20,16 @@ def measure_broken_rollouts(trajectories: Sequence[Trajectory]) -> dict[str, Any
 
 
 def describe_broken_rate(name: str, entry: Mapping[str, Any]) -> str | None:
-    """Return a sentence about broken rollouts, for the reader of an evaluation; None without
-    any."""
+    """Return a message about broken rollouts; None if there are none."""
     if not entry.get("broken_rate"):
         return None
     return (
-        f"{entry['broken_rate']:.1%} of the answers of '{name}' met a tool or an engine that"
-        f" failed, the last with '{entry['broken_cause']}'."
+        f"{entry['broken_rate']:.1%} of the rollouts of '{name}' had a tool or engine failure,"
+        f" the last one: '{entry['broken_cause']}'."
     )
 
 
 def describe_broken_rates(evals: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the sentences about all evaluations that have any."""
+    """Return the messages about all evaluations with broken rollouts."""
     found = (describe_broken_rate(name, entry) for name, entry in evals.items())
     return [sentence for sentence in found if sentence is not None]

@@ -1,9 +1,9 @@
-"""The trajectories of the page: which of them it holds, and in what form.
+"""Selection and encoding of the trajectories embedded in the report page.
 
-The page cannot hold them all, so it takes whole questions with the trajectories of every stage, and
-questions that the last stage got wrong and right in turn. They are JSON lines, packed, because a
-hundred trajectories in that form take the room of twenty as HTML; base64 has no character that a
-browser could take for markup.
+The page cannot contain all trajectories, so it includes whole questions with the trajectories of
+every stage, alternating between questions that the last stage answered wrong and correctly. They
+are compressed JSON lines, because a hundred trajectories in this form take the space of twenty as
+HTML; base64 has no character that a browser could interpret as markup.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fieldcraft.records.training_rollouts import TrainingRollout
 from fieldcraft.records.transcript import build_transcript, strip_control_characters
 from fieldcraft.types import Author, Task, Trajectory
 
-MAX_PACKED_BYTES = 1_200_000  # bytes of the packed trajectories in the page, which stays below 2 MB
+MAX_PACKED_BYTES = 1_200_000  # packed trajectories, in bytes; the page stays below 2 MB
 _MAX_BLOCK_CHARACTERS = 4_000
 _MAX_SEGMENT_TOKENS = 1_000
 _POLICY_AUTHORS: AbstractSet[Author] = frozenset({Author.POLICY})
@@ -32,10 +32,10 @@ _POLICY_AUTHORS: AbstractSet[Author] = frozenset({Author.POLICY})
 
 @dataclass(frozen=True, slots=True)
 class PageContext:
-    """Facts that the page has to know of the run that trajectories are from: how a token is
-    written, whose tokens each stage trains, and, relative to the page, the files of trajectories by
-    evaluation and of metrics by stage, and the page with examples of the data. `commands` show the
-    trajectories of an evaluation, without the number; by default they are for the folder of the
+    """Information that the page requires about the run of its trajectories: the text of a token,
+    the trained segments of each stage, and, relative to the page, the trajectory files by
+    evaluation, the metrics files by stage, and the page with data examples. `commands` show the
+    trajectories of an evaluation, without the number; by default they refer to the folder of the
     page."""
 
     decode_token: Callable[[int], str] | None = None
@@ -49,8 +49,8 @@ class PageContext:
 @dataclass(frozen=True, slots=True)
 class PackedTrajectories:
     """Packed trajectories: `text` is JSON lines, compressed by gzip, in base64. `included` and
-    `total` count trajectories by stage, without those of training: `training_stages` names the
-    stages of these."""
+    `total` count evaluation trajectories by stage; `training_stages` names the stages with training
+    rollouts."""
 
     text: str
     included: dict[str, int]
@@ -60,8 +60,8 @@ class PackedTrajectories:
 
 @dataclass(frozen=True, slots=True)
 class PageTrajectory:
-    """A trajectory and where it is from: the `number` in the file of its evaluation, or the `step`
-    of training that it was sampled for, with the advantages of its tokens."""
+    """A trajectory and its origin: its `number` in the file of its evaluation, or the training
+    `step` that sampled it, with the advantages of its tokens."""
 
     stage: str
     origin: Mapping[str, int]
@@ -75,8 +75,8 @@ def pack_trajectories(
     training: Mapping[str, Sequence[TrainingRollout]] = MappingProxyType({}),
     max_bytes: int = MAX_PACKED_BYTES,
 ) -> PackedTrajectories:
-    """Pack as much as `max_bytes` bytes hold: in at most a quarter of them groups of training
-    rollouts, and questions, each with its trajectories of all stages."""
+    """Pack up to `max_bytes` bytes: at most a quarter for groups of training rollouts, the rest for
+    questions, each with its trajectories of all stages."""
     packer = _TrajectoryPacker(page_context)
     training_entries = list(
         chain.from_iterable(
@@ -95,17 +95,17 @@ def pack_trajectories(
 
 
 class _TrajectoryPacker:
-    """JSON lines that are compressed as they come, to know how many have room."""
+    """Incremental compressor of JSON lines, which tracks the available space."""
 
     def __init__(self, page_context: PageContext) -> None:
         self.page_context = page_context
-        self.compressor = zlib.compressobj(wbits=31)  # 31: with the header of gzip
+        self.compressor = zlib.compressobj(wbits=31)  # 31: with a gzip header
         self.token_texts: dict[int, str] = {}
         self.compressed = b""
 
     def add_within(self, max_bytes: int) -> Callable[[Iterable[PageTrajectory]], bool]:
-        """Return a function that adds the trajectories of a question, and tells whether they had
-        room."""
+        """Return a function that adds the trajectories of a question and returns whether they
+        fit."""
 
         def add(entries: Iterable[PageTrajectory]) -> bool:
             token_texts = dict(self.token_texts)
@@ -113,7 +113,7 @@ class _TrajectoryPacker:
             text = "".join(f"{_dump_line(line)}\n" for line in lines)
             trial = self.compressor.copy()
             added = trial.compress(text.encode(errors="replace")) + trial.flush(zlib.Z_SYNC_FLUSH)
-            # base64 writes 3 bytes as 4
+            # base64 encodes 3 bytes as 4
             if len(self.compressed) + len(added) > max_bytes * 3 // 4 - 100:
                 return False
             self.compressor, self.token_texts = trial, token_texts
@@ -129,7 +129,7 @@ class _TrajectoryPacker:
 def _interleave_groups(
     training: Mapping[str, Sequence[TrainingRollout]],
 ) -> Iterator[list[PageTrajectory]]:
-    """Yield the groups of every stage in turn: those of the first and the last step, of one between
+    """Yield groups of the stages alternately: groups of the first and the last step, of one between
     them, and so on."""
     stages = []
     for stage, rollouts in training.items():
@@ -150,8 +150,8 @@ def _interleave_groups(
 def _interleave_questions(
     samples: Mapping[str, Sequence[Trajectory]],
 ) -> Iterator[list[PageTrajectory]]:
-    """Yield the trajectories of one question after the other. Questions whose last trajectory is
-    wrong, or cannot be graded, take turns with those where it is right."""
+    """Yield the trajectories question by question. Questions whose last trajectory is wrong or not
+    gradable alternate with correctly answered ones."""
     questions: dict[str, list[PageTrajectory]] = {}
     for stage, trajectories in samples.items():
         for number, trajectory in enumerate(trajectories):
@@ -166,7 +166,7 @@ def _interleave_questions(
 def _make_lines(
     entries: Sequence[PageTrajectory], page_context: PageContext, token_texts: dict[int, str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the tokens that no line before had, the question, and its trajectories."""
+    """Yield the tokens that do not occur in earlier lines, the question, and its trajectories."""
     if page_context.decode_token is not None:
         ids = {i for entry in entries for i in entry.trajectory.ids}
         new = {
@@ -233,8 +233,8 @@ def _trajectory_payload(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _segment_payloads(entry: PageTrajectory, page_context: PageContext) -> Iterator[dict[str, Any]]:
-    """Yield the segments of a trajectory as the page reads them. Two digits of a log-probability
-    say all that a reader wants to know of it."""
+    """Yield the segments of a trajectory in the format of the page. Two digits of a log-probability
+    suffice for display."""
     trained = page_context.trained_authors.get(entry.stage, _POLICY_AUTHORS)
     start = 0
     for index, segment in enumerate(entry.trajectory.segments):

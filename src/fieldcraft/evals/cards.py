@@ -1,4 +1,4 @@
-"""The data card: what a set of data went through, as `card.json` and `card.html` beside it."""
+"""Data card: the processing steps of a data set, as `card.json` and `card.html` next to it."""
 
 from __future__ import annotations
 

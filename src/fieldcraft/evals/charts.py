@@ -1,8 +1,8 @@
-"""The charts of the report, as small SVG strings drawn by matplotlib.
+"""Charts of the report, as small SVG strings drawn by matplotlib.
 
 Colours are placeholders that become CSS variables, so that the page can switch between light and
-dark; text stays text, so that it can be selected and takes the page's font. A chart also knows the
-values that it shows and where they are, for the page to tell them on hover.
+dark. Text stays text, so that it can be selected and uses the page's font. A chart also contains
+its values and their positions, which the page shows on hover.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from matplotlib.ticker import (
 )
 
 Row = Mapping[str, Any]
-CallRates = Sequence[tuple[int, float, bool]]  # calls, value, whether it rests on few trajectories
+CallRates = Sequence[tuple[int, float, bool]]  # calls, value, whether based on few trajectories
 
 PALETTE_SIZE = 8
 INK_COLOUR, MUTED_COLOUR, _GRID_COLOUR, CARD_COLOUR = "#a00001", "#a00002", "#a00003", "#a00004"
@@ -44,7 +44,7 @@ _CSS_VARIABLES = {placeholder: f"var(--{name})" for placeholder, name in _COLOUR
 CHART_STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fieldcraft",
-    "text.parse_math": False,  # stage names are the user's: "$" is a dollar
+    "text.parse_math": False,  # stage names are user-defined: "$" is a dollar
     "font.size": 9.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -72,9 +72,8 @@ DASH_PATTERN = (0, (4, 3))
 
 
 def set_log_scale(axis: Axes, low: float, high: float) -> None:
-    """Set a scale on which equal ratios of y look equal. Ticks are plain numbers: those that
-    matplotlib would write itself are formulas, which nothing reads here. Within a decade they are
-    spaced evenly."""
+    """Set a logarithmic scale. Ticks are plain numbers, because matplotlib's default labels are
+    formulas, which are not rendered here. Within a decade they are spaced evenly."""
     axis.set_yscale("log")
     log_locator = LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,))
     axis.yaxis.set_major_locator(MaxNLocator(4) if low < high < 10 * low else log_locator)
@@ -82,25 +81,25 @@ def set_log_scale(axis: Axes, low: float, high: float) -> None:
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-MAX_POINTS = 480  # over all panels: a line never needs more than the pixels it crosses
+MAX_POINTS = 480  # over all panels: a line requires no more points than pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Chart whose `points` has one entry a line or set of marks: its name, the names of what is
-    across and up, and for each value its place in the SVG and the value itself."""
+    """Chart whose `points` has one entry for each line or set of marks: its name, the names of the
+    x and y quantities, and for each value its position in the SVG and the value itself."""
 
     title: str
     note: str
     svg: str
-    wide: bool = False  # many panels: a small screen scrolls instead of shrinking it
+    wide: bool = False  # many panels: on a small screen, scroll instead of shrinking
     points: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class ChartSeries:
-    """Values that a reader can ask for: where each is drawn, and what it is. `x` and `y` name the
-    two; a value across may be a name."""
+    """Values shown on hover: their positions and meaning. `x` and `y` name the two quantities; an x
+    value may be a name."""
 
     axis: Axes
     name: str
@@ -114,8 +113,9 @@ class ChartSeries:
 def draw_curves_over_seeds(
     runs: Mapping[str, Sequence[Sequence[Row]]], slots: Mapping[str, int]
 ) -> Chart:
-    """Draw exact match and calls over the steps of several stages, side by side: the mean over
-    seeds, and thin every seed. All are running means, for every step asks other questions."""
+    """Draw exact match and calls over the steps of several stages, in two panels: the mean over
+    seeds, and every seed as a thin line. All are running means, because every step samples
+    different questions."""
     figure = Figure(figsize=(11.2, 2.7), layout="constrained")
     accuracy, calls = figure.subplots(1, 2)
     panels = ((accuracy, "em", "exact match"), (calls, "calls_mean", "calls per rollout"))
@@ -141,12 +141,12 @@ def draw_curves_over_seeds(
     for axis, _, measure in panels:
         axis.set(xlabel="steps", ylabel=measure)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    note = "sampled rollouts while training, means over seeds, thin: every seed"
+    note = "sampled training rollouts, mean over seeds; thin lines: individual seeds"
     return make_chart(figure, "Learning curves", note, series, wide=True)
 
 
 def _compute_running_means(seeds: Sequence[Sequence[Row]], key: str) -> list[np.ndarray]:
-    """Return one line a seed, all as long as the shortest."""
+    """Return one line per seed, all truncated to the shortest."""
     steps = min(len(rows) for rows in seeds)
     values = [np.array([float(row[key]) for row in rows[:steps]]) for rows in seeds]
     return [smooth(line, max(1, steps // 8)) for line in values]
@@ -161,8 +161,7 @@ def downsample_series(values: Sequence[float], max_points: int) -> np.ndarray:
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Return the centred running mean, which shortens its window at the ends instead of inventing
-    values."""
+    """Return the centred running mean, with a shorter window at the ends instead of padding."""
     kernel = np.ones(window)
     counts = np.convolve(np.ones(len(values)), kernel, mode="same")
     return np.convolve(values, kernel, mode="same") / counts
@@ -172,7 +171,7 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
 def draw_accuracy_against_calls(
     evals: Mapping[str, Row], stages: Sequence[str], slots: Mapping[str, int]
 ) -> Chart:
-    """Draw every evaluated model: right answers over the calls it took to get them."""
+    """Draw exact match over calls per question for every evaluated model."""
     figure = Figure(figsize=CHART_INCHES, layout="constrained")
     axis = figure.subplots()
     width = 1.1 * max([1.0, *(e["calls_mean"] for e in evals.values())])
@@ -201,16 +200,15 @@ def draw_accuracy_against_calls(
     axis.set(xlabel="calls per question", ylabel="exact match", ylim=(0, 1.05))
     axis.set_xlim(min(-0.04 * width, min(positions) - 0.02 * width), max(width, max(positions)))
     axis.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    note = "upper left is better; whiskers are 95 % intervals; equal ones are side by side"
+    note = "upper left is better; whiskers: 95 % intervals; equal points are next to each other"
     return make_chart(figure, "Accuracy against calls", note, series)
 
 
 def separate_overlaps(
     points: Sequence[tuple[float, float]], min_distance: tuple[float, float]
 ) -> list[float]:
-    """Return the places across at which to draw points, so that none hides another. Those within
-    `min_distance` of the first of them (across, up) are placed side by side, one such distance from
-    each other."""
+    """Return x positions for points, so that none hides another. Points within `min_distance` (x,
+    y) of the first one are placed next to each other at this distance."""
     clusters: list[list[int]] = []
     for index, (x, y) in enumerate(points):
         for cluster in clusters:
@@ -231,7 +229,8 @@ def separate_overlaps(
 
 @mpl.rc_context(CHART_STYLE)
 def draw_calls_by_stage(evals: Mapping[str, Row], slots: Mapping[str, int]) -> Chart:
-    """Draw the executed calls per question of every evaluated model, with the optimum as a mark."""
+    """Draw the executed calls per question of every evaluated model, with the optimum as a
+    marker."""
     height = max(CHART_INCHES[1], 1.1 + 0.24 * len(evals))
     figure = Figure(figsize=(CHART_INCHES[0], height), layout="constrained")
     axis = figure.subplots()
@@ -253,7 +252,7 @@ def draw_calls_by_stage(evals: Mapping[str, Row], slots: Mapping[str, int]) -> C
 
 @mpl.rc_context(CHART_STYLE)
 def draw_calls_by_hops(name: str, entry: Row, slot: int) -> Chart:
-    """Draw the calls of one model by the number of relations a question asks along."""
+    """Draw the calls of one model by the number of hops of a question."""
     figure = Figure(figsize=CHART_INCHES, layout="constrained")
     axis = figure.subplots()
     parts = entry["by_hops"]
@@ -274,8 +273,8 @@ def draw_calls_by_hops(name: str, entry: Row, slot: int) -> Chart:
 def draw_rates_by_calls(
     title: str, note: str, measure: str, lines: Mapping[str, CallRates], slots: Mapping[str, int]
 ) -> Chart:
-    """Draw a value between 0 and 1, the `measure`, over the number of calls, a line for each name;
-    what rests on few trajectories is hollow."""
+    """Draw a value between 0 and 1, the `measure`, over the number of calls, with a line for each
+    name; values based on few trajectories are hollow."""
     figure = Figure(figsize=CHART_INCHES, layout="constrained")
     axis = figure.subplots()
     series = []
@@ -311,27 +310,26 @@ def _add_legend(axis: Axes) -> None:
 
 
 def pick_colour(slot: int) -> str:
-    """Return the placeholder that becomes `var(--stage<slot>)`; more stages than colours take
-    turns."""
+    """Return the placeholder for `var(--stage<slot>)`; colours repeat if there are more stages than
+    colours."""
     return f"#a0001{slot % PALETTE_SIZE}"
 
 
 def shorten(name: str, max_characters: int) -> str:
-    """Return a name of at most so many characters."""
+    """Shorten a name to at most `max_characters` characters."""
     return name if len(name) <= max_characters else name[: max_characters - 1] + "…"
 
 
 def make_chart(
     figure: Figure, title: str, note: str, series: Sequence[ChartSeries] = (), *, wide: bool = False
 ) -> Chart:
-    """Return a figure as a chart."""
-    svg = _render_svg(figure, title)  # first, for it lays the figure out
+    """Convert a figure to a chart."""
+    svg = _render_svg(figure, title)  # must be first, as it computes the layout
     return Chart(title, note, svg, wide, [_locate_points(figure, item) for item in series])
 
 
 def _locate_points(figure: Figure, series: ChartSeries) -> dict[str, Any]:
-    """Return the values beside their places in the SVG, which counts points (1/72 inch) from
-    above."""
+    """Return the values and their positions in the SVG, in points (1/72 inch) from the top."""
     pixels = (
         series.axis.transData.transform(np.array(series.positions, dtype=float)) * 72 / figure.dpi
     )
@@ -344,14 +342,14 @@ def _locate_points(figure: Figure, series: ChartSeries) -> dict[str, Any]:
 
 
 def _round_value(value: float | str) -> float | str:
-    """Round to four digits that mean something; a large whole number keeps all."""
+    """Round to four significant digits; a large integer keeps all digits."""
     if isinstance(value, str) or float(value).is_integer():
         return value if isinstance(value, str) else int(value)
     return float(f"{value:.4g}")
 
 
 def _shorten_numbers(tag: re.Match[str]) -> str:
-    """Shorten the numbers in a tag to two decimals; the text between tags keeps what it says."""
+    """Round the numbers in a tag to two decimals; the text between tags is unchanged."""
     return re.sub(r"(\.\d\d)\d+", r"\1", tag[0])
 
 
@@ -361,7 +359,7 @@ def _render_svg(figure: Figure, label: str) -> str:
     figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
-    svg = re.sub(r' id="[A-Za-z]+[\dA-Za-z.]*_\d+"', "", svg)  # the same names in every figure
+    svg = re.sub(r' id="[A-Za-z]+[\dA-Za-z.]*_\d+"', "", svg)  # identical names in every figure
     svg = re.sub(r"<style.*?</style>|; font-family: [^;\"]*", "", svg, flags=re.DOTALL)
     svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg)
     svg = re.sub(r"<[^>]*>", _shorten_numbers, svg)

@@ -1,11 +1,11 @@
-"""Two models on the same questions: which is right more often, and which calls less for it.
+"""Paired comparison of two models on the same questions: accuracy and calls.
 
-Behaviours as OTC-PO's Table 3 has them (arXiv 2504.14870, section on metrics), every one a share
-of the questions: ME, the same verdict with fewer calls than the baseline (more efficient); LE, the
-same verdict with more (less efficient); MA, right where the baseline is wrong (more accurate); LA,
-the reverse (less accurate); AE, the part of MA with fewer calls (more accurate and efficient). The
-same verdict means both right or both wrong, so ME + LE + MA + LA and the share that behaves as the
-baseline does (same verdict, same number of calls) make 1.
+Behaviours follow OTC-PO's Table 3 (arXiv 2504.14870, section on metrics), each as a share of the
+questions: ME, the same verdict with fewer calls than the baseline (more efficient); LE, the same
+verdict with more calls (less efficient); MA, correct where the baseline is wrong (more accurate);
+LA, the reverse (less accurate); AE, the part of MA with fewer calls (more accurate and efficient).
+The same verdict means both correct or both wrong, so ME + LE + MA + LA and the share that behaves
+like the baseline (same verdict, same number of calls) sum to 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fieldcraft.evals.summary import get_cluster, select_leading_split
 from fieldcraft.records.costs import compute_acting_cost, count_policy_tokens
 from fieldcraft.types import Trajectory, UserError
 
-Pair = tuple[Trajectory, Trajectory]  # the baseline's and the model's
+Pair = tuple[Trajectory, Trajectory]  # of the baseline and the model
 
 
 def compare_models(
@@ -38,16 +38,16 @@ def compare_models(
     split: str | None = None,
     names: tuple[str, str] = ("baseline", "model"),
 ) -> dict[str, Any]:
-    """Compare `model` with `baseline`; both hold the trajectories of the same tasks in the same
+    """Compare `model` with `baseline`; both contain trajectories of the same tasks in the same
     order.
 
-    Only the leading `split` counts where there is one, as in `summary.summarise_evaluation`. Pairs
-    that are not gradable on both sides are left out of everything and counted; without any other
-    every figure is None. What is saved is a mean a question, positive where the model spends less;
-    seconds are those that a question took among all that ran beside it. `p_value` is that of
-    `sign_flip_test` on the clusters of questions.
+    Only the leading `split` is used if there is one, as in `summary.summarise_evaluation`. Pairs
+    that are not gradable on both sides are excluded and counted; without gradable pairs every
+    figure is None. Savings are means per question, positive if the model spends less; seconds are
+    measured among concurrent questions. `p_value` is computed by `sign_flip_test` on the clusters
+    of questions.
 
-    Raises UserError if the tasks differ, by the `names` of the two.
+    Raises UserError, which mentions the `names` of the two, if the tasks differ.
     """
     pairs = _pair_trajectories(baseline, model, split, names)
     graded = _select_graded(pairs)
@@ -58,8 +58,8 @@ def compare_models(
     def compute_share(
         part: Sequence[Pair], condition: Callable[[int], bool] = lambda _: True
     ) -> float | None:
-        """Return the share of the questions of `part` whose calls above the baseline's are as
-        asked."""
+        """Return the share of the questions of `part` whose calls above the baseline satisfy the
+        condition."""
         count = sum(condition(m.num_executed_calls - b.num_executed_calls) for b, m in part)
         return count / len(graded) if graded else None
 
@@ -96,9 +96,9 @@ def compare_over_seeds(
     """Compare one row of a table with another: (baseline, model) of every seed, as in
     `compare_models`.
 
-    The interval is `interval_over_seeds`, which asks what another seed would give. `p_value` asks
-    less: whether these models differ, on all questions of all seeds, in clusters of one seed each.
-    Without a gradable question in every seed the difference is None. Raises UserError as
+    The interval is `interval_over_seeds`, which predicts the result of another seed. `p_value`
+    tests only whether these models differ, on all questions of all seeds, with clusters within one
+    seed. Without a gradable question in every seed the difference is None. Raises UserError like
     `compare_models`.
     """
     graded = [
@@ -122,16 +122,16 @@ def compare_over_seeds(
 
 
 def sign_flip_test(differences: Iterable[int]) -> float:
-    """Return the two-sided p-value of the sum of what each cluster gained less what it lost.
+    """Return the two-sided p-value of the sum of each cluster's gain minus its loss.
 
-    If both sides were equally good, every cluster could as well have come out the other way round.
-    The p-value is the share of all ways to choose the signs whose sum is at least as far from 0,
-    counted exactly: Fisher's randomisation test (1935). Where every cluster is one question it is
-    McNemar's exact test (1947); clusters without a difference have no part.
+    If both sides were equally good, the sign of every cluster would be random. The p-value is the
+    share of all sign assignments whose sum is at least as far from 0, counted exactly: Fisher's
+    randomisation test (1935). If every cluster is one question, it is McNemar's exact test (1947);
+    clusters without a difference have no effect.
     """
     nonzero = [difference for difference in differences if difference]
     max_gain = sum(map(abs, nonzero))
-    chances = np.zeros(max_gain + 1)  # of what the clusters gain that come out as gains, in sum
+    chances = np.zeros(max_gain + 1)  # of the total positive gain of the clusters
     chances[0] = 1.0
     for size in map(abs, nonzero):
         chances[size:] += chances[:-size]
@@ -144,9 +144,9 @@ def fisher_test(first: tuple[int, int], second: tuple[int, int]) -> float:
     """Return the two-sided p-value of two independent proportions, each given as successes and
     trials.
 
-    If both were equally likely, all ways to choose the successes among all trials would be, too. It
-    is the share of the ways whose split is at most as likely as the one found: Fisher's exact test
-    (1935).
+    Under equal probabilities, all assignments of the successes to the trials are equally likely.
+    The p-value is the share of assignments whose split is at most as likely as the observed one:
+    Fisher's exact test (1935).
     """
     (hits, n), (others, m) = first, second
     ways = [comb(n, k) * comb(m, hits + others - k) for k in range(hits + others + 1)]
@@ -161,9 +161,9 @@ def _pair_trajectories(
 ) -> list[Pair]:
     if [t.task.id for t in baseline] != [t.task.id for t in model]:
         raise UserError(
-            f"the evaluations '{names[0]}' and '{names[1]}' are of other questions, or in another"
-            " order, so they cannot be compared: rename the file of the one that was"
-            " changed to NAME.damaged, and run the same command again."
+            f"the evaluations '{names[0]}' and '{names[1]}' have different questions or a different"
+            " order, so they cannot be compared: rename the file of the changed one"
+            " to NAME.damaged, and run the same command again."
         )
     return list(
         zip(select_leading_split(baseline, split), select_leading_split(model, split), strict=True)
@@ -175,13 +175,13 @@ def _select_graded(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _compare_verdicts(pair: Pair) -> int:
-    """Return 1 for an answer that is right now and was not, -1 for the reverse."""
+    """Return 1 for an answer that is newly correct, -1 for one that is newly wrong, else 0."""
     baseline, model = pair
     return bool(model.is_correct) - bool(baseline.is_correct)
 
 
 def _sum_clusters(pairs: Iterable[Pair]) -> list[int]:
-    """Return the gain of every cluster of questions less its loss."""
+    """Return the gain minus the loss of every cluster of questions."""
     sums: dict[str, int] = defaultdict(int)
     for pair in pairs:
         sums[get_cluster(pair[0].task)] += _compare_verdicts(pair)
@@ -190,7 +190,7 @@ def _sum_clusters(pairs: Iterable[Pair]) -> list[int]:
 
 def _compute_interval(parts: Sequence[Sequence[Pair]]) -> Interval:
     """Return the interval of the difference on the questions of all parts, whose clusters are
-    apart."""
+    distinct."""
     changes = [[_compare_verdicts(pair) for pair in part] for part in parts]
     n = sum(map(len, changes))
     effective = sum(
@@ -212,7 +212,7 @@ def compare_with_first(
 def compare_consecutive(
     evaluated: Mapping[str, Sequence[Trajectory]], split: str | None = None
 ) -> list[dict[str, Any]]:
-    """Compare every stage with the one before it."""
+    """Compare every stage with the previous one."""
     return [
         _compare_by_name(evaluated, before, after, split) for before, after in pairwise(evaluated)
     ]

@@ -1,4 +1,4 @@
-"""Costs of an answer: requests, the tokens that they read and write, and their price."""
+"""Costs of an answer: requests, input and output tokens, and their price."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from fieldcraft.types import Author, Trajectory
 
-COST_KEY = "spent"  # the key of a task's metadata where others than one policy answered it
-TokenPrices = tuple[float, float]  # of a million tokens read, and written
+COST_KEY = "spent"  # key of the metadata of a task that was not answered by a single policy
+TokenPrices = tuple[float, float]  # per million input and output tokens
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCost:
-    """Requests, and the tokens that they read and write; `cost` is None where no price is known.
+    """Requests with their input and output tokens; `cost` is None if a price is unknown.
 
-    Tokens are counted as an endpoint without a cache of prompts bills them: each request reads its
-    whole prompt.
+    Tokens are counted as billed by an endpoint without a prompt cache: each request reads its whole
+    prompt.
     """
 
     requests: int
@@ -26,13 +26,13 @@ class RequestCost:
     cost: float | None = None
 
     def as_meta(self) -> dict[str, Any]:
-        """Return the costs for the metadata of a task, where `compute_cost` finds them."""
+        """Return the costs for the metadata of a task, where `compute_cost` looks them up."""
         return {COST_KEY: asdict(self)}
 
 
 def compute_cost(trajectory: Trajectory, prices: TokenPrices | None = None) -> RequestCost:
-    """Return the costs of a trajectory, by `prices` where it does not say so itself. A policy makes
-    a request for each of its turns, which reads the chain so far."""
+    """Return the costs of a trajectory, computed with `prices` unless the task records them. A
+    policy sends a request for each of its turns, which reads the chain so far."""
     if recorded := trajectory.task.meta.get(COST_KEY):
         found = RequestCost(**recorded)
     else:
@@ -60,8 +60,8 @@ def _count_policy_cost(trajectory: Trajectory) -> RequestCost:
 def compute_cost_metrics(
     trajectories: Sequence[Trajectory], prices: TokenPrices | None
 ) -> dict[str, Any]:
-    """Return means for each question, and sums for each right answer; these are None without a
-    right answer, and costs where a price is unknown."""
+    """Return means per question, and sums per correct answer. The latter are None without a correct
+    answer; costs are None if a price is unknown."""
     n, correct = len(trajectories), sum(t.is_correct is True for t in trajectories)
     costs = [compute_cost(t, prices) for t in trajectories]
     known = [item.cost for item in costs if item.cost is not None]

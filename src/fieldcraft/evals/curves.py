@@ -1,4 +1,4 @@
-"""The charts of a run's training: one of every metric, with a panel for each stage."""
+"""Charts of a run's training: one per metric, with a panel for each stage."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from fieldcraft.evals.summary import STEP_METRICS
 MetricsRows = Sequence[Row]
 Points = list[tuple[float, float]]  # step, value
 
-REWARD_KEY = "reward_mean"  # only stages of reinforcement learning log one
+REWARD_KEY = "reward_mean"  # logged only by stages of reinforcement learning
 
 
 @dataclass(frozen=True, slots=True)
 class MetricCurve:
-    """A key of the metric rows and how to draw it. `supervised_only` leaves out stages with a
-    reward: the loss of a policy gradient says nothing about progress. `heldout_key` is the key of
-    the same measured on held-out questions, at some steps."""
+    """A key of the metric rows and its drawing options. `supervised_only` omits stages with a
+    reward, because a policy-gradient loss does not indicate progress. `heldout_key` is the key of
+    the same measure on held-out questions, logged at some steps."""
 
     key: str
     title: str
@@ -72,7 +72,7 @@ METRIC_CURVES = (
     MetricCurve("kl_ref", "KL", "to the reference model, nats per token"),
     MetricCurve("teacher_kl", "Reverse KL", "to the teacher, nats per token"),
     MetricCurve("clip_fraction", "Clipped", "share of the tokens whose ratio is clipped"),
-    MetricCurve("correct_logp_mean", "Likelihood of right answers", "log-probability per token"),
+    MetricCurve("correct_logp_mean", "Likelihood of correct answers", "log-probability per token"),
     MetricCurve("ratio_mean", "Policy ratio", "mean over tokens"),
     MetricCurve("loss", "Supervised loss", "nats per token, log scale", supervised_only=True),
     MetricCurve("grad_norm", "Gradient norm", "before clipping"),
@@ -81,8 +81,7 @@ METRIC_CURVES = (
 
 
 def draw_learning_curves(rows: Mapping[str, MetricsRows], slots: Mapping[str, int]) -> list[Chart]:
-    """Draw one chart for every metric that was logged, with a panel for each stage that logged
-    it."""
+    """Draw one chart for every logged metric, with a panel for each stage that logged it."""
     charts = []
     for curve in METRIC_CURVES:
         logged_rows = {stage: part for stage, part in rows.items() if _read_curve(curve, part)}
@@ -98,12 +97,12 @@ def _read_curve(curve: MetricCurve, rows: MetricsRows) -> Points:
 
 
 def has_rewards(rows: MetricsRows) -> bool:
-    """Return whether rows are those of reinforcement learning."""
+    """Return whether rows were logged by reinforcement learning."""
     return any(REWARD_KEY in row for row in rows)
 
 
 def read_points(rows: MetricsRows, key: str) -> Points:
-    """Return (step, value) of the rows that have a finite number at `key`."""
+    """Return (step, value) of the rows with a finite number at `key`."""
     return [
         (float(row.get("step", index)), float(row[key]))
         for index, row in enumerate(rows)
@@ -144,7 +143,7 @@ def _draw_panels(
 def draw_line(
     axis: Axes, name: str, points: Points, max_points: int, label: str, colour: str
 ) -> ChartSeries:
-    """Draw a thin line and, where it is long enough, its running mean in bold."""
+    """Draw a thin line and, if it is long enough, its running mean in bold."""
     x, y = (downsample_series([point[i] for point in points], max_points) for i in (0, 1))
     window = max(1, len(y) // 12)
     axis.plot(x, y, color=colour, alpha=0.35 if window > 1 else 1, linewidth=1.2)
@@ -156,7 +155,7 @@ def draw_line(
 
 
 def draw_heldout(axis: Axes, name: str, points: Points, label: str, colour: str) -> ChartSeries:
-    """Draw what was measured on held-out questions: rings joined by a dashed line."""
+    """Draw values measured on held-out questions: rings joined by a dashed line."""
     x, y = [step for step, _ in points], [value for _, value in points]
     axis.plot(x, y, color=colour, linewidth=0.9, linestyle=(0, (2, 2)))
     axis.plot(

@@ -1,4 +1,4 @@
-"""The tables of the report as CSV, for a spreadsheet or a data frame."""
+"""Tables of the report as CSV, for a spreadsheet or a data frame."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def make_downloads(report: Mapping[str, Any]) -> dict[str, str]:
-    """Return file names, each with an address that holds the file itself."""
+    """Return file names, each with a data URL that contains the file."""
     tables = {
         "evaluations.csv": list(make_evaluation_rows(report["evals"])),
         "comparisons.csv": list(report["pairwise"]),
@@ -22,8 +22,8 @@ def make_downloads(report: Mapping[str, Any]) -> dict[str, str]:
 
 
 def make_evaluation_rows(evals: Mapping[str, Entry]) -> Iterator[Row]:
-    """Yield one row an evaluation and, where its questions are of several splits or data sources,
-    one each."""
+    """Yield one row for each evaluation and, if its questions have several splits or data sources,
+    one for each of these."""
     for name, entry in evals.items():
         yield {"name": name, "split": entry.get("split", "all"), **_flatten_entry(entry)}
         for split, part in (entry.get("splits", {}) | entry.get("sources", {})).items():
@@ -31,7 +31,8 @@ def make_evaluation_rows(evals: Mapping[str, Entry]) -> Iterator[Row]:
 
 
 def _flatten_entry(entry: Entry) -> Row:
-    """Return every number of an entry; those inside a group, such as `known`, as group.number."""
+    """Return every number of an entry; numbers inside a group, such as `known`, are named
+    group.number."""
     row: Row = {}
     for key, value in entry.items():
         if key in ("splits", "sources", "split", "by_hops", "by_level", "by_calls"):
@@ -46,7 +47,7 @@ def _flatten_entry(entry: Entry) -> Row:
 
 
 def render_csv(rows: Sequence[Row]) -> str:
-    """Return a table with a head; a number that is not known is an empty cell."""
+    """Render a table with a header; a missing number is an empty cell."""
     headers = dict.fromkeys(key for row in rows for key in row)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(headers))
@@ -56,8 +57,8 @@ def render_csv(rows: Sequence[Row]) -> str:
 
 
 def _escape_formula(value: Any) -> Any:
-    """Return a value for a table; a name that a spreadsheet would compute as a formula becomes
-    text."""
+    """Return a value for a table; a name that a spreadsheet would interpret as a formula is
+    escaped."""
     is_formula = isinstance(value, str) and value[:1] in tuple("=+-@\t\r")
     return f"'{value}" if is_formula else value
 

@@ -17,8 +17,8 @@ from fieldcraft.types import Reward, Task, Trajectory
 def make_verdict_rubric(
     judge: AsyncReward | None = None, verdict_reward: Reward | None = None
 ) -> Rubric:
-    """Return the rubric of an evaluation: `verdict_reward`, the reward that tells which answers are
-    right (exact match without one). All else is recorded beside it."""
+    """Return the rubric of an evaluation with the given verdict reward (default: exact match). All
+    other rewards are only recorded."""
     grader = verdict_reward or ExactMatch()
     extra_rewards: list[Reward] = [ExactMatch(), F1Reward(), CoverExactMatch(), FormatReward()]
     if judge is not None:
@@ -42,11 +42,11 @@ async def evaluate_tasks(
     samples: Callable[[Task], int] = sample_once,
     max_broken: float = DEFAULT_MAX_BROKEN,
 ) -> list[Trajectory]:
-    """Run and grade every task `samples(task)` times. Returns trajectories in the order of the
-    tasks, those of a task together. `name` is that of the part in events.
+    """Run and grade every task `samples(task)` times. Return trajectories in the order of the
+    tasks, with the trajectories of a task together. `name` is the name of the phase in events.
 
-    A rollout that met a tool or an engine that failed has a rate of its own, which the events tell
-    at the end. Raises UserError with the cause when they are more than the share `max_broken`.
+    Rollouts with a tool or engine failure are counted separately, and events report their rate at
+    the end. Raises UserError with the cause if their share exceeds `max_broken`.
     """
     jobs = [(task, f"eval/{i}/{s}") for i, task in enumerate(tasks) for s in range(samples(task))]
     monitor = EvaluationMonitor(name, len(jobs), max_broken)

@@ -1,7 +1,7 @@
-"""Faithfulness of simulated observations: against the truth of a world, or the real tool.
+"""Faithfulness of simulated observations, measured against a world or the real tool.
 
-A call whose real observation cannot be told (a name that the world does not know, as a miswritten
-query is; a tool that fails) has no verdict and is counted apart.
+A call whose real observation is unknown has no verdict and is counted separately: a name that the
+world does not contain, such as a misspelt query, or a tool failure.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ RATE_HEADERS = {
 }
 RATE_KEYS = tuple(RATE_HEADERS)
 FIDELITY_LEGEND = {
-    "calls": "simulated ones that were judged",
-    "supports": "share that has what the real observation tells of the answer",
-    "contradicts": "share that tells otherwise",
-    "form": "share in the form of the real tool",
-    "F1": "overlap with the words of the real observation",
-    "no truth": "calls of which nobody knows a real observation",
-    "EM\nsimulated": "share of right answers with simulated observations",
+    "calls": "judged simulated calls",
+    "supports": "share that contains the answer facts of the real observation",
+    "contradicts": "share that contradicts it",
+    "form": "share in the format of the real tool",
+    "F1": "word overlap with the real observation",
+    "no truth": "calls whose real observation is unknown",
+    "EM\nsimulated": "share of correct answers with simulated observations",
     "EM\nreal": "the same with real ones",
 }
 
@@ -46,8 +46,8 @@ FIDELITY_LEGEND = {
 
 
 async def judge_against_tool(tool: Tool, trajectory: Trajectory) -> SimulationVerdicts:
-    """Return a verdict on each simulated call by what the tool returns for it. `supports_answer`
-    looks at the gold answers that stand in the real text; where none does, it cannot be told."""
+    """Return a verdict on each simulated call, compared with the result of the tool.
+    `supports_answer` considers the gold answers in the real text; without any it is unknown."""
     golds = {normalise(gold) for gold in trajectory.task.answers} - {""}
     verdicts: SimulationVerdicts = []
     for call in get_simulated_calls(trajectory):
@@ -69,23 +69,23 @@ async def judge_against_tool(tool: Tool, trajectory: Trajectory) -> SimulationVe
 
 
 async def _call_real_tool(tool: Tool, call: CallRecord) -> str | None:
-    """Return the text that the real tool gives; None where it gives no results either. Raises
-    UserError where it does not answer at all, for then nothing can be told of any simulation."""
+    """Return the text of the real tool; None if it returns no results. Raises UserError if it does
+    not respond at all, because no simulation can then be judged."""
     if call.tool != tool.name:
         return None
     try:
         return await tool(**call.arguments)
     except ToolUnavailableError as error:
         raise UserError(
-            f"the real tool '{tool.name}', which simulated results are compared with, does not"
-            f" answer ({str(error).rstrip('.')}): start it and run the same command again."
+            f"the real tool '{tool.name}', the reference for simulated results, does not"
+            f" respond ({str(error).rstrip('.')}): start it and run the same command again."
         ) from error
     except ToolError:
         return None
 
 
 def _contains_answer(gold: str, text: str) -> bool:
-    """Return whether the words of a normalised answer follow one another in a text."""
+    """Return whether a normalised answer occurs in a text as consecutive words."""
     return f" {gold} " in f" {normalise(text)} "
 
 
@@ -93,10 +93,10 @@ def _contains_answer(gold: str, text: str) -> bool:
 
 
 def summarise_fidelity(verdicts: Sequence[SimulationVerdict | None]) -> dict[str, Any]:
-    """Return a summary of the verdicts: `n` judged observations and their rates, in all and for
-    taught and untaught entities (None where there are none). `unknown` is how many have no verdict.
-    A rate is None where nothing can be told; `supports_answer_n` is how many observations
-    `supports_answer` could be told of."""
+    """Return a summary of the verdicts: `n` judged observations and their rates, in total and for
+    taught and untaught entities (None if there are none). `unknown` is the number without a
+    verdict. A rate is None if nothing could be judged; `supports_answer_n` is the number
+    of observations for which `supports_answer` could be judged."""
     judged = [verdict for verdict in verdicts if verdict is not None]
     parts = {
         "taught": [v for v in judged if v.taught is True],
@@ -124,8 +124,8 @@ def compute_fidelity_metrics(
     judge: Callable[[Trajectory], SimulationVerdicts | None], trajectories: Sequence[Trajectory]
 ) -> dict[str, float]:
     """Return the metrics of a simulated step: `fidelity/supports_answer`,
-    `fidelity/taught/supports_answer`, ... Rates of nothing are left out; there are none at all
-    where `judge` cannot tell what is true."""
+    `fidelity/taught/supports_answer`, ... Undefined rates are omitted. Empty if `judge` has no
+    ground truth."""
     verdicts: SimulationVerdicts = []
     for trajectory in trajectories:
         judged = judge(trajectory)
@@ -141,7 +141,7 @@ def compute_fidelity_metrics(
 
 
 def build_fidelity_table(results: Mapping[str, Mapping[str, Any]]) -> FigureTable:
-    """Return rows for each model: all simulated searches, those for taught and those for untaught
+    """Return rows for each model: all simulated searches, and those for taught and untaught
     entities. `results` maps a model to {"fidelity", "em_simulated", "em_real"}."""
     rates = [rate for rate in RATE_KEYS if _has_rate(rate, results)]
     headers = [RATE_HEADERS[rate] for rate in rates]

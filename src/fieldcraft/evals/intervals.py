@@ -1,12 +1,12 @@
-"""Intervals (95 %) of shares of questions that come in clusters, in one run and over seeds.
+"""Confidence intervals (95 %) of shares of clustered questions, in one run and over seeds.
 
-Questions about the same entity are right or wrong together, so they say less than as many
-independent ones would. How much less is the design effect: the variance of their share with its
-clusters, over that without. An interval is made for n / (design effect) questions in place of n,
-the effective size (Korn and Graubard 1998, "Confidence intervals for proportions with small
-expected number of positive counts estimated from survey data"; Dean and Pagano 2015, "Evaluating
-confidence interval methods for binomial proportions in clustered surveys", who recommend Wilson's
-interval with it).
+Questions about the same entity tend to be correct or wrong together, so they carry less information
+than independent ones. The loss is the design effect: the variance of their share with clusters,
+divided by the variance without. An interval is computed for the effective size n / (design effect)
+instead of n (Korn and Graubard 1998, "Confidence intervals for proportions with small expected
+number of positive counts estimated from survey data"; Dean and Pagano 2015, "Evaluating confidence
+interval methods for binomial proportions in clustered surveys", who recommend Wilson's interval
+with it).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ T975 = (
 
 
 def wilson_interval(rate: float, n: float) -> Interval:
-    """Return the interval of a proportion `rate` seen in `n` independent trials, or in trials of
-    that effective size.
+    """Return the interval of a proportion `rate` observed in `n` independent trials, or in trials
+    of that effective size.
 
-    Source: Wilson 1927; recommended over the normal interval, which has no width at 0 and 1, by
-    Brown, Cai and DasGupta 2001, "Interval Estimation for a Binomial Proportion", eq. 4. Written
-    such that no trials at all leave everything open.
+    Source: Wilson 1927; recommended over the normal interval, which has zero width at 0 and 1, by
+    Brown, Cai and DasGupta 2001, "Interval Estimation for a Binomial Proportion", eq. 4. In this
+    form, zero trials give the whole range.
     """
     centre = (n * rate + Z975**2 / 2) / (n + Z975**2)
     half = Z975 / (n + Z975**2) * sqrt(n * rate * (1 - rate) + Z975**2 / 4)
-    # exact at 0 and 1, where the sum and the difference are so but for rounding
+    # exact at 0 and 1, where sum and difference are exact except for rounding
     return min(rate, max(0.0, centre - half)), max(rate, min(1.0, centre + half))
 
 
@@ -46,7 +46,7 @@ def newcombe_interval(first: tuple[int, int], second: tuple[int, int]) -> Interv
     given as successes and trials (at least one).
 
     Source: Newcombe 1998, "Interval estimation for the difference between independent proportions",
-    method 10: the Wilson intervals of both, put together.
+    method 10: a combination of both Wilson intervals.
     """
     rates = [hits / n for hits, n in (first, second)]
     (low, high), (below, above) = (
@@ -60,10 +60,10 @@ def newcombe_interval(first: tuple[int, int], second: tuple[int, int]) -> Interv
 
 def paired_difference_interval(gained: float, lost: float, n: float) -> Interval:
     """Return the interval of the difference gained - lost, both shares of the same `n` questions or
-    of that effective size. It has a width even where nothing was gained or lost.
+    of that effective size. Its width is positive even without any gain or loss.
 
     Source: Agresti and Min 2005, "Simple improved confidence intervals for comparing matched
-    proportions": the normal interval with half a question more in each of the four cells.
+    proportions": the normal interval with half a question added to each of the four cells.
     """
     up, down, total = n * gained + 0.5, n * lost + 0.5, n + 2
     difference = (up - down) / total
@@ -72,18 +72,19 @@ def paired_difference_interval(gained: float, lost: float, n: float) -> Interval
 
 
 def effective_sample_size(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
-    """Return the number of independent questions that say as much about their mean as these;
-    `clusters` has the label of each. Nothing is left of one cluster, and without clusters all is.
+    """Return the number of independent questions with the same information about their mean.
+    `clusters` has the label of each value. A single cluster has size 0; without clusters nothing is
+    lost.
 
     With r the distance of a value from the mean, m clusters and n questions, the design effect is
 
         (sum over clusters of (sum of r)^2 * m/(m-1) * (n-1)/n + k) / (sum of r^2 + 1),
 
     at least 1: the linearised variance over the plain one. k is the sum of squared cluster sizes
-    over n, which is the effect if all of a cluster were alike (Kish 1965). It enters with the
-    weight of one question, so that where all or nearly all answers are right, and nothing is known
-    of how errors cluster, they count as clustered. Few clusters tell their variance badly, so n is
-    also divided by the square of t with m-1 over t with n-1 degrees of freedom (Korn and Graubard).
+    over n, which is the effect if all values of a cluster were equal (Kish 1965). It has the weight
+    of one question, so that nearly perfect answers, from which the clustering of errors cannot be
+    estimated, count as clustered. Few clusters give a poor variance estimate, so n is also divided
+    by the square of t with m-1 over t with n-1 degrees of freedom (Korn and Graubard).
     """
     n, sizes = len(values), Counter(clusters)
     m = len(sizes)
@@ -105,12 +106,12 @@ def effective_sample_size(values: Sequence[float], clusters: Sequence[Hashable])
 def interval_over_seeds(
     means: Sequence[float], pooled: Interval, bounds: Interval = (0.0, 1.0)
 ) -> list[float] | None:
-    """Return the interval of the mean over seeds, within `bounds`: the wider of two on either side.
-    None for a single seed.
+    """Return the interval of the mean over seeds, within `bounds`: on either side the wider of two
+    intervals. None for a single seed.
 
-    One is mean +- t s / sqrt(seeds) of the means of the seeds (Student 1908): another seed would
-    differ. By chance a few seeds can be alike, so the other is the interval of all questions
-    `pooled`: other questions would differ.
+    One is mean +- t s / sqrt(seeds) of the means of the seeds (Student 1908), for the variation
+    between seeds. A few seeds can be equal by chance, so the other is the interval of all questions
+    `pooled`, for the variation between questions.
     """
     if len(means) < 2:
         return None
@@ -120,6 +121,6 @@ def interval_over_seeds(
 
 
 def _t975(degrees: int) -> float:
-    """Return the 97.5 % quantile of Student's t; beyond 30 degrees of freedom that of 30, slightly
-    too high."""
+    """Return the 97.5 % quantile of Student's t; beyond 30 degrees of freedom the value at 30,
+    slightly too high."""
     return T975[min(degrees, len(T975)) - 1]

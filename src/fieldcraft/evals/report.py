@@ -1,4 +1,4 @@
-"""`report.json`, the interface of a run, and `report.html`, the page that shows it."""
+"""`report.json`, the machine-readable report of a run, and its page `report.html`."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from fieldcraft.sampling import NO_TRUNCATION
 from fieldcraft.types import Trajectory
 
 SCHEMA_VERSION = 1
-EVALUATION_STAGE = "evaluation"  # the stage that stands for all evaluations together
+EVALUATION_STAGE = "evaluation"  # represents all evaluations together
 _REPORT_KEYS = ("schema", "recipe", "seed", "device", "seconds", "stages", "evals", "pairwise")
 _BEHAVIOUR_LABELS = {
-    "more_accurate": "MA: right, was wrong",
+    "more_accurate": "MA: correct, was wrong",
     "more_efficient": "ME: same verdict, fewer calls",
     "same_behaviour": "same verdict, same calls",
     "less_efficient": "LE: same verdict, more calls",
-    "less_accurate": "LA: wrong, was right",
+    "less_accurate": "LA: wrong, was correct",
 }
-# "stopped": why the run has ended before its last stage; "runs": the reports of several
+# "stopped": reason why the run ended before its last stage; "runs": the reports of several runs
 _RENDERED_KEYS = (*_REPORT_KEYS, "stopped", "runs")
 _STYLE_FILES = ("report.css", "trajectories.css")
 _SCRIPT_FILES = ("dom.js", "charts.js", "tokens.js", "trajectory.js", "trajectories.js")
@@ -53,8 +53,8 @@ NO_TRUNCATION_KEYS = asdict(NO_TRUNCATION)
 
 @dataclass(frozen=True, slots=True)
 class StageSummary:
-    """One stage that has run: its name, its wall time in seconds, its evaluation not included, and
-    its last metrics. The stage EVALUATION has the time of all evaluations."""
+    """A completed stage: its name, its wall time in seconds without its evaluation, and its last
+    metrics. The stage EVALUATION has the time of all evaluations."""
 
     name: str
     seconds: float
@@ -73,9 +73,9 @@ def build_report(
 ) -> dict[str, Any]:
     """Return the content of `report.json`, schema 1.
 
-    `evals` maps a stage or workflow to what `summary.summarise_evaluation` returned for it, and
-    "seconds"; `comparisons` are of `pairwise`; `extra` adds keys (resolved config, versions) and
-    may not rename one. Raises ValueError when it tries.
+    `evals` maps a stage or workflow to its result of `summary.summarise_evaluation` and "seconds";
+    `comparisons` become `pairwise`; `extra` adds keys (resolved config, versions). Raises
+    ValueError if `extra` replaces a reserved key.
     """
     if reserved := sorted(set(extra) & set(_REPORT_KEYS)):
         raise ValueError(f"extra may not replace {', '.join(reserved)}")
@@ -95,7 +95,7 @@ def build_report(
 
 
 def write_report(report: Mapping[str, Any], path: Path) -> None:
-    """Write `report.json` atomically. Raises ValueError for a number that JSON cannot hold."""
+    """Write `report.json` atomically. Raises ValueError for a number that JSON cannot represent."""
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
     write_text(path, [text, "\n"])
 
@@ -110,10 +110,10 @@ def write_report_page(
 ) -> None:
     """Write `report.html`: one file without network access, below 2 MB.
 
-    `curves` holds the metric rows of each stage ({"step", "loss", "reward_mean", "em", ...}, any
-    of them absent); `samples` the trajectories to browse, by stage or workflow. When they are more
-    than fit, questions that end wrong and right are kept in equal measure. `training` has the
-    rollouts of training that each stage kept.
+    `curves` contains the metric rows of each stage ({"step", "loss", "reward_mean", "em", ...}, all
+    optional); `samples` the trajectories to browse, by stage or workflow. If not all fit, equal
+    numbers of correctly and wrongly answered questions are selected. `training` contains the
+    recorded training rollouts of each stage.
     """
     names = [stage["name"] for stage in report["stages"] if stage["name"] != EVALUATION_STAGE]
     order = list(dict.fromkeys([*sort_by_run_order(names, report["evals"]), *curves, *samples]))
@@ -156,7 +156,7 @@ def write_report_page(
 
 
 def _describe_sampling(evals: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the end of a sentence: how the answers of models were sampled."""
+    """Return the end of a sentence about the sampling of the models' answers."""
     descriptions = {
         _describe_decoding(entry["sampling"]) for entry in evals.values() if entry.get("sampling")
     }
@@ -177,7 +177,7 @@ def _describe_decoding(sampling: Mapping[str, Any]) -> str:
 
 
 def _list_models(report: Mapping[str, Any], stages: Sequence[str]) -> list[str]:
-    """Return the stages, and before them the first model where it was evaluated."""
+    """Return the stages, preceded by the first model if it was evaluated."""
     first = ["base"] if "base" in report["evals"] and "base" not in stages else []
     return [*first, *stages]
 
@@ -189,7 +189,7 @@ def _find_start_stages(report: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _find_headline_model(report: Mapping[str, Any]) -> str | None:
-    """Return the last stage that was evaluated; without one, the last evaluation."""
+    """Return the last evaluated stage, or else the last evaluation."""
     evaluated = [s["name"] for s in report["stages"] if s["name"] in report["evals"]]
     return next(reversed(evaluated or list(report["evals"])), None)
 
@@ -221,7 +221,7 @@ def _draw_outcome_charts(report: Mapping[str, Any], slots: Mapping[str, int]) ->
 
 
 def make_page_environment() -> Environment:
-    """Return the environment of the templates of pages, with their filters."""
+    """Return the template environment of pages, with their filters."""
     environment = Environment(
         loader=PackageLoader("fieldcraft.evals"),
         autoescape=True,  # questions, observations and answers are untrusted text
@@ -245,8 +245,8 @@ def make_page_environment() -> Environment:
 def inline_assets(
     environment: Environment, styles: Sequence[str], scripts: Sequence[str]
 ) -> dict[str, str]:
-    """Return style sheets and scripts as a page holds them, and the hash by which its policy allows
-    just these scripts."""
+    """Return style sheets and scripts for embedding in a page, and the hash for its content
+    security policy."""
 
     def join_files(names: Sequence[str]) -> str:
         assert environment.loader is not None
@@ -274,7 +274,7 @@ def _format_p_value(value: float | None) -> str:
 
 
 def _make_slug(name: str) -> str:
-    """Return a term as an address in the page."""
+    """Convert a term to an anchor in the page."""
     return "term-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 

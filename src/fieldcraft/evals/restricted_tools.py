@@ -1,4 +1,4 @@
-"""Results of an evaluation on questions that are asked with some of the tools alone."""
+"""Results of an evaluation on questions that offer only a subset of the tools."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Entry = Mapping[str, Any]
 
 
 class RestrictedToolsResult(NamedTuple):
-    """Questions with the same tools: whose evaluation, which split, and its summary."""
+    """Questions that offer the same tools: name of the evaluation, split, and summary."""
 
     name: str
     split: str
@@ -19,8 +19,7 @@ class RestrictedToolsResult(NamedTuple):
 
 
 def find_restricted_results(evals: Mapping[str, Entry]) -> list[RestrictedToolsResult]:
-    """Return the splits of each evaluation whose questions are asked with some of the tools
-    alone."""
+    """Return the splits of each evaluation whose questions offer only a subset of the tools."""
     return [
         RestrictedToolsResult(name, split, part)
         for name, entry in evals.items()
@@ -30,8 +29,8 @@ def find_restricted_results(evals: Mapping[str, Entry]) -> list[RestrictedToolsR
 
 
 def build_restricted_table(results: list[RestrictedToolsResult]) -> FigureTable:
-    """Return a table: whether the tool of the prompt is called, by its name, and with arguments
-    that fit it."""
+    """Return a table of calls of the offered tool: whether it is called, by its name, and with
+    valid arguments."""
     headers = (
         "tool",
         "EM [95 %]",
@@ -40,10 +39,10 @@ def build_restricted_table(results: list[RestrictedToolsResult]) -> FigureTable:
         "of these\nfitting",
     )
     legend = {
-        "EM [95 %]": "share of right answers, and its 95 % interval",
-        "of these\nfitting": "with arguments that can be read and fit the tool",
+        "EM [95 %]": "share of correct answers, and its 95 % interval",
+        "of these\nfitting": "with valid arguments of the tool",
     }
-    table = FigureTable(headers, "Questions that are asked with these tools alone.", legend)
+    table = FigureTable(headers, "Questions that offer only these tools.", legend)
     for name, split, entry in results:
         low, high = entry["em_ci95"] or (0.0, 0.0)
         table.add_row(

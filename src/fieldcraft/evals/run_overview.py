@@ -1,4 +1,4 @@
-"""The course of a whole run in one picture: exact match above and calls below, over all stages."""
+"""Overview chart of a whole run: exact match above and calls below, over all stages."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ OPTIMAL_CALLS_KEY = "calls_optimal_mean"
 
 @dataclass(frozen=True, slots=True)
 class ChartLayout:
-    """A size of the same picture in inches, and how many evaluated points beside each other would
-    be as wide as all steps."""
+    """Size of the chart in inches, and the number of adjacent evaluation points that take the same
+    width as all steps."""
 
     size: tuple[float, float]
     points: int
@@ -52,25 +52,25 @@ class ChartLayout:
 
 DESKTOP_LAYOUT, PHONE_LAYOUT = ChartLayout((11.6, 4.6), 14, 0), ChartLayout((4.6, 5.2), 7, 60)
 LEGEND_TEXTS = {
-    "sampled": "rollouts while training, running mean",
-    "heldout": "held-out questions while training",
+    "sampled": "training rollouts, running mean",
+    "heldout": "held-out questions during training",
     "evaluated": "evaluation after the stage",
     "optimum": "least calls that suffice, evaluation",
-    "optimum-training": "the same of the rollouts",
+    "optimum-training": "least calls that suffice, rollouts",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class StageSpan:
-    """A stage in the picture of the course: from where to where it is along the axis, what it
-    logged (nothing, where it has no steps in the picture) and what its evaluation found."""
+    """A stage in the overview chart: its range on the x axis, its metric rows (empty if it has no
+    steps in the chart) and its evaluation result."""
 
     name: str
     start: float
     end: float
     rows: MetricsRows
     entry: Row | None
-    starts_from: str = ""  # the stage that it starts from, where that is not the one before it
+    starts_from: str = ""  # stage that it starts from, if not the previous one
 
 
 def lay_out_spans(
@@ -80,9 +80,9 @@ def lay_out_spans(
     starts: Mapping[str, str | None],
     layout: ChartLayout,
 ) -> list[StageSpan]:
-    """Return the spans of the stages, one after the other. The steps of reinforcement learning are
-    along the axis and count from 0; every other evaluated stage is a point before, in between or
-    behind, an equal distance from its neighbours. `starts` has the stage that a stage names as its
+    """Return the spans of the stages, in sequence. Steps of reinforcement learning are placed on
+    the x axis and count from 0. Every other evaluated stage is a point before, between or after
+    them, at equal distances. `starts` maps a stage to the stage that its settings name as its
     start."""
     rl_stages = {name for name in order if has_rewards(curves.get(name, ()))}
     total = sum(len(curves[name]) for name in rl_stages)
@@ -113,7 +113,7 @@ def draw_run_overview(
     slots: Mapping[str, int],
 ) -> list[Chart]:
     """Draw exact match above and calls below, over the whole run, for a wide screen and for a
-    narrow one; nothing, if there is nothing to show."""
+    narrow one; an empty list if there is nothing to show."""
     drawings = []
     for layout in (DESKTOP_LAYOUT, PHONE_LAYOUT):
         spans = lay_out_spans(curves, evals, order, starts, layout)
@@ -128,7 +128,7 @@ def draw_run_overview(
 def make_overview_legend(
     curves: Mapping[str, MetricsRows], evals: Mapping[str, Row], order: Sequence[str]
 ) -> dict[str, str]:
-    """Return the marks that the picture has, each with its meaning."""
+    """Return the markers in the chart, each with its meaning."""
     spans = lay_out_spans(curves, evals, order, {}, DESKTOP_LAYOUT)
     is_present = {
         "sampled": any(span.rows for span in spans),
@@ -178,7 +178,7 @@ def _draw_stage(
 def _draw_evaluation(
     axis: Axes, span: StageSpan, key: str, value: float, label: str, colour: str
 ) -> ChartSeries:
-    """Draw a point with its value written beside its interval."""
+    """Draw a point with its value next to its interval."""
     x = span.end if span.rows else (span.start + span.end) / 2
     low, high = (span.entry or {}).get("em_ci95") or (value, value)
     if key != "em":
@@ -203,12 +203,12 @@ def _read_evaluation(span: StageSpan, key: str) -> float | None:
 
 
 def _shift_points(span: StageSpan, points: Points) -> Points:
-    """Return the points with steps counted from 0 in the stage, as they are along the axis."""
+    """Return the points with steps counted from 0 in the stage, shifted to the x axis."""
     return [(span.start + step, value) for step, value in points]
 
 
 def _with_stage_steps(series: ChartSeries, span: StageSpan, label: str) -> ChartSeries:
-    """Return the series with the steps as the stage counts them, which a reader is told."""
+    """Return the series with the step numbers of the stage, which are shown on hover."""
     values = [(round(x - span.start, 2), y) for x, y in series.positions]
     return ChartSeries(
         series.axis, f"{span.name}, {label}", "step", series.y, series.positions, values
@@ -216,8 +216,8 @@ def _with_stage_steps(series: ChartSeries, span: StageSpan, label: str) -> Chart
 
 
 def _draw_optimum(axis: Axes, spans: Sequence[StageSpan]) -> None:
-    """Draw the least calls for the evaluation, along the whole axis, and for the rollouts of a
-    step."""
+    """Draw the least number of calls for the evaluation, along the whole axis, and for the rollouts
+    of a step."""
     optima = [_read_evaluation(span, OPTIMAL_CALLS_KEY) for span in spans]
     last = next((value for value in reversed(optima) if value is not None), None)
     if last is not None:
@@ -230,7 +230,7 @@ def _draw_optimum(axis: Axes, spans: Sequence[StageSpan]) -> None:
 
 
 def _label_steps(axis: Axes, spans: Sequence[StageSpan], layout: ChartLayout) -> None:
-    """Write numbers along the steps, and names below the stages that are points."""
+    """Write numbers along the steps, and names below the stages drawn as points."""
     end = max((span.end for span in spans if span.rows), default=0)
     steps = [tick for tick in MaxNLocator(6, integer=True).tick_values(0, end) if 0 <= tick <= end]
     ticks = {float(tick): f"{tick:,.0f}" for tick in steps} if end else {}
@@ -252,7 +252,7 @@ def _draw_boundaries(
     slots: Mapping[str, int],
     layout: ChartLayout,
 ) -> None:
-    """Draw a line where a stage with steps begins, and write its name above."""
+    """Draw a line at the start of each stage with steps, and its name above."""
     for span in (span for span in spans if span.rows):
         for axis in axes:
             axis.axvline(span.start, color=MUTED_COLOUR, linewidth=0.8)

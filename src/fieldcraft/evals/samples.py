@@ -1,4 +1,4 @@
-"""Several samples of each question: avg@n and pass@k."""
+"""Metrics of several samples per question: avg@n and pass@k."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from fieldcraft.evals.intervals import effective_sample_size, wilson_interval
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
-    """Return the chance that at least one of k samples is right, where `correct` of `samples` were:
-    the unbiased estimate 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374, eq. 1)."""
+    """Return the probability that at least one of k samples is correct, given that `correct` of
+    `samples` were: the unbiased estimate 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv
+    2107.03374, eq. 1)."""
     return 1 - comb(samples - correct, k) / comb(samples, k)
 
 
@@ -24,13 +25,13 @@ def compute_pass_rates(
     """Return pass@k for k = 1, 2, 4, ... and the number of samples; pass@1 is avg@n.
 
     Args:
-        verdicts: whether each gradable sample of each question is right; a question that has fewer
-            samples than another counts with those that it has.
-        clusters: the label of each question, see `intervals`.
+        verdicts: correctness of each gradable sample of each question; questions may have different
+            numbers of samples.
+        clusters: label of each question, see `intervals`.
 
     Returns:
-        "samples", the number that all questions have, and "pass_at": k -> its mean over questions
-        and its 95 % interval.
+        "samples", the number of samples that all questions have, and "pass_at": k -> mean over
+            questions and its 95 % interval.
     """
     samples = min(map(len, verdicts))
     ks = [*takewhile(lambda k: k < samples, (2**i for i in range(32))), samples]
@@ -47,10 +48,10 @@ def compute_pass_rates(
 
 @dataclass(frozen=True, slots=True)
 class PassRateRow:
-    """One line of a table of samples: of an evaluation, or of one split or data source of it.
+    """One line of a table of samples: an evaluation, or one of its splits or data sources.
 
     `measure` names the mean, avg@n or pass@1; `rates` has it under "1", and pass@k under k, each
-    with "mean" and "ci95". `best_of` is the same of the samples that a verifier picked.
+    with "mean" and "ci95". `best_of` is the same measure for the samples selected by a verifier.
     """
 
     evaluation: str
@@ -61,8 +62,8 @@ class PassRateRow:
 
 
 def make_pass_rate_rows(evals: Mapping[str, Mapping[str, Any]]) -> list[PassRateRow]:
-    """Return the lines of every evaluation (`summary.summarise_evaluation`) with several samples of
-    some question."""
+    """Return the lines of every evaluation (`summary.summarise_evaluation`) with several samples
+    for some questions."""
     found = []
     for name, entry in evals.items():
         rows = [

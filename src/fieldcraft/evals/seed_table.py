@@ -1,4 +1,4 @@
-"""One table over the runs of several seeds: `report.json` and `report.html` of a sweep."""
+"""Aggregate table over the runs of several seeds: `report.json` and `report.html` of a sweep."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fieldcraft.evals.training_costs import MetricsRows, compute_training_cost
 from fieldcraft.records.files import write_text
 from fieldcraft.types import Trajectory
 
-MIN_TRAJECTORIES = 20  # trajectories below which a rate is marked as uncertain
-MAX_CHART_CALLS = 8  # of the charts by number of calls, as in AutoCoA's figure 3
-# The colour of a row says what its model went through; rivals have colours of their own.
+MIN_TRAJECTORIES = 20  # fewer trajectories mark a rate as uncertain
+MAX_CHART_CALLS = 8  # in the charts by number of calls, as in AutoCoA's figure 3
+# The colour of a row indicates the training of its model; rivals have separate colours.
 KIND_COLOURS = {"model": 0, "program": 2, "teacher": 0, "workflow": 4, "supervised": 1, "rl": 3}
 RIVAL_COLOURS = (3, 5, 6, 2, 7)
-# Means over seeds of what `summary.summarise_evaluation` says of a set of questions.
+# Means over seeds of these keys of `summary.summarise_evaluation`.
 MEAN_KEYS = (
     *("f1", "calls_mean", "calls_optimal_mean", "tool_productivity", "offloading_rate"),
     *("needless_calls_mean", "missing_calls_mean", "calls_regret_mean"),
@@ -39,8 +39,8 @@ Report = Mapping[str, Any]
 def compare_rows(
     recipe: Recipe, read_evaluation: Callable[[int, str], Sequence[Trajectory]]
 ) -> list[dict[str, Any]]:
-    """Return the comparisons of the recipe; `read_evaluation` gives the trajectories
-    of a seed's evaluation."""
+    """Return the comparisons of the recipe; `read_evaluation` returns the trajectories of a seed's
+    evaluation."""
     rows = get_seed_table_rows(recipe)
     return [
         {"title": title, "baseline": before, "model": after}
@@ -63,13 +63,13 @@ def aggregate_seeds(
     curves: Mapping[str, Sequence[MetricsRows]] | None = None,
 ) -> dict[str, Any]:
     """Return the content of a sweep's `report.json`, schema 1, from the `report.json` of every
-    seed, what `compare_rows` found, and the metric rows of stages of reinforcement learning, of
+    seed, the result of `compare_rows`, and the metric rows of the reinforcement learning stages of
     every seed.
 
-    Rates are those of a run's report, `splits` those of every kind of its questions by itself;
-    `by_calls` pools the trajectories of all seeds by their executed calls. Seconds are those of
-    training, the stages that a row's model went through; `training` is what those of reinforcement
-    learning among them took (evals/training_costs.py).
+    Rates are defined as in a run's report; `splits` has the rates of each kind of questions.
+    `by_calls` pools the trajectories of all seeds by their executed calls. Seconds are the training
+    time of the stages in the lineage of a row's model; `training` has the costs of the
+    reinforcement learning stages among them (evals/training_costs.py).
     """
     first = next(iter(reports.values()))
     return {
@@ -126,7 +126,7 @@ def _make_row(
 
 
 def _aggregate_rates(entries: Sequence[Report]) -> dict[str, Any]:
-    """Return the rates of the same questions of every seed, or of questions of the same kind."""
+    """Return the rates over seeds of the same questions, or of questions of the same kind."""
     em = [entry["em"] for entry in entries]
     pooled = wilson_interval(fmean(em), sum(entry["n_effective"] for entry in entries))
     return {
@@ -144,8 +144,8 @@ def _aggregate_rates(entries: Sequence[Report]) -> dict[str, Any]:
 
 
 def _compute_excess(entries: Sequence[Report]) -> dict[str, Any] | None:
-    """Return the share by which the calls of each seed lie above the optimum, or (negative) below;
-    None where one has no optimum, or needs no call at all."""
+    """Return the share by which the calls of each seed exceed the optimum (negative if below it);
+    None if a seed has no optimum, or an optimum of 0."""
     pairs = [(entry["calls_mean"], entry["calls_optimal_mean"]) for entry in entries]
     if any(not optimum for _, optimum in pairs):
         return None
@@ -159,7 +159,7 @@ def _mean(values: Iterator[float | None]) -> float | None:
 
 
 def _pool_by_calls(entries: Sequence[Report]) -> list[dict[str, int]]:
-    """Return the trajectories and right answers by executed calls, over all seeds."""
+    """Return the numbers of trajectories and correct answers by executed calls, over all seeds."""
     parts = [(int(calls), part) for e in entries for calls, part in e["by_calls"].items()]
     return [
         {
@@ -172,8 +172,8 @@ def _pool_by_calls(entries: Sequence[Report]) -> list[dict[str, int]]:
 
 
 def _classify_row(recipe: Recipe, name: str, entries: Sequence[Report]) -> str:
-    """Return the kind of a row. A program is a workflow in which no model writes anything, and a
-    teacher is no model of the run."""
+    """Return the kind of a row. A program is a workflow in which no model generates text; a teacher
+    is not a model of the run."""
     if name in recipe.evaluation.teachers:
         return "teacher"
     if name in map(get_display_name, recipe.evaluation.workflows):
@@ -183,7 +183,7 @@ def _classify_row(recipe: Recipe, name: str, entries: Sequence[Report]) -> str:
     return recipe.stages[name].kind
 
 
-# -- how it is shown -----------------------------------------------------------------------------
+# -- presentation --------------------------------------------------------------------------------
 
 
 def write_seeds_page(
@@ -195,8 +195,8 @@ def write_seeds_page(
 ) -> None:
     """Write `report.html`: one file without network access, with links to the seeds' reports.
 
-    `curves` has the metric rows of stages of reinforcement learning, of every seed; `titles` says
-    of every split what its questions are.
+    `curves` contains the metric rows of the reinforcement learning stages of every seed; `titles`
+    describes the questions of every split.
     """
     environment = make_page_environment()
     compared = select_chart_rows(table["rows"])
@@ -225,7 +225,7 @@ def write_seeds_page(
 
 def select_chart_rows(rows: Sequence[Report]) -> list[Report]:
     """Return the rows of the charts: the ReAct workflow, the last supervised model, and the last
-    one of reinforcement learning that went on from that."""
+    reinforcement learning model that started from it."""
     react = [row for row in rows if row["name"] == "workflow"]
     supervised = [row for row in rows if row["kind"] == "supervised"][-1:]
     ancestor = supervised[0]["name"] if supervised else None
@@ -234,9 +234,8 @@ def select_chart_rows(rows: Sequence[Report]) -> list[Report]:
 
 
 def select_rival_rows(rows: Sequence[Report]) -> list[Report]:
-    """Return the rows whose learning curves are drawn together: the largest set of models that
-    differ in their last stage alone, all of it reinforcement learning on the same kind of
-    observations."""
+    """Return the rows whose learning curves share a chart: the largest set of models that differ
+    only in their last stage, which is reinforcement learning on the same kind of observations."""
     sets: dict[tuple[str, ...], list[Report]] = {}
     for row in rows:
         if row["kind"] == "rl":
@@ -250,16 +249,16 @@ def _draw_call_charts(rows: Sequence[Report], slots: Mapping[str, int]) -> list[
     """Return the two panels of AutoCoA's figure 3 (arXiv 2503.06580)."""
     shares = {row["title"]: compute_correct_shares(row["by_calls"]) for row in rows}
     rates = {row["title"]: compute_success_rates(row["by_calls"]) for row in rows}
-    titles = ("Where right answers come from", "Success rate by number of calls")
-    notes = ("share of all right answers", "share of the trajectories with so many")
+    titles = ("Correct answers by number of calls", "Success rate by number of calls")
+    notes = ("share of all correct answers", "share of the trajectories with that number")
     return [
-        charts.draw_rates_by_calls(titles[0], notes[0], "share of right answers", shares, slots),
+        charts.draw_rates_by_calls(titles[0], notes[0], "share of correct answers", shares, slots),
         charts.draw_rates_by_calls(titles[1], notes[1], "success rate", rates, slots),
     ]
 
 
 def _draw_frontier(rows: Sequence[Report], slots: Mapping[str, int]) -> charts.Chart:
-    """Draw exact match over calls, of every row."""
+    """Draw exact match over calls for every row."""
     points = {
         row["title"]: {
             "em": row["em"]["mean"],
@@ -273,7 +272,8 @@ def _draw_frontier(rows: Sequence[Report], slots: Mapping[str, int]) -> charts.C
 
 
 def compute_correct_shares(parts: Sequence[Mapping[str, int]]) -> list[tuple[int, float, bool]]:
-    """Return (calls, share of all right answers that took so many calls, whether seen in few)."""
+    """Return (calls, share of all correct answers with this number of calls, whether based on
+    few)."""
     correct = max(1, sum(part["right"] for part in parts))
     return [
         (k, part["right"] / correct, is_sparse) for k, part, is_sparse in _select_charted(parts)
@@ -281,7 +281,8 @@ def compute_correct_shares(parts: Sequence[Mapping[str, int]]) -> list[tuple[int
 
 
 def compute_success_rates(parts: Sequence[Mapping[str, int]]) -> list[tuple[int, float, bool]]:
-    """Return (calls, share of the trajectories with so many calls that are right, whether few)."""
+    """Return (calls, share of correct trajectories among those with this number of calls, whether
+    based on few)."""
     return [
         (k, part["right"] / part["n"], is_sparse) for k, part, is_sparse in _select_charted(parts)
     ]

@@ -1,4 +1,4 @@
-"""Metrics of a set of evaluation trajectories, about the model that wrote them."""
+"""Metrics of a set of evaluation trajectories of one model."""
 
 from __future__ import annotations
 
@@ -31,20 +31,23 @@ def summarise_evaluation(
 ) -> dict[str, Any]:
     """Return the entry of one stage or workflow in `report.json`.
 
-    `rewards["em"]` (0, 1, or None where the answer cannot be graded) and `rewards["f1"]` must have
-    been filled in, unweighted; "cover_em" and "judge" are None without those rewards. Rates are
-    fractions of all trajectories; `em` and its like are means over the gradable ones, and
-    "n_effective" says how many independent questions the interval of `em` counts. If the tasks
-    carry several values of `meta["split"]`, the entry also has "splits", and its top-level numbers
-    are those of the leading `split` where there is one, else of all; `known` and `offloading_rate`
-    look at all questions in either case. If they carry several values of `meta["data_source"]`, the
-    entry and those of the splits have "sources". Where questions were sampled several times, "n"
-    counts samples and "sampled" has what `compute_pass_rates` returns, and "best_of", the mean and
-    the interval of the samples that a verifier picked. Where some questions have more samples than
-    others, the entry is of the first ones of each (`equalise_samples`), but those of "splits" and
-    "sources" are of all that their questions have. `prices` are those of `compute_cost_metrics`.
+    `rewards["em"]` (0, 1, or None if the answer cannot be graded) and `rewards["f1"]` must be
+    filled in, unweighted; "cover_em" and "judge" are None without those rewards. Rates are
+    fractions of all trajectories. `em` and similar metrics are means over the gradable ones, and
+    "n_effective" is the effective number of independent questions for the interval of `em`.
 
-    Raises UserError when there is nothing to summarise.
+    If the tasks have several values of `meta["split"]`, the entry also has "splits", and its
+    top-level numbers are computed on the leading `split` if there is one, else on all. `known` and
+    `offloading_rate` always include all questions. If the tasks have several values of
+    `meta["data_source"]`, the entry and its splits have "sources".
+
+    If questions were sampled several times, "n" counts samples, "sampled" is the result of
+    `compute_pass_rates`, and "best_of" has the mean and the interval of the samples selected by a
+    verifier. If the numbers of samples differ, the entry uses the first ones of each question
+    (`equalise_samples`), but "splits" and "sources" use all. `prices` are passed to
+    `compute_cost_metrics`.
+
+    Raises UserError if there are no trajectories.
     """
     if not trajectories:
         raise UserError("There are no trajectories to summarise; give at least one task.")
@@ -62,13 +65,13 @@ def summarise_evaluation(
 def select_leading_split(
     trajectories: Sequence[Trajectory], split: str | None
 ) -> Sequence[Trajectory]:
-    """Return the trajectories that a summary's top-level numbers are of."""
+    """Return the trajectories used for a summary's top-level numbers."""
     return equalise_samples(_group_by_split(trajectories).get(split, trajectories))
 
 
 def equalise_samples(trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
-    """Return the first samples of every question, as many as all questions have: one with more
-    samples does not count more."""
+    """Return the first samples of every question, the same number for each, so that all questions
+    have equal weight."""
     questions: dict[tuple[Any, str], list[Trajectory]] = {}
     for trajectory in trajectories:
         key = (trajectory.task.meta.get("split"), trajectory.task.id)
@@ -80,28 +83,28 @@ def equalise_samples(trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]
 
 
 def get_cluster(task: Task) -> str:
-    """Return the label of the questions that are right or wrong together with this one, such as
-    those about the same entity: `meta["cluster"]`, or this question alone."""
+    """Return the label of the questions that tend to be correct or wrong together with this one,
+    such as questions about the same entity: `meta["cluster"]`, or a label for this question
+    alone."""
     label = task.meta.get("cluster")
     return task.id if label is None else str(label)
 
 
 def _get_level(task: Task) -> str | None:
-    """Return the difficulty that a question is said to have, as in GAIA, WebWalkerQA and
-    HotpotQA."""
+    """Return the annotated difficulty of a question, as in GAIA, WebWalkerQA and HotpotQA."""
     level = task.meta.get("level")
     return None if level is None else str(level)
 
 
 def _count_effective_questions(gradable: Iterable[Trajectory]) -> float:
-    """Return the number of independent questions that the gradable ones are worth. Several samples
-    of a question count as one, with their mean."""
+    """Return the effective number of independent gradable questions. Several samples of a question
+    count as one, with their mean."""
     verdicts, clusters = _group_verdicts(gradable)
     return effective_sample_size([fmean(samples) for samples in verdicts], clusters)
 
 
 def _group_verdicts(gradable: Iterable[Trajectory]) -> tuple[list[list[bool]], list[str]]:
-    """Return for each question whether its samples are right, and its cluster."""
+    """Return the verdicts of each question's samples, and its cluster."""
     questions = _group(gradable, lambda t: t.task.id)
     return (
         [[t.is_correct is True for t in samples] for samples in questions.values()],
@@ -172,8 +175,8 @@ def _compute_metrics(
 
 
 def _summarise_picked(gradable: Sequence[Trajectory]) -> dict[str, Any]:
-    """Return the share of right samples among those that a verifier picked, with its interval; None
-    where there was none."""
+    """Return the share of correct samples among those selected by a verifier, with its interval;
+    None if none was selected."""
     picked = [t for t in gradable if t.rewards.get(PICKED_REWARD) == 1]
     rate = compute_accuracy(picked)
     if rate is None:
@@ -183,20 +186,20 @@ def _summarise_picked(gradable: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def compute_accuracy(trajectories: Iterable[Trajectory]) -> float | None:
-    """Return the share of right answers among the gradable trajectories; None when there is
+    """Return the share of correct answers among the gradable trajectories; None if there are
     none."""
     return mean_or_none(t.is_correct for t in trajectories)
 
 
 def _count_observation_tokens(trajectory: Trajectory) -> int:
-    """Return the number of tokens that tools, or what simulates them, gave it to read."""
+    """Return the number of observation tokens from tools or their simulators."""
     observers = (Author.TOOL, Author.SIMULATOR)
     return sum(len(s.ids) for s in trajectory.segments if s.author in observers)
 
 
 def _find_common_tools(trajectories: Sequence[Trajectory]) -> list[str] | None:
-    """Return the tools that all of these questions are asked with; None where these are all tools,
-    or not the same ones."""
+    """Return the tools that all given questions offer; None if they offer all tools, or different
+    ones."""
     first, *others = (get_offered_names(t.task) for t in trajectories)
     return first if all(tools == first for tools in others) else None
 
@@ -222,7 +225,8 @@ def _summarise_groups(
 
 
 def _summarise_known(trajectories: Iterable[Trajectory], *, known: bool) -> dict[str, Any] | None:
-    """Return the figures of the questions of which `Task.is_known` says this; None without any."""
+    """Return the metrics of the questions whose `Task.is_known` has the given value; None if there
+    are none."""
     part = [t for t in trajectories if t.task.is_known is known]
     if not part:
         return None
@@ -237,7 +241,7 @@ def _summarise_known(trajectories: Iterable[Trajectory], *, known: bool) -> dict
 def _group(
     trajectories: Iterable[Trajectory], key: Callable[[Trajectory], Any]
 ) -> dict[Any, list[Trajectory]]:
-    """Return the trajectories by `key` in ascending order; those without one are left out."""
+    """Group trajectories by `key` in ascending order; those without a key are omitted."""
     groups: dict[Any, list[Trajectory]] = {}
     for trajectory in trajectories:
         if (value := key(trajectory)) is not None:

@@ -13,11 +13,11 @@ from fieldcraft.terminal.figure_table import FigureTable
 
 Entry = Mapping[str, Any]
 RESULTS_LEGEND = {
-    "EM [95 %]": "share of right answers, and its 95 % interval",
-    "F1": "overlap with the words of the accepted answer",
-    "judge": "share that a judge calls right",
-    "calls/\noptimal": "calls a question, and the fewest that suffice",
-    "known\nEM": "share of right answers to known questions",
+    "EM [95 %]": "share of correct answers, and its 95 % interval",
+    "F1": "word overlap with the accepted answer",
+    "judge": "share that a judge considers correct",
+    "calls/\noptimal": "calls per question, and the fewest that suffice",
+    "known\nEM": "share of correct answers to known questions",
     "no\ncall": "share of the known questions that are answered without a call",
     "train s": "seconds of training",
     "eval s": "seconds of evaluation",
@@ -29,7 +29,7 @@ def build_results_table(
     evals: Mapping[str, Entry], train_seconds: Mapping[str, float]
 ) -> FigureTable:
     """Return a table with one row for each evaluation, of stages, workflows or models.
-    `train_seconds` has the seconds of training by stage; those of evaluating are of the entries."""
+    `train_seconds` has the training seconds by stage; evaluation seconds are in the entries."""
     judged = any(entry.get("judge") is not None for entry in evals.values())
     score_headers = ("F1", "judge") if judged else ("F1",)
     headers = (
@@ -59,10 +59,9 @@ def build_results_table(
 
 
 def build_detail_tables(evals: Mapping[str, Entry]) -> list[FigureTable]:
-    """Return the tables below the results: the use of tools; names of tools that no training shows,
-    questions with some of the tools alone, the levels of the questions and several samples of one,
-    if there are any; the costs of acting if tools or tokens have prices; and those of an answer if
-    a price of models is known."""
+    """Return the detail tables: tool use; unseen tool names, questions with restricted tools,
+    difficulty levels and several samples per question, if any; acting costs if tools or tokens have
+    prices; and answer costs if the price of a model is known."""
     tables = [build_tool_table(evals)]
     if names := find_unseen_name_results(evals):
         tables.append(build_unseen_names_table(names))
@@ -80,7 +79,7 @@ def build_detail_tables(evals: Mapping[str, Entry]) -> list[FigureTable]:
 
 
 def build_tool_table(evals: Mapping[str, Entry]) -> FigureTable:
-    """Return a table of how each evaluation used its tools."""
+    """Return a table of the tool use of each evaluation."""
     keys = {
         "produc-\ntivity": ("tool_productivity", 2),
         "needless": ("needless_calls_mean", 2),
@@ -93,13 +92,13 @@ def build_tool_table(evals: Mapping[str, Entry]) -> FigureTable:
         "refused": ("call_refused_rate", 2),
     }
     legend = {
-        "produc-\ntivity": "right answers a call",
-        "needless": "calls a question above the optimum",
-        "missing": "calls a question below it",
+        "produc-\ntivity": "correct answers per call",
+        "needless": "calls per question above the optimum",
+        "missing": "calls per question below it",
         "off-\nloading": "share of the known questions with a call",
-        "tokens": "written for a question",
-        "repeated": "share of the written calls; so are the following columns",
-        "folds": "of a rollout",
+        "tokens": "written per question",
+        "repeated": "share of the written calls, like the following columns",
+        "folds": "per rollout",
     }
     if any(entry.get("folds_mean") for entry in evals.values()):
         keys["folds"] = ("folds_mean", 2)
@@ -107,8 +106,8 @@ def build_tool_table(evals: Mapping[str, Entry]) -> FigureTable:
 
 
 def has_prices(entries: Iterable[Entry]) -> bool:
-    """Return whether acting costs are more than the number of calls, because a tool or the tokens
-    of the policy have prices."""
+    """Return whether acting costs differ from the number of calls, because a tool or the policy's
+    tokens have prices."""
     return any(
         entry.get("token_cost_mean")
         or entry.get("call_cost_mean") not in (None, entry["calls_mean"])
@@ -117,20 +116,22 @@ def has_prices(entries: Iterable[Entry]) -> bool:
 
 
 def build_acting_costs_table(evals: Mapping[str, Entry]) -> FigureTable:
-    """Return a table of the costs of acting of each evaluation."""
+    """Return a table of the acting costs of each evaluation."""
     keys = {
         "calls": ("calls_mean", 2),
         "cost of\ncalls": ("call_cost_mean", 2),
         "least": ("call_cost_optimal_mean", 2),
         "distance": ("call_cost_regret_mean", 2),
         "cost of\ntokens": ("token_cost_mean", 2),
-        "cost a\nsuccess": ("acting_cost_per_success", 2),
+        "cost per\nsuccess": ("acting_cost_per_success", 2),
     }
     legend = {
-        "least": "the least that its calls could cost",
-        "distance": "of the cost of the calls from it, above or below",
+        "least": "the lowest possible cost of its calls",
+        "distance": "absolute difference of the cost of the calls from it",
     }
-    caption = "Costs of a question, by the prices of tools and tokens. A success is a right answer."
+    caption = (
+        "Costs per question, from the prices of tools and tokens. A success is a correct answer."
+    )
     return _build_table(evals, keys, caption, legend)
 
 
@@ -141,8 +142,8 @@ def _build_table(
     legend: Mapping[str, str] = MappingProxyType({}),
     scale: Mapping[str, float] = MappingProxyType({}),
 ) -> FigureTable:
-    """Return a table with a row for each evaluation. `keys` has, by the head of a column, a key of
-    the summaries and its number of digits; `legend` what they mean; `scale` multiplies the values
+    """Return a table with a row for each evaluation. `keys` maps a column header to a key of the
+    summaries and its number of digits; `legend` explains the columns; `scale` multiplies the values
     of a key."""
     table = FigureTable([*keys], caption, legend)
     for name, entry in evals.items():
@@ -155,8 +156,8 @@ def _build_table(
 
 
 def find_unseen_name_results(evals: Mapping[str, Entry]) -> dict[str, tuple[Entry, Entry]]:
-    """Return two summaries of each evaluation that asked its questions once more, with names of
-    tools that no training shows: that with the names of training, and that with the others."""
+    """Return two summaries of each evaluation that repeated its questions with unseen tool names:
+    with the names used in training, and with the unseen ones."""
     return {
         name: (splits[entry["split"]], splits[UNSEEN_NAMES])
         for name, entry in evals.items()
@@ -171,12 +172,12 @@ def compute_calling_rate(entry: Entry) -> float:
 
 
 def build_unseen_names_table(names: Mapping[str, tuple[Entry, Entry]]) -> FigureTable:
-    """Return a table of the same questions with names of tools that training shows, and with
-    others."""
+    """Return a table of the same questions with tool names seen in training, and with unseen
+    ones."""
     headers = ("EM", "EM\nunseen", "used", "used\nunseen", "mal-\nformed", "malformed\nunseen")
-    caption = "The same questions with the names of tools that training shows, and with others."
+    caption = "The same questions with tool names seen in training, and with unseen ones."
     legend = {
-        "EM": "share of right answers",
+        "EM": "share of correct answers",
         "used": "share of the answers with an executed call",
         "mal-\nformed": "share of the written calls",
     }
@@ -192,9 +193,9 @@ def build_unseen_names_table(names: Mapping[str, tuple[Entry, Entry]]) -> Figure
 
 
 def build_levels_table(evals: Mapping[str, Entry]) -> FigureTable:
-    """Return a table of exact match and calls at each level of the questions."""
+    """Return a table of exact match and calls by difficulty level."""
     levels = sorted({level for entry in evals.values() for level in entry.get("by_level", ())})
-    caption = "Exact match and, in brackets, calls a question, by the level of the questions."
+    caption = "Exact match and, in brackets, calls per question, by the level of the questions."
     sizes = [max(_count_level(entry, level) for entry in evals.values()) for level in levels]
     table = FigureTable([f"{lvl}\nn={n}" for lvl, n in zip(levels, sizes, strict=True)], caption)
     for name, entry in evals.items():
@@ -211,18 +212,19 @@ def _count_level(entry: Entry, level: str) -> int:
 
 
 def build_pass_rates_table(rows: Sequence[PassRateRow]) -> FigureTable:
-    """Return a table of how often one of k samples of a question is right, where several were
-    drawn."""
+    """Return a table of pass@k for questions with several samples."""
     ks = max((row.rates for row in rows), key=len)
     caption = (
         "avg@n: the mean over n samples of each question, which is pass@1. pass@k: share of the"
-        " questions of which one of k samples is right, unbiased."
+        " questions with a correct answer in k samples, unbiased."
     )
     picked = any(row.best_of for row in rows)
     headers = ["mean\n[95 %]", *(f"pass@{k}\n[95 %]" for k in ks if k != "1")]
     if picked:
         headers.append("best of n\n[95 %]")
-        caption += " best of n: the share of right ones among the samples that a verifier picked."
+        caption += (
+            " best of n: the share of correct answers among the samples selected by a verifier."
+        )
     table = FigureTable(["measure", *headers], caption)
     for row in rows:
         rates = [row.rates.get(k) for k in ks]
@@ -244,15 +246,15 @@ def build_request_costs_table(evals: Mapping[str, Entry]) -> FigureTable:
         "requests": ("requests_mean", 1),
         "tokens\nread": ("prompt_tokens_mean", 0),
         "tokens\nwritten": ("completion_tokens_mean", 0),
-        "tokens\na success": ("tokens_per_success", 0),
-        "calls\na success": ("calls_per_success", 2),
-        "s\na success": ("seconds_per_success", 2),
+        "tokens per\nsuccess": ("tokens_per_success", 0),
+        "calls per\nsuccess": ("calls_per_success", 2),
+        "s per\nsuccess": ("seconds_per_success", 2),
         "cost of 1,000\nsuccesses": ("cost_per_success", 3),
     }
     caption = (
-        "A success is a right answer. Tokens are counted as an endpoint without a cache of prompts"
-        " bills them: each request reads its whole prompt. Seconds are those of the questions,"
-        " which were answered side by side."
+        "A success is a correct answer. Tokens are counted as billed by an endpoint without a"
+        " prompt cache: each request reads its whole prompt. Seconds are measured per question,"
+        " while questions were answered concurrently."
     )
     return _build_table(evals, keys, caption, scale={"cost_per_success": 1000.0})
 
@@ -273,14 +275,14 @@ def build_pairwise_table(comparisons: Sequence[Entry]) -> FigureTable:
     }
     legend = {
         "EM\n[95 %]": "difference of exact match, and its 95 % interval",
-        "p": "McNemar's exact test, where questions of one cluster change sides together",
+        "p": "McNemar's exact test, in which questions of one cluster change sides together",
         "ME": "more efficient, the same verdict with fewer calls",
         "LE": "less efficient, the same with more calls",
-        "MA": "more accurate, right where it was wrong",
+        "MA": "more accurate, correct where it was wrong",
         "LA": "less accurate, the reverse",
         "AE": "the part of MA with fewer calls",
     }
-    caption = "ME to AE are % of the questions; saved is what a question costs less."
+    caption = "ME to AE are % of the questions; saved: reduction per question."
     headers = ["EM\n[95 %]", "p", *shares, *(f"{cost}\nsaved" for cost in costs)]
     table = FigureTable(headers, caption, legend)
     for comparison in comparisons:
@@ -303,8 +305,8 @@ def build_seeds_table(rows: Sequence[Entry]) -> FigureTable:
         " Wilson's over all questions. min, max: of the seeds."
     )
     if priced := has_prices(rows):
-        headers += ["cost/\noptimal", "cost a\nsuccess"]
-        caption += " cost: of the calls of a question. A success is a right answer."
+        headers += ["cost/\noptimal", "cost per\nsuccess"]
+        caption += " cost: of the calls per question. A success is a correct answer."
     table = FigureTable(headers, caption, RESULTS_LEGEND)
     for row in rows:
         em, optimum = row["em"], row["calls_optimal_mean"]
@@ -332,12 +334,14 @@ def _make_cost_cells(row: Entry) -> tuple[str, str]:
 
 
 def build_training_table(rows: Sequence[Entry]) -> FigureTable | None:
-    """Return a table of what reinforcement learning took on the way to each row of a table over
-    seeds; None where there was none."""
+    """Return a table of the reinforcement learning costs in the lineage of each row of a table over
+    seeds; None if there are none."""
     trained_rows = [row for row in rows if row["training"] is not None]
     if not trained_rows:
         return None
-    caption = "Means over seeds of the steps on the way to a model: what rollouts called and wrote."
+    caption = (
+        "Means over seeds of all training steps of a model: rollouts, calls and written tokens."
+    )
     legend = {"RL s": "seconds of reinforcement learning"}
     table = FigureTable(("RL s", "rollouts", "calls", "tokens"), caption, legend)
     for row in trained_rows:
@@ -349,10 +353,10 @@ def build_training_table(rows: Sequence[Entry]) -> FigureTable | None:
 def build_comparisons_table(comparisons: Sequence[Entry]) -> FigureTable:
     """Return a table with one line for each comparison between two rows of a table over seeds."""
     legend = {
-        "EM [95 %]": "exact match, second row less first, and what other seeds would give",
-        "gained, lost": "questions that only one of the two answers right",
-        "p": "whether these models differ, by McNemar's exact test, where questions of one cluster"
-        " change sides together",
+        "EM [95 %]": "exact match, second row minus first, with the interval over seeds",
+        "gained, lost": "questions that only one of the two answers correctly",
+        "p": "whether these models differ, by McNemar's exact test, in which questions of one"
+        " cluster change sides together",
     }
     table = FigureTable(("EM [95 %]", "gained, lost", "p"), legend=legend)
     for comparison in comparisons:

@@ -1,7 +1,7 @@
-"""Costs of reinforcement learning on the way to a model: time, rollouts, calls and tokens.
+"""Costs of the reinforcement learning of a model: time, rollouts, calls and tokens.
 
-OTC (arXiv 2504.14870) claims that fewer calls make training faster, too. A table over seeds says
-what each of its models took, whatever that is.
+OTC (arXiv 2504.14870) claims that fewer calls also make training faster. A table over seeds reports
+the costs of each of its models, regardless of that claim.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ MetricsRows = Sequence[Mapping[str, Any]]
 def compute_training_cost(
     stages: Sequence[str], curves: Mapping[str, Sequence[MetricsRows]]
 ) -> dict[str, float] | None:
-    """Return the means over seeds of what the stages of reinforcement learning among `stages`, a
-    model's lineage, took: seconds of their steps, rollouts that were sampled, calls that these
-    executed, and tokens that the policy wrote.
+    """Return the means over seeds of the costs of the reinforcement learning stages among `stages`,
+    a model's lineage: seconds of their steps, sampled rollouts, executed calls, and tokens written
+    by the policy.
 
-    `curves` has the metric rows of every such stage, of every seed. None without such a stage, and
-    where its rows do not count rollouts, as those of earlier versions.
+    `curves` has the metric rows of every such stage, of every seed. None if there is no such stage,
+    or if its rows do not count rollouts, as in earlier versions.
     """
     sampled = [curves[stage] for stage in stages if stage in curves]
     seeds = [[row for rows in seed for row in rows] for seed in zip(*sampled, strict=True)]

@@ -1,4 +1,4 @@
-"""Best of n: which of several samples of a question a verifier picks, without the gold answer."""
+"""Best of n: selection of one of several samples by a verifier, without the gold answer."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from fieldcraft.rewards.judge import quote
 from fieldcraft.rewards.verdict import match_equal_answers
 from fieldcraft.types import Trajectory
 
-# The place of the sample that is picked.
+# Index of the selected sample.
 Verifier = Callable[[Sequence[Trajectory]], Awaitable[int]]
 
-PICKED_REWARD = (
-    "picked"  # the reward that is 1 for the sample that was picked, and 0 for the others
-)
+PICKED_REWARD = "picked"  # the reward that is 1 for the selected sample, and 0 for the others
 SCORE_PATTERN = re.compile(r"The score this time is\s*:\s*([1-4])", re.I)
-MAX_REPLY_TOKENS = 2048  # of a reply: models may reason first
-MAX_WORK_CHARACTERS = 2000  # characters of a chain that the model reads
+MAX_REPLY_TOKENS = 2048  # per reply: models may reason first
+MAX_WORK_CHARACTERS = 2000  # characters of a chain in the request
 
 JUDGE_PROMPT = """\
 Several agents answered the same question. Pick the answer that is most likely right.
@@ -41,22 +39,22 @@ BEST_PATTERN = re.compile(r"^[\W_]*best[\W_]*(\d+)[\W_]*$", re.IGNORECASE | re.M
 
 
 async def pick_majority(samples: Sequence[Trajectory]) -> int:
-    """Return the place of the first sample with the most frequent answer, as `match_equal_answers`
-    compares them."""
+    """Return the index of the first sample with the most frequent answer, as compared by
+    `match_equal_answers`."""
     return await _pick_most_frequent(samples, range(len(samples)))
 
 
 async def pick_double_checked(samples: Sequence[Trajectory]) -> int:
-    """Return the place of the sample whose last double check gave the highest score (the dialects
-    of AFM); between equals, the most frequent answer."""
+    """Return the index of the sample whose last double check has the highest score (dialects of
+    AFM); ties are resolved by the most frequent answer."""
     scores = [_read_last_score(sample) for sample in samples]
     best = [index for index, score in enumerate(scores) if score == max(scores)]
     return await _pick_most_frequent(samples, best)
 
 
 class JudgeVerifier:
-    """A model reads all answers and picks one, as AFM's best of 3 does (arXiv 2508.13167). Where it
-    names none, the most frequent answer counts."""
+    """Verifier in which a model reads all answers and selects one, like AFM's best of 3 (arXiv
+    2508.13167). If it names none, the most frequent answer is selected."""
 
     def __init__(self, endpoint: ChatClient) -> None:
         self._endpoint = endpoint
@@ -88,8 +86,8 @@ class JudgeVerifier:
 async def record_picks(
     trajectories: Sequence[Trajectory], counts: Iterable[int], verifier: Verifier
 ) -> None:
-    """Let the verifier pick one of the samples of each question, which lie side by side, and note
-    it in their rewards. `counts` says how many samples each question has."""
+    """Let the verifier select one of each question's samples, which are adjacent, and record it in
+    their rewards. `counts` is the number of samples of each question."""
     remaining = iter(trajectories)
     for count in counts:
         group = list(islice(remaining, count))
@@ -99,8 +97,8 @@ async def record_picks(
 
 
 async def _pick_most_frequent(samples: Sequence[Trajectory], indices: Sequence[int]) -> int:
-    """Return the first of these places with the most frequent answer; no answer counts for
-    nothing."""
+    """Return the first of these indices with the most frequent answer; missing answers are
+    ignored."""
     same = await match_equal_answers([samples[index] for index in indices])
     counts = Counter(same)
     del counts[None]

@@ -1,1 +1,1 @@
-"""Environments of others, and the routes over which they reach an engine."""
+"""External environments, and the HTTP routes over which they reach an engine."""

@@ -1,4 +1,4 @@
-"""Agents of others, of which is known only that they speak with a model behind a base_url."""
+"""Black-box agents: third-party programs that call a model behind a base_url."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from fieldcraft.rollout.environments import (
 from fieldcraft.rollout.turns import Policy, open_engine_session
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
-AgentFunction = Callable[[Task, str], Awaitable[Any]]  # an agent, given a task and a base_url
+AgentFunction = Callable[[Task, str], Awaitable[Any]]  # an agent, called with a task and a base_url
 
 
 class BlackBoxEnvironment:
-    """Rollouts of an agent that knows nothing of training.
+    """Environment whose rollouts run an agent that is unaware of training.
 
     Args:
-        agent: a function, as `module:name`: agent(task, base_url). What it returns is the reward if
-            it is a number, the answer if it is text.
-        command: a program and its arguments instead. It reads the task as JSON, and its output is
-            the answer. OPENAI_BASE_URL says where the model is. The processes that it starts end
-            with it.
-        max_turns: turns of the policy in a rollout; None: budget.max_calls.
-        timeout_seconds: of a rollout.
+        agent: function agent(task, base_url), as `module:name`. A number that it returns is the
+            reward, a text is the answer.
+        command: program and arguments in place of `agent`. It reads the task as JSON, and its
+            output is the answer. OPENAI_BASE_URL is the address of the model. Processes that it
+            has started are killed when it exits.
+        max_turns: maximum turns of the policy in a rollout; None for budget.max_calls.
+        timeout_seconds: time limit of a rollout.
 
-    Raises UserError unless there is one of agent and command.
+    Raises UserError unless exactly one of agent and command is given.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class BlackBoxEnvironment:
         timeout_seconds: PositiveFloat = 600.0,
     ) -> None:
         if (agent is None) == (command is None):
-            raise UserError("the environment 'blackbox' needs one of agent and command: set it.")
+            raise UserError("the environment 'blackbox' needs one of agent and command: set one.")
         self.run_agent: AgentFunction = (
             partial(_run_command, command or []) if agent is None else _load_agent(agent)
         )
         self.max_turns, self.timeout_seconds = max_turns, timeout_seconds
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-        """Return no tasks: an agent answers the questions of the recipe."""
+        """Return no tasks: the agent answers the questions of the recipe."""
         return (), ()
 
     @asynccontextmanager
@@ -88,7 +88,7 @@ class BlackBoxEnvironment:
 
 @dataclass
 class BlackBoxRunner:
-    """Common part of the rollouts of a stage."""
+    """Runner of the rollouts of a stage."""
 
     run_agent: AgentFunction
     renderer: ConversationRenderer
@@ -99,11 +99,11 @@ class BlackBoxRunner:
     conversations: dict[str, AgentConversation] = field(default_factory=dict)
 
     async def run_rollout(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """Play the rollout of one agent. The last thing that the policy said is the answer, unless
-        the agent has another one.
+        """Run one rollout of the agent. The answer is the last message of the policy, unless the
+        agent returns another one.
 
-        An agent that fails is an ERROR, with the cause; where the budget refused it something, it
-        is TRUNCATED, and its reward is 0 if it has none.
+        If the agent fails, the status is ERROR, with the cause. If the budget rejected one of its
+        requests, the status is TRUNCATED, and a missing reward is 0.
         """
         trajectory = Trajectory(task)
         async with open_engine_session(trajectory, policy.engine, key) as session:
@@ -140,8 +140,7 @@ class BlackBoxRunner:
                 )
 
     async def _call_agent(self, task: Task, conversation: AgentConversation, base_url: str) -> Any:
-        """Run the agent, and return what it returns; None for one that did not expect to be refused
-        a turn."""
+        """Run the agent, and return its result, or None if it failed after a rejected turn."""
         try:
             return await run_with_timeout(self.run_agent(task, base_url), self.timeout_seconds)
         except ToolTimeoutError as error:
@@ -167,7 +166,7 @@ class BlackBoxRunner:
 
 
 def _load_agent(name: str) -> AgentFunction:
-    """Return the agent of a name. Raises UserError for something that cannot be called so."""
+    """Import an agent by name. Raises UserError if it is not a function (task, base_url)."""
     if ":" not in name:
         raise UserError(f"the agent '{name}' is not a name of the form module:name: correct agent.")
     function: Any = import_object(name)
@@ -183,6 +182,6 @@ def _load_agent(name: str) -> AgentFunction:
 
 
 async def _run_command(command: Sequence[str], task: Task, base_url: str) -> str:
-    """Run a program that reads the task, and return what it prints."""
+    """Run a program that reads the task, and return its output."""
     env = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
     return await run_program(command, json.dumps(asdict(task)).encode(), env)

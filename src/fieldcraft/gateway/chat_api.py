@@ -1,4 +1,4 @@
-"""OpenAI's chat completions over the policy of a run: each rollout has a base_url of its own.
+"""OpenAI chat completions over the policy of a run: each rollout has a separate base_url.
 
 POST /ROLLOUT/v1/chat/completions   a turn of the policy
 GET  /ROLLOUT/v1/models             the one model, also as /ROLLOUT/v1/models/policy
@@ -26,18 +26,18 @@ from fieldcraft.gateway.refusals import RequestRejectedError, make_route_error
 from fieldcraft.tools.request_bodies import BodyTooLongError, RequestBody, read_body_bytes
 
 MODEL_NAME = "policy"
-MAX_BODY_BYTES = 16 * 2**20  # bytes; far more than a context of any model
+MAX_BODY_BYTES = 16 * 2**20  # bytes; far more than the context of any model
 _completion_ids = itertools.count()
 
 
 class PostedReward(RequestBody):
-    """Report of a program on its own rollout."""
+    """Reward that a program posts for its own rollout."""
 
     reward: FiniteFloat
 
 
 def create_chat_app(conversations: Mapping[str, AgentConversation]) -> Starlette:
-    """Create the routes of all rollouts that are in `conversations` at that moment."""
+    """Create the routes of all rollouts that are in `conversations` at the time of a request."""
 
     async def complete(conversation: AgentConversation, body: bytes) -> Response:
         request = parse_turn_request(body)
@@ -59,7 +59,7 @@ def create_chat_app(conversations: Mapping[str, AgentConversation]) -> Starlette
         async def handle(request: Request) -> Response:
             conversation = conversations.get(request.path_params["rollout"])
             if conversation is None:
-                raise RequestRejectedError(404, "There is no such rollout, or it is over.")
+                raise RequestRejectedError(404, "This rollout does not exist, or it is over.")
             try:
                 body = await read_body_bytes(request, MAX_BODY_BYTES)
             except BodyTooLongError as error:
@@ -110,7 +110,7 @@ def _make_completion(reply: PolicyReply) -> Json:
 
 
 def _make_stream(reply: PolicyReply, request: TurnRequest) -> Response:
-    """Return the whole turn as one piece, for programs that want a stream."""
+    """Return the whole turn as one chunk, for programs that request a stream."""
     head = _make_head("chat.completion.chunk")
     delta: Json = {"role": "assistant", "content": reply.message.text}
     if reply.message.calls:

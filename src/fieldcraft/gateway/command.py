@@ -1,4 +1,4 @@
-"""A program of others that is one rollout: what it prints, within a bound, and its end."""
+"""Third-party programs that perform one rollout: limits on their output, and their termination."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fieldcraft.rollout.environments import EnvironmentContractError
 from fieldcraft.tools.descendants import ProcessDescendants
 
 MAX_OUTPUT_BYTES = 2**20  # bytes of an answer
-_MAX_STDERR_CHARS = 200  # characters of what a program complains of at its end
+_MAX_STDERR_CHARS = 200  # characters of the end of a program's standard error
 _CHUNK_BYTES = 2**16
-_POLL_SECONDS = 0.02  # seconds between two looks whether it has ended
+_POLL_SECONDS = 0.02  # seconds between two checks whether it has exited
 
 
 async def run_program(command: Sequence[str], input_data: bytes, env: Mapping[str, str]) -> str:
-    """Run a program that is given `input_data` as its input, and return what it prints. The
-    processes that it has started end with it, and with this call.
+    """Run a program with `input_data` as its input, and return its output.
 
-    Raises EnvironmentContractError for one that fails, or prints more than MAX_OUTPUT_BYTES.
+    Processes that it has started are killed when it exits or this call ends. Raises
+    EnvironmentContractError if it fails, or prints more than MAX_OUTPUT_BYTES.
     """
     descendants = ProcessDescendants()
     process = await descendants.start(command, env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
@@ -33,16 +33,16 @@ async def run_program(command: Sequence[str], input_data: bytes, env: Mapping[st
     try:
         await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         if streams.done():
-            streams.result()  # raises what was raised there
+            streams.result()  # raises the error of a stream
         status = await exit_task
-        # what it has left behind would hold its output open
+        # its remaining child processes would keep its output open
         await asyncio.to_thread(descendants.kill_group, process.pid)
         output, errors, _ = await streams
     finally:
         descendants.kill_group(process.pid)
         streams.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
-        # what was not read would keep its pipes open, and `Process` itself closes none
+        # unread output would keep its pipes open, and `Process` itself does not close them
         process._transport.close()  # type: ignore[attr-defined]
     if status:
         error_text = errors.decode(errors="replace").strip()[-_MAX_STDERR_CHARS:]
@@ -51,8 +51,10 @@ async def run_program(command: Sequence[str], input_data: bytes, env: Mapping[st
 
 
 async def _wait_for_exit(process: Process) -> int:
-    """Wait for a process, and return its exit status. `Process.wait` would wait for all who hold
-    its pipes, too."""
+    """Wait for a process, and return its exit status.
+
+    `Process.wait` would also wait for all other processes that hold its pipes.
+    """
     while process.returncode is None:
         await asyncio.sleep(_POLL_SECONDS)
     return process.returncode
@@ -60,7 +62,7 @@ async def _wait_for_exit(process: Process) -> int:
 
 async def _write_stdin(process: Process, input_data: bytes) -> None:
     assert process.stdin is not None
-    with suppress(BrokenPipeError, ConnectionResetError):  # it need not listen
+    with suppress(BrokenPipeError, ConnectionResetError):  # it does not have to read its input
         process.stdin.write(input_data)
         await process.stdin.drain()
     process.stdin.close()
@@ -77,8 +79,8 @@ async def _read_stdout(process: Process) -> bytes:
 
 
 async def _read_stderr_tail(process: Process) -> bytes:
-    """Read what a process complains of, and return the last of it, with room for the bytes of a
-    character."""
+    """Read the standard error of a process, and return its end, with margin for multi-byte
+    characters."""
     assert process.stderr is not None
     tail = b""
     while chunk := await process.stderr.read(_CHUNK_BYTES):

@@ -1,8 +1,8 @@
-"""Messages of OpenAI's chat completions as token ids, and what the policy wrote as a message.
+"""Rendering of OpenAI chat messages as token ids, and parsing of the policy's turns as messages.
 
-Contents of messages are plain text; only the chat template writes special tokens. What the policy
-itself wrote stays the ids that it sampled, so a conversation that continues begins with exactly the
-ids of what was said before.
+Contents of messages are plain text; only the chat template writes special tokens. Turns of the
+policy keep the ids that it sampled, so the prompt of a continued conversation starts with exactly
+the ids of the conversation so far.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fieldcraft.gateway.protocol import ChatMessage, ChatToolCall, Json
 from fieldcraft.gateway.refusals import RequestRejectedError
 from fieldcraft.types import ToolCall, UserError
 
-SLOT_REGEX = re.compile("\ue002(\\d+)\ue003")  # keeps a place while a template is rendered
+SLOT_REGEX = re.compile("\ue002(\\d+)\ue003")  # placeholder while a template is rendered
 THINK_TAG_REGEX = re.compile("(</?think>)")
 TEMPLATE_ROLES = {"developer": "system", "function": "tool"}  # roles that chat templates know
 PROBE_CALL = ToolCall("find_by_key", {"key": "x"})
@@ -43,12 +43,12 @@ SampledIdsLookup = Callable[[Sequence[int], AssistantMessage], Sequence[int] | N
 
 @dataclass(frozen=True, slots=True)
 class TemplateSlot:
-    """Place in the text of a template: a turn of the policy's own, or a text.
+    """Placeholder in the text of a template: a turn of the policy, or a text.
 
     Attributes:
-        message_index: the number of the message.
-        text: None for a turn that stays as it was sampled.
-        optional: whether it is a thought, which a template may leave out.
+        message_index: index of the message.
+        text: text of the slot, or None for a turn that keeps its sampled ids.
+        optional: True for a thought, which a template may omit.
     """
 
     message_index: int
@@ -58,26 +58,26 @@ class TemplateSlot:
 
 @dataclass(slots=True)
 class TemplateLayout:
-    """Messages for a template, in which slots have the place of contents."""
+    """Messages for a template, with slots in place of contents."""
 
     records: list[Json] = field(default_factory=list)
     slots: list[TemplateSlot] = field(default_factory=list)
 
     def add_slot(self, slot: TemplateSlot) -> str:
-        """Return the text that keeps the place of a slot."""
+        """Add a slot, and return its placeholder text."""
         self.slots.append(slot)
         return f"\ue002{len(self.slots) - 1}\ue003"
 
 
 @dataclass(frozen=True)
 class ConversationRenderer:
-    """Writer of conversations in the tokens of a dialect's model, by its chat template."""
+    """Renderer of conversations as token ids, with the chat template of a dialect's model."""
 
     dialect: BaseDialect
 
     def with_variables(self, variables: Mapping[str, Any]) -> ConversationRenderer:
         """Return a renderer whose template has further variables. Raises RequestRejectedError for
-        one that the template never mentions."""
+        a variable that the template does not use."""
         if not variables:
             return self
         self._reject_special_tokens(variables, "chat_template_kwargs")
@@ -92,13 +92,13 @@ class ConversationRenderer:
         policy_messages: Collection[AssistantMessage],
         find_sampled_ids: SampledIdsLookup,
     ) -> list[int]:
-        """Return the token ids up to where the policy writes.
+        """Return the token ids up to the start of the policy's turn.
 
         `policy_messages` has the messages that the policy wrote in this rollout. `find_sampled_ids`
-        gives the ids that it sampled for one right after the given ids, or None: then the template
-        writes the message as any other, and may leave out its thoughts.
+        returns the ids that it sampled for a message directly after the given ids. If it returns
+        None, the template renders the message like any other, and may omit its thoughts.
 
-        Raises RequestRejectedError for what the template cannot show.
+        Raises RequestRejectedError for messages that the template cannot render.
         """
         if tools and self._renders_unreadable_calls:
             raise RequestRejectedError(400, UNREADABLE_CALLS_MESSAGE, param="tools")
@@ -119,8 +119,10 @@ class ConversationRenderer:
     def parse_turn(
         self, text: str, stops: Sequence[str], tools: Sequence[Json]
     ) -> AssistantMessage:
-        """Read the message that a turn is, without what ends it. Calls are read where the request
-        has tools; one that cannot be read is text."""
+        """Parse a turn as a message, without the stop string or token that ended it.
+
+        Calls are parsed if the request has tools; a malformed call stays text.
+        """
         text = self.dialect.turn_end.strip(text)
         ends = [text.index(stop) for stop in stops if stop in text]
         text = text[: min(ends, default=len(text))]
@@ -134,8 +136,8 @@ class ConversationRenderer:
 
     @cached_property
     def _renders_unreadable_calls(self) -> bool:
-        """Return whether the template writes calls in a form that `parse_turn` does not know: the
-        policy would make them, and they would be taken for text."""
+        """Return whether the template renders calls in a form that `parse_turn` does not support:
+        the policy's calls would be parsed as text."""
         function = {"name": PROBE_CALL.tool, "arguments": PROBE_CALL.arguments}
         call = {"type": "function", "id": "call00000", "function": function}
         messages: list[Json] = [
@@ -143,7 +145,7 @@ class ConversationRenderer:
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "content": "", "tool_call_id": call["id"], "name": PROBE_CALL.tool},
         ]
-        with suppress(UserError):  # then messages with calls are refused by what it says
+        with suppress(UserError):  # then messages with calls are rejected with its error
             text = self.dialect.render_conversation(messages)
             return PROBE_CALL.tool in text and PROBE_CALL not in parse_turn(text).calls
         return False
@@ -157,8 +159,8 @@ class ConversationRenderer:
         policy_indices: Collection[int],
         find_sampled_ids: SampledIdsLookup,
     ) -> list[int] | set[int]:
-        """Encode a conversation. Returns its ids, or which of the own messages do not stand where
-        they were sampled."""
+        """Encode a conversation. Return its ids, or the indices of policy messages that are not at
+        the position where they were sampled."""
         layout = self._build_layout(messages, policy_indices)
         try:
             text = self._render(layout, tools)
@@ -187,24 +189,24 @@ class ConversationRenderer:
         return ids
 
     def _encode_text(self, message: ChatMessage, text: str) -> list[int]:
-        """Encode a text without special tokens; in one of the model's, tags may be tokens."""
+        """Encode a text without special tokens; in a text of the model, tags may be tokens."""
         encode = encode_policy_text if message.role == "assistant" else encode_untrusted
         return encode(self.dialect.tokenizer, text)
 
     def _strip_turn_end(self, template_text: str) -> str:
-        """Return the frame after a turn that already has its end-of-sequence token."""
+        """Return the template text after a turn that already has its end-of-sequence token."""
         end = re.escape(self.dialect.turn_end.text)
         return re.sub(rf"\A\s*{end}", "", template_text)
 
-    # -- what the template gets ----------------------------------------------------------------
+    # -- input of the template -----------------------------------------------------------------
 
     def _build_layout(
         self, messages: Sequence[ChatMessage], policy_indices: Collection[int]
     ) -> TemplateLayout:
-        """Return the messages as a template takes them. The text of one that the policy wrote has
-        its calls in it."""
+        """Return the messages in the form that a template expects. The text of a policy message
+        includes its calls."""
         layout = TemplateLayout()
-        tool_names: dict[str, str] = {}  # the tools of the calls, by their ids
+        tool_names: dict[str, str] = {}  # names of the called tools, by call id
         for index, message in enumerate(messages):
             record: Json = {"role": TEMPLATE_ROLES.get(message.role, message.role)}
             tool_names |= {call.id: call.function.name for call in message.calls}
@@ -222,8 +224,8 @@ class ConversationRenderer:
     def _add_content(self, layout: TemplateLayout, index: int, message: ChatMessage) -> str:
         """Return the content of a message with slots for its texts.
 
-        A template may look for the tags around a thought, take away the white space around a text,
-        and write before a call what depends on whether there is a text.
+        A template may search for the tags around a thought, strip the white space around a text,
+        and render the start of a call differently if there is a text.
         """
         text = message.text
         if not text.strip():
@@ -242,7 +244,7 @@ class ConversationRenderer:
         return content
 
     def _may_contain_thought(self, message: ChatMessage) -> bool:
-        """Tell whether a template may find a thought in a message."""
+        """Return whether a template may find a thought in a message."""
         special = get_special_tokens(self.dialect.tokenizer).values()
         return (
             message.role == "assistant"
@@ -251,8 +253,11 @@ class ConversationRenderer:
         )
 
     def _render(self, layout: TemplateLayout, tools: Sequence[Json]) -> str:
-        """Render the template's text. Raises RequestRejectedError where the template fails, or
-        leaves something out: a text that is no thought, a call or a tool."""
+        """Render the template's text.
+
+        Raises RequestRejectedError if the template fails, or omits a call, a tool, or a text that
+        is not a thought.
+        """
         with raise_template_errors("messages"):
             text = strip_think_prefill(self.dialect.render_conversation(layout.records, tools))
         rendered_slots = [int(number) for number in SLOT_REGEX.findall(text)]
@@ -268,13 +273,13 @@ class ConversationRenderer:
         functions = [tool["function"] for tool in tools if isinstance(tool.get("function"), dict)]
         if any(str(function.get("name")) not in text for function in functions):
             raise RequestRejectedError(
-                400, "the model's chat template does not show tools; leave them out.", param="tools"
+                400, "the model's chat template cannot render tools; leave them out.", param="tools"
             )
         return text
 
     def _reject_special_tokens(self, values: object, param: str) -> None:
-        """Raise RequestRejectedError where what the template itself writes into its text holds a
-        special token."""
+        """Raise RequestRejectedError if values that the template itself renders contain a special
+        token."""
         text = json.dumps(values, ensure_ascii=False)
         for token in get_special_tokens(self.dialect.tokenizer).values():
             if token in text:
@@ -286,7 +291,7 @@ class ConversationRenderer:
 
 @contextmanager
 def raise_template_errors(param: str) -> Iterator[None]:
-    """Raise what the chat template complains of as a refusal of a request."""
+    """Convert errors of the chat template in the block to a RequestRejectedError."""
     try:
         yield
     except UserError as error:
@@ -294,15 +299,14 @@ def raise_template_errors(param: str) -> Iterator[None]:
 
 
 def _render_call(call: ChatToolCall) -> Json:
-    """Return a call as a template takes it. Raises RequestRejectedError for arguments that are no
-    object."""
+    """Return a call in the form that a template expects. Raises RequestRejectedError for arguments
+    that are not an object."""
     function = {"name": call.function.name, "arguments": _parse_arguments(call)}
     return {"type": "function", "function": function} | ({"id": call.id} if call.id else {})
 
 
 def _make_labels(result: ChatMessage, tool_names: Mapping[str, str]) -> Json:
-    """Return what a template may write beside a result: the id of its call, and the name of its
-    tool."""
+    """Return the labels of a result that a template may render: call id and name of the tool."""
     call_id = result.tool_call_id or ""
     labels = {"tool_call_id": call_id, "name": result.name or tool_names.get(call_id)}
     return {key: value for key, value in labels.items() if value}

@@ -21,8 +21,8 @@ from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Task, Tra
 
 @dataclass(frozen=True, slots=True)
 class PolicyReply:
-    """A turn as a message, and its tokens. `call_ids` are the names that its calls have, in order:
-    a result names the call that it answers."""
+    """Turn as a message, and its tokens. `call_ids` are the ids of its calls, in order: a result
+    names the call that it answers."""
 
     message: AssistantMessage
     call_ids: tuple[str, ...]
@@ -33,8 +33,7 @@ class PolicyReply:
 
 @dataclass(slots=True, eq=False)
 class ConversationBranch:
-    """Sequence of what the policy read and wrote. Nobody else continues it while it is being
-    written."""
+    """Sequence of segments that the policy read and wrote. It has one writer at a time."""
 
     trajectory: Trajectory
     session: str
@@ -48,7 +47,7 @@ class ConversationBranch:
 
 @dataclass(slots=True, eq=False)
 class PendingToolCall:
-    """A call that a turn made. Whether it failed is not known, only what came back."""
+    """Call in a turn of the policy. Only its result is known, not whether it failed."""
 
     tool: str
     arguments: str
@@ -56,7 +55,7 @@ class PendingToolCall:
     record: CallRecord | None = None
 
     def set_result(self, observation: str) -> None:
-        """Note a result. The first one counts: later requests repeat it."""
+        """Set the result. Only the first one counts, because later requests repeat it."""
         if self.record is None:
             seconds = time.perf_counter() - self.started
             arguments = json.loads(self.arguments)
@@ -65,24 +64,24 @@ class PendingToolCall:
 
 @dataclass
 class AgentConversation:
-    """All requests of one rollout.
+    """State of all requests of one rollout.
 
-    A request whose ids begin with all the ids of a chain continues that chain: the longest one.
-    Any other begins a chain of its own. So each token is kept once, right behind those that the
-    policy read when it sampled it.
+    A request whose ids start with all the ids of a chain continues that chain, the longest if
+    several match. Any other request starts a new chain. So each token is stored once, directly
+    after the tokens that the policy read when it sampled it.
     """
 
     task: Task
     policy: Policy
     renderer: ConversationRenderer
     budget: BudgetConfig
-    max_turns: int  # how many the rollout may have
+    max_turns: int  # maximum number of turns of the rollout
     session: str
     key: str
-    budget_exhausted: bool = False  # the budget ended a turn, or refused one
-    failure: Exception | None = None  # what the engine raised, which the agent does not understand
+    budget_exhausted: bool = False  # the budget truncated or rejected a turn
+    failure: Exception | None = None  # error of the engine, which the agent cannot handle
     branches: list[ConversationBranch] = field(default_factory=list)
-    reward: float | None = None  # that was posted
+    reward: float | None = None  # posted by the agent
     tool_calls: dict[str, PendingToolCall] = field(default_factory=dict)
     _policy_messages: set[AssistantMessage] = field(default_factory=set)
     _sampled_ids: dict[tuple[tuple[int, ...], AssistantMessage], list[int]] = field(
@@ -91,8 +90,11 @@ class AgentConversation:
     _in_flight: set[asyncio.Task[PolicyReply]] = field(default_factory=set)
 
     async def request_turn(self, request: TurnRequest) -> PolicyReply:
-        """Ask for the policy's next turn and return it. Raises RequestRejectedError where the
-        budget leaves no room for one, when the engine failed, and when the rollout is over."""
+        """Sample the policy's next turn and return it.
+
+        Raises RequestRejectedError if the budget is exhausted, the engine failed, or the rollout is
+        over.
+        """
         sampling = asyncio.create_task(self._sample_turn(request))
         self._in_flight.add(sampling)
         sampling.add_done_callback(self._in_flight.discard)
@@ -138,10 +140,10 @@ class AgentConversation:
         return PolicyReply(message, self._register_calls(message), reason, len(ids), len(turn.ids))
 
     def _register_calls(self, message: AssistantMessage) -> tuple[str, ...]:
-        """Return the names of the calls of a turn, which no other one of this rollout has, and
-        which are the same when it is run again."""
+        """Return the ids of the calls of a turn. They are unique in this rollout, and reproducible
+        when it is run again."""
         now = time.perf_counter()
-        # A chat template may write them, and some want nine letters and digits.
+        # A chat template may render them, and some require nine letters and digits.
         offset = len(self.tool_calls)
         new_calls = {
             f"call{n:05}": PendingToolCall(*call, now)
@@ -169,12 +171,12 @@ class AgentConversation:
             self.budget_exhausted = True
             raise RequestRejectedError(
                 400,
-                f"the context length of {self.budget.max_context_tokens} tokens is used up, so"
-                " there is no room for an answer.",
+                f"the context length of {self.budget.max_context_tokens} tokens is used up, so no"
+                " tokens are left for an answer.",
             )
 
     def _find_or_open_branch(self, ids: list[int]) -> ConversationBranch:
-        """Return the chain that ends where the policy is to write."""
+        """Return the chain to which the policy's next turn is appended."""
         candidates = [
             candidate
             for candidate in self.branches
@@ -199,8 +201,11 @@ class AgentConversation:
         branch.trajectory.segments.append(Segment(author, ids, text))
 
     async def finish(self, trajectory: Trajectory) -> None:
-        """Stop what is still asked, and append the chains to a trajectory: each up to its last
-        turn, in the order in which they began. Its calls are those that had a result."""
+        """Cancel open requests, and append the chains to a trajectory in the order of their start.
+
+        Each chain ends with its last turn. The calls of the trajectory are the calls that have a
+        result.
+        """
         trajectory.calls += [
             call.record for call in self.tool_calls.values() if call.record is not None
         ]
@@ -212,7 +217,7 @@ class AgentConversation:
             self.policy.engine.release(branch.session)
             segments = branch.trajectory.segments
             while segments and segments[-1].author is not Author.POLICY:
-                segments.pop()  # its turn was never written
+                segments.pop()  # no turn was sampled for it
             if segments and trajectory.segments:
                 trajectory.folds.append(len(trajectory.segments))
             trajectory.segments += segments

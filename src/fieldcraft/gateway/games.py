@@ -1,4 +1,4 @@
-"""Games in text: a policy and something that answers its moves, turn by turn."""
+"""Text games: the policy and an environment that answers its actions alternate in turns."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from fieldcraft.sampling import StopReason
 from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Status, Task, Trajectory
 
 T = TypeVar("T")
-STEP_TOOL = "step"  # the name of a move in the record
+STEP_TOOL = "step"  # name of an action in the record
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Result of a move: what the policy reads next, its reward, and whether the game is over."""
+    """Result of an action: the next observation, its reward, and whether the game is over."""
 
     observation: str
     reward: float
@@ -37,10 +37,10 @@ class StepResult:
 
 
 class GameSession(Protocol):
-    """One game, of one rollout."""
+    """Game of one rollout."""
 
     async def reset(self, task: Task) -> str:
-        """Begin, and return what the policy reads first."""
+        """Start the game, and return the first observation."""
         ...
 
     async def step(self, action: str) -> StepResult: ...
@@ -48,8 +48,8 @@ class GameSession(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class GameRunner:
-    """Runner of games: `open_game` gives each rollout its own, and `max_turns` is how
-    many moves it may have."""
+    """Runner of games: `open_game` opens one for each rollout, and `max_turns` limits its
+    actions."""
 
     open_game: Callable[[], AbstractAsyncContextManager[GameSession]]
     chat: ChatRenderer
@@ -61,11 +61,11 @@ class GameRunner:
         object.__setattr__(self, "limiter", ConcurrencyLimiter(self.budget.max_concurrent_calls))
 
     async def __call__(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """Play the rollout of a game; its reward is the sum of those of its moves.
+        """Run the rollout of a game; its reward is the sum of the rewards of its actions.
 
-        A game that is over is ANSWERED, its last move being the answer. One that is not over after
-        `max_turns` moves has no answer. A game that raises or is too slow is an ERROR, with the
-        cause.
+        If the game is over, the status is ANSWERED, and the answer is the last action. If it is not
+        over after `max_turns` actions, there is no answer. If the game raises an error or times
+        out, the status is ERROR, with the cause.
         """
         trajectory = Trajectory(task)
         async with (
@@ -121,8 +121,8 @@ class GameRunner:
 
 @asynccontextmanager
 async def close_within(close: Callable[[], Awaitable[Any]], seconds: float) -> AsyncIterator[None]:
-    """Close something within so many seconds, however the block ends. What the block raised is
-    raised again, whatever the closing does."""
+    """Call `close` with a timeout when the block ends. An exception of the block is raised again,
+    regardless of the result of `close`."""
     try:
         yield
     except BaseException:

@@ -1,7 +1,7 @@
-"""The route /inference/v1/generate of any engine: token ids in, ids and log-probabilities out.
+"""Route /inference/v1/generate over any engine: token ids in, ids and log-probabilities out.
 
-It is the route that vLLM has under this name, as the client of `renderers` asks it, which
-verifiers and prime-rl train with.
+It is compatible with vLLM's route of this name, as used by the client of `renderers`, with which
+verifiers and prime-rl train.
 """
 
 from __future__ import annotations
@@ -35,16 +35,19 @@ from fieldcraft.types import Tokenizer
 
 GENERATE_PATH = "/inference/v1/generate"
 MAX_BODY_BYTES = 16 * 2**20  # bytes
-SESSION_HEADER = "x-session-id"  # the header that names a conversation, whose cache is kept
-DEFAULT_MAX_TOKENS = 16  # of a request that names no number, as in vLLM
+SESSION_HEADER = "x-session-id"  # header with the id of a session, whose cache is retained
+DEFAULT_MAX_TOKENS = 16  # limit of a request that sets none, as in vLLM
 FINISH_REASONS = {StopReason.EOS: "stop", StopReason.STOP: "stop", StopReason.LENGTH: "length"}
 _request_ids = itertools.count()
 
 
 class GenerateSamplingParams(RequestBody):
-    """Parameters of sampling. What changes probabilities in any other way than a temperature is
-    refused, because the log-probabilities would not be those of the answer. Other parameters are
-    about how an answer is written, and here it is ids."""
+    """Sampling parameters of a request.
+
+    Parameters other than the temperature that change probabilities are rejected, because the
+    returned log-probabilities would not match the sampled tokens. The remaining parameters concern
+    the text of an answer, and here it is ids.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -68,15 +71,15 @@ class GenerateSamplingParams(RequestBody):
 
 
 class GenerateRequest(RequestBody):
-    """The body of a request."""
+    """Body of a request."""
 
     token_ids: Annotated[list[NonNegativeInt], Field(min_length=1)]
     model: str = ""
     sampling_params: GenerateSamplingParams = GenerateSamplingParams()
 
     def stop_strings(self, tokenizer: Tokenizer) -> tuple[str, ...]:
-        """Return the strings that end the answer. A token that ends it is the text of that token;
-        the end-of-sequence token always does."""
+        """Return the strings that end the answer. Stop tokens are given by their text; the
+        end-of-sequence token always ends it."""
         stop = self.sampling_params.stop or []
         texts = [stop] if isinstance(stop, str) else stop
         special = get_special_tokens(tokenizer)
@@ -86,11 +89,11 @@ class GenerateRequest(RequestBody):
 
 GenerateHandler = Callable[
     [GenerateRequest, str | None], Awaitable[Completion]
-]  # the session, if it has one
+]  # request and its session, if any
 
 
 def create_generate_app(handler: GenerateHandler) -> Starlette:
-    """Create the route over whatever answers requests."""
+    """Create the route over a handler of requests."""
 
     async def generate(request: Request) -> JSONResponse:
         try:
@@ -109,8 +112,8 @@ def create_generate_app(handler: GenerateHandler) -> Starlette:
 
 
 def make_engine_handler(engine: Engine, tokenizer: Tokenizer) -> GenerateHandler:
-    """Return a function that asks an engine for answers. A conversation without a session is
-    forgotten with its answer."""
+    """Return a handler that sends requests to an engine. The cache of a request without a session
+    is released after its answer."""
 
     async def handle(request: GenerateRequest, session: str | None) -> Completion:
         params = request.sampling_params

@@ -1,4 +1,4 @@
-"""Requests for a turn of the policy: messages with their calls and results in order."""
+"""Requests for a turn of the policy: messages with calls and results in matching order."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fieldcraft.gateway.request_fields import HttpApi
 
 @dataclass(frozen=True)
 class AssistantMessage:
-    """A message of the policy: its text beside its calls, and each call with its arguments."""
+    """Message of the policy: its text without calls, and its calls with arguments."""
 
     text: str
     calls: tuple[tuple[str, str], ...] = ()
 
 
-# Keys of a message that no chat template gets from here, and values of them that say nothing.
+# Keys of a message that are not passed to chat templates, with values that may be ignored.
 UNSUPPORTED_KEYS = (
     *("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks"),
     *("thought", "refusal", "prefix"),
@@ -32,7 +32,7 @@ EMPTY_VALUES: tuple[Any, ...] = (None, False, "", [], {})
 
 
 class TurnRequest(ChatRequest):
-    """A request for a turn. How it is sampled is the run's business."""
+    """Request for a turn. The run determines the sampling parameters."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     tools: list[Json] = Field(default_factory=list)
@@ -70,20 +70,24 @@ class TurnRequest(ChatRequest):
 
     @property
     def offered_tools(self) -> list[Json]:
-        """The tools that the policy reads of, and may call."""
+        """Tools that are rendered in the prompt, and that the policy may call."""
         return [] if self.tool_choice == "none" else self.tools
 
 
 def parse_turn_request(body: bytes) -> TurnRequest:
-    """Read a request with its results in the order of their calls. Raises RequestRejectedError."""
+    """Parse a request, and sort its results in the order of their calls.
+
+    Raises RequestRejectedError for an invalid request.
+    """
     request = parse_request(TurnRequest, body, HttpApi.GATEWAY)
     return request.model_copy(update={"messages": order_results(request.messages)})
 
 
 def order_results(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Return the messages in which every result stands where its call does among the calls, as a
-    chat template shows them. Raises RequestRejectedError for results and calls that do not belong
-    together."""
+    """Return the messages with results in the order of their calls, as chat templates render them.
+
+    Raises RequestRejectedError for results and calls that do not match.
+    """
     ordered: list[ChatMessage] = []
     pending_calls: list[CallLabel] = []
     for are_results, group in groupby(messages, key=lambda message: message.is_result):
@@ -107,11 +111,11 @@ def _match_results(calls: Sequence[CallLabel], results: Sequence[ChatMessage]) -
     try:
         return [results[index] for index in match_results(calls, labels)]
     except UnmatchedResultError as error:
-        message = f"The messages hold {error}; give every result the tool_call_id of its call."
+        message = f"The messages contain {error}; give every result the tool_call_id of its call."
         raise RequestRejectedError(400, message, param="messages") from error
 
 
 def to_assistant_message(message: ChatMessage) -> AssistantMessage:
-    """Return the part that tells two messages of the policy apart."""
+    """Return the part of a message that identifies a message of the policy."""
     calls = ((call.function.name, call.function.arguments) for call in message.calls)
     return AssistantMessage(message.text, tuple(calls))

@@ -1,7 +1,7 @@
-"""Environments behind servers of OpenEnv, over its WebSocket.
+"""Environments on OpenEnv servers, over their WebSocket.
 
-An action and an observation of OpenEnv have fields. The policy's text is one field of the action,
-and one field of the observation is what the policy reads.
+Actions and observations of OpenEnv have fields. The policy's text is one field of the action, and
+the policy reads one field of the observation.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from fieldcraft.types import Task, UserError
 
 
 class OpenEnvEnvironment:
-    """Games on a server of OpenEnv.
+    """Games on an OpenEnv server.
 
     Args:
-        url: of the server, as in http://localhost:8000.
-        action: the field of an action that gets the policy's text.
-        observation: the field of an observation that the policy reads; None: all of them, as JSON.
-        sessions: games that the server plays at once, its `max_concurrent_envs`.
-        max_turns: moves of a rollout; None: budget.max_calls.
-        num_seeds: how many seeds to train on, where the recipe names no questions.
-        reset: further arguments of `reset`, beside the seed.
+        url: URL of the server, such as http://localhost:8000.
+        action: field of an action that receives the policy's text.
+        observation: field of an observation that the policy reads; None for all of them, as JSON.
+        sessions: number of concurrent games on the server, its `max_concurrent_envs`.
+        max_turns: maximum actions of a rollout; None for budget.max_calls.
+        num_seeds: number of seeds to train on if the recipe names no questions.
+        reset: further arguments of `reset`, in addition to the seed.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class OpenEnvEnvironment:
         self.field_mapping = FieldMapping(action, observation, reset or {})
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-        """Return seeds: those to test on come after those to train on."""
+        """Return the tasks to train on and to test on: seeds, the test seeds after the others."""
         return make_seed_tasks(self.num_seeds, heldout)
 
     @asynccontextmanager
     async def start(
         self, dialect: BaseDialect, budget: BudgetConfig
     ) -> AsyncIterator[EnvironmentRunner]:
-        """Open the games of a server. Raises UserError for a server that does not answer."""
+        """Connect to the server. Raises UserError if it does not respond."""
         pool = ConnectionPool(
             self.url, self.field_mapping, self.sessions, budget.call_timeout_seconds
         )
@@ -87,14 +87,14 @@ class OpenEnvEnvironment:
 
 @dataclass(frozen=True)
 class FieldMapping:
-    """Fields of text in what OpenEnv sends, and what it gets beside the seed."""
+    """Text fields of OpenEnv's actions and observations, and further arguments of `reset`."""
 
     action_field: str
     observation_field: str | None
     reset_arguments: Mapping[str, Any]
 
     def extract_text(self, observation: Mapping[str, Any]) -> str:
-        """Return the text that the policy reads."""
+        """Return the text of an observation that the policy reads."""
         if self.observation_field is None:
             return json.dumps(observation, ensure_ascii=False)
         if self.observation_field not in observation:
@@ -108,8 +108,10 @@ class FieldMapping:
 
 @dataclass
 class ConnectionPool:
-    """Connections to a server, as many as it has sessions for. One that is idle is used again,
-    because a server takes a while to notice that a session has ended."""
+    """Pool of connections to a server, at most one per session of the server.
+
+    Idle connections are reused, because a server takes a while to notice that a session has ended.
+    """
 
     url: str
     field_mapping: FieldMapping
@@ -122,8 +124,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def open_game(self) -> AsyncIterator[OpenEnvSession]:
-        """Yield a game of a rollout's own. A connection on which anything failed is not used
-        again."""
+        """Yield a game for one rollout. A connection is not reused after an error."""
         async with self.slots:
             client = self.idle.pop() if self.idle else await self._connect()
             try:
@@ -143,7 +144,7 @@ class ConnectionPool:
         return client
 
     async def _close(self, client: Any) -> None:
-        with suppress(Exception):  # it may be gone, and nobody waits for it any more
+        with suppress(Exception):  # it may be closed already, and no rollout uses it
             await run_with_timeout(client.close(), self.timeout_seconds)
 
 
@@ -160,7 +161,7 @@ def _import_client() -> Any:
 
 @dataclass(frozen=True)
 class OpenEnvSession:
-    """A session of a server as a `GameSession`."""
+    """Session of a server as a `GameSession`."""
 
     client: Any
     field_mapping: FieldMapping
@@ -172,7 +173,7 @@ class OpenEnvSession:
         return self.field_mapping.extract_text(result.observation)
 
     async def step(self, action: str) -> StepResult:
-        """Take a step. A move without a reward has the reward 0."""
+        """Take a step. A missing reward is 0."""
         result = await self.client.step({self.field_mapping.action_field: action})
         reward = float(result.reward or 0.0)
         if not math.isfinite(reward):

@@ -1,4 +1,4 @@
-"""Lines: how a program of others reaches the policy during one rollout."""
+"""Policy sessions: access of a third-party program to the policy during one rollout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fieldcraft.types import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class SampledTurn:
-    """Exchange: what the policy read, and what it wrote."""
+    """Prompt that the policy read, and its completion."""
 
     prompt_ids: Sequence[int]
     completion: Completion
@@ -24,11 +24,10 @@ class SampledTurn:
 
 @dataclass
 class PolicySession:
-    """The policy of one rollout. It samples as the run says and within its budget, whatever the
-    program asks for.
+    """Policy of one rollout. The run determines its sampling and budget, regardless of the request.
 
-    `turns` is all that it was asked. `budget_exhausted` says whether the budget ended a turn, and
-    `failure` is what the engine raised, which the program does not understand.
+    `turns` contains all sampled turns. `budget_exhausted` is True if the budget truncated or
+    rejected a turn. `failure` is an error of the engine, which the program cannot handle.
     """
 
     policy: Policy
@@ -43,8 +42,8 @@ class PolicySession:
     _in_flight: set[asyncio.Task[Completion]] = field(default_factory=set)
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Ask for an answer. Raises RequestRejectedError for a text that leaves no room for a
-        token, and after `cancel`."""
+        """Sample a completion. Raises RequestRejectedError if the prompt leaves no tokens for it,
+        and after `cancel`."""
         available_tokens = min(
             self.budget.max_turn_tokens, self.budget.max_context_tokens - len(request.token_ids)
         )
@@ -52,8 +51,8 @@ class PolicySession:
             self.budget_exhausted = True
             raise RequestRejectedError(
                 400,
-                f"the context length of {self.budget.max_context_tokens} tokens is used up, so"
-                " there is no room for an answer.",
+                f"the context length of {self.budget.max_context_tokens} tokens is used up, so no"
+                " tokens are left for an answer.",
             )
         max_tokens = min(available_tokens, request.sampling_params.max_tokens or available_tokens)
         seed = derive_seed(self.policy.seed, self.key, self._num_requests)
@@ -81,7 +80,7 @@ class PolicySession:
         return task.result()
 
     async def cancel(self) -> None:
-        """End what is still being sampled."""
+        """Cancel all requests that are being sampled."""
         for task in self._in_flight:
             task.cancel()
         await asyncio.gather(*self._in_flight, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""OpenAI's chat completions, as both front ends read and write them.
+"""Schema of OpenAI chat completions, shared by both front ends.
 
-Agents of others ask the policy of a run by it (`gateway/`), and clients ask a served agent
-(`serving/`).
+Third-party agents use it to query the policy of a run (`gateway/`), and clients to query a served
+agent (`serving/`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ TEXT_PART_TYPES: tuple[str, ...] = get_args(TextType)
 
 
 class FunctionCall(RequestBody):
-    """A call. Arguments may come as an object, as some clients keep them: it becomes the text that
-    a turn of ours has for it."""
+    """Function call. Some clients send the arguments as an object; it is serialised in the form of
+    our own turns."""
 
     name: str
     arguments: str
@@ -49,7 +49,7 @@ class FunctionCall(RequestBody):
             return given
         if isinstance(given, dict):
             return json.dumps(given)
-        raise ValueError("the arguments of a call are a JSON object, or its text; write one")
+        raise ValueError("the arguments of a call must be a JSON object, or its text")
 
 
 class ChatToolCall(RequestBody):
@@ -67,8 +67,8 @@ MEDIA_KEYS = ("images", "videos", "audio", "attachments", "experimental_attachme
 
 
 class ChatMessage(RequestBody):
-    """A message. Its content is text; images and sounds are refused, also in keys of their own, as
-    Ollama and the AI SDK have them."""
+    """Message with text content. Images and audio are rejected, also in separate keys, as in Ollama
+    and the AI SDK."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[TextPart] | None = None
@@ -81,7 +81,7 @@ class ChatMessage(RequestBody):
     @classmethod
     def _require_text(cls, given: Any) -> Any:
         if not isinstance(given, str | list):
-            raise ValueError("a content is text, or a list of parts with text; write one of them")
+            raise ValueError("a content must be text, or a list of parts with text")
         for number, part in enumerate(given if isinstance(given, list) else []):
             kind = part.get("type") if isinstance(part, dict) else None
             if kind not in TEXT_PART_TYPES:
@@ -131,7 +131,7 @@ class StreamOptions(RequestBody):
 
 
 class ApiRequest(RequestBody):
-    """Fields of the requests of all interfaces. Others are kept, for `reject_unsupported`."""
+    """Common fields of the requests of all interfaces. Others are kept for `reject_unsupported`."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -150,12 +150,12 @@ class ChatRequest(ApiRequest):
 
     @property
     def include_usage(self) -> bool:
-        """Return whether the last piece of a stream says what was used."""
+        """Return whether the last chunk of a stream reports the token usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 def parse_body(body_type: type[R], body: bytes) -> R:
-    """Read the body of a request. Raises RequestRejectedError for one of another form."""
+    """Parse the body of a request. Raises RequestRejectedError if it is invalid."""
     try:
         return body_type.model_validate_json(body)
     except ValidationError as error:
@@ -164,8 +164,8 @@ def parse_body(body_type: type[R], body: bytes) -> R:
 
 
 def parse_request(request_type: type[P], body: bytes, api: HttpApi) -> P:
-    """Read a request to a server. Raises RequestRejectedError for one of another form, and for a
-    field that asks for what the server does not do."""
+    """Parse a request to a server. Raises RequestRejectedError if it is invalid, or has a field
+    with an unsupported value."""
     request = parse_body(request_type, body)
     reject_unsupported(dict(request), api)
     return request
@@ -175,25 +175,25 @@ def parse_request(request_type: type[P], body: bytes, api: HttpApi) -> P:
 
 
 def make_head(object_id: str, object_type: str, created: int, model: str) -> Json:
-    """Return the keys that every object of an answer begins with; `object_type` is
-    "chat.completion" or its chunk."""
+    """Return the common keys of all response objects. `object_type` is "chat.completion" or its
+    chunk."""
     return {"id": object_id, "object": object_type, "created": created, "model": model}
 
 
 def make_completion(base: Json, message: Json, finish_reason: str, usage: Json) -> Json:
-    """Return a whole answer."""
+    """Return a complete response."""
     choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
     return {**base, "choices": [choice], "usage": usage}
 
 
 def make_chunk(base: Json, delta: Json, finish_reason: str | None = None) -> Json:
-    """Return a piece of an answer. It always has one choice, because clients read the first."""
+    """Return a chunk of a response. It always has one choice, because clients read the first."""
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
     return {**base, "choices": [choice]}
 
 
 def make_usage_chunk(base: Json, usage: Json) -> Json:
-    """Return the last piece of a stream whose request has `stream_options.include_usage`."""
+    """Return the last chunk of a stream whose request has `stream_options.include_usage`."""
     return {**base, "choices": [], "usage": usage}
 
 
@@ -203,12 +203,12 @@ def render_event(record: Json) -> str:
 
 
 def make_model_list(name: str) -> Json:
-    """Return the list of the one model."""
+    """Return the list of models, which has a single one."""
     return {"object": "list", "data": [get_model(name, name)]}
 
 
 def get_model(requested: str, name: str) -> Json:
-    """Return the one model. Raises RequestRejectedError for another name."""
+    """Return the model. Raises RequestRejectedError for another name."""
     if requested != name:
         message = f"The model '{requested}' does not exist; use '{name}'."
         raise RequestRejectedError(404, message, code="model_not_found", param="model")

@@ -1,4 +1,4 @@
-"""Refusals of requests, in the form in which OpenAI's clients read them."""
+"""Errors for rejected requests, in the format of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-RETRY_AFTER_SECONDS = 1  # after which a client may try again
+RETRY_AFTER_SECONDS = 1  # wait before a client may try again
 
 
 class RequestRejectedError(Exception):
-    """A request that is not answered. The message is one sentence for whoever sent it.
+    """A request is rejected. The message is one sentence for its sender.
 
-    `retryable` says whether the same request may succeed later; official clients obey it.
+    `retryable` is True if the same request may succeed later; official clients respect it.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class RequestRejectedError(Exception):
 
 
 def make_route_error(method: str, path: str, known_routes: str) -> RequestRejectedError:
-    """Return the refusal of a request to a route that a server lacks; `known_routes` are those that
-    it has."""
+    """Return the error for a request to an unknown route; `known_routes` lists the existing
+    routes."""
     return RequestRejectedError(
         404, f"The route {method} {path} does not exist; use {known_routes}."
     )

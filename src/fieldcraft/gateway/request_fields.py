@@ -1,7 +1,7 @@
-"""The fields of OpenAI's requests, with those of vLLM: what each server of ours makes of every one.
+"""Treatment of the request fields of OpenAI and vLLM by each of our servers.
 
-A field is done as it says, or changes nothing about an answer, or is refused with a sentence. None
-is passed over: whoever sends one would train, or would be answered by, another agent than meant.
+A field is supported, or has no effect on an answer, or is rejected with an error. No field is
+ignored silently: its sender would train, or get answers from, another agent than intended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fieldcraft.gateway.refusals import RequestRejectedError
 
 
 class HttpApi(StrEnum):
-    """A front end of ours, and the interface that it speaks."""
+    """Front end, with the interface that it implements."""
 
     GATEWAY = "gateway"  # Chat Completions over the policy of a run
     CHAT = "chat"  # Chat Completions over a served agent
@@ -27,10 +27,10 @@ class RequestField:
     """Treatment of a field of a request.
 
     Attributes:
-        used: servers that do what it says.
-        ignored: servers at which it may have any value, because none changes the answer.
+        used: servers that support the field.
+        ignored: servers that accept any value, because no value changes the answer.
         neutral: values that every server accepts, besides null.
-        advice: what a client that sends another value should do.
+        advice: advice for a client that sends another value.
     """
 
     used: tuple[HttpApi, ...] = ()
@@ -40,7 +40,7 @@ class RequestField:
 
     @property
     def changes_sampling(self) -> bool:
-        """Return whether a field asks for other probabilities than the policy's."""
+        """Return whether a field requests probabilities other than the policy's."""
         return self.advice in (OWN_PROBABILITIES, NO_CONSTRAINTS)
 
 
@@ -60,25 +60,25 @@ NO_STATE = "send the earlier messages again, because the server is stateless"
 
 # fmt: off
 REQUEST_FIELDS: Mapping[str, RequestField] = {
-    # -- of both interfaces
+    # -- both interfaces
     "model": RequestField(used=AGENT_APIS, ignored=(GATEWAY,)),
     "stream": RequestField(used=ALL_APIS),
     "stream_options": RequestField(used=(GATEWAY, CHAT), ignored=(RESPONSES,)),
     "tools": RequestField(
         used=(GATEWAY,), neutral=([],), advice="leave it out, because this agent has its own tools"
     ),
-    # The gateway offers no tools with 'none'. A served agent has none of the client's to offer.
+    # With 'none' the gateway offers no tools. A served agent never offers tools of the client.
     "tool_choice": RequestField(
         neutral=("auto", "none"), advice="write 'auto' or 'none', because a call cannot be forced"
     ),
-    # True allows several calls in a turn. A served agent has no tools of the client's to call.
+    # True allows several calls in a turn. A served agent never calls tools of the client.
     "parallel_tool_calls": RequestField(
         ignored=AGENT_APIS,
         neutral=(True,),
-        advice="leave it out, and run as many calls as there are",
+        advice="leave it out, and run every call of a turn",
     ),
-    # How a policy explores is the run's business: with the seed of a request all rollouts of a
-    # group would be one.
+    # The run determines the exploration: with the seed of a request, all rollouts of a group would
+    # be identical.
     "temperature": RequestField(used=AGENT_APIS, ignored=(GATEWAY,)),
     "top_p": RequestField(used=AGENT_APIS, ignored=(GATEWAY,)),
     "top_k": RequestField(used=AGENT_APIS, ignored=(GATEWAY,)),
@@ -94,13 +94,13 @@ REQUEST_FIELDS: Mapping[str, RequestField] = {
     "prompt_cache_options": RequestField(ignored=ALL_APIS),
     "prompt_cache_retention": RequestField(ignored=ALL_APIS),
     "moderation": RequestField(),
-    # -- of Chat Completions
+    # -- Chat Completions
     "messages": RequestField(used=(GATEWAY, CHAT), advice="send 'input'"),
-    "max_tokens": RequestField(used=(GATEWAY, CHAT), advice="call it max_output_tokens"),
-    "max_completion_tokens": RequestField(used=(GATEWAY, CHAT), advice="call it max_output_tokens"),
+    "max_tokens": RequestField(used=(GATEWAY, CHAT), advice="use max_output_tokens"),
+    "max_completion_tokens": RequestField(used=(GATEWAY, CHAT), advice="use max_output_tokens"),
     "stop": RequestField(
         used=(GATEWAY,), neutral=([], "", [""]),
-        advice="leave it out, because an agent's turns end as its dialect says",
+        advice="leave it out, because the agent's dialect determines the end of its turns",
     ),
     "n": RequestField(neutral=(1,), advice="send a request for each answer"),
     "logprobs": RequestField(neutral=(False,), advice=NO_TOKEN_IDS),
@@ -108,7 +108,7 @@ REQUEST_FIELDS: Mapping[str, RequestField] = {
     "frequency_penalty": RequestField(neutral=(0,), advice=OWN_PROBABILITIES),
     "presence_penalty": RequestField(neutral=(0,), advice=OWN_PROBABILITIES),
     "response_format": RequestField(neutral=({"type": "text"},), advice=NO_CONSTRAINTS),
-    "prediction": RequestField(ignored=(GATEWAY, CHAT)),  # it makes OpenAI faster, and nothing else
+    "prediction": RequestField(ignored=(GATEWAY, CHAT)),  # only makes OpenAI's service faster
     "functions": RequestField(neutral=([],), advice="send them as 'tools'"),
     "function_call": RequestField(
         neutral=("auto", "none"), advice="leave it out, because a call cannot be forced"
@@ -120,10 +120,10 @@ REQUEST_FIELDS: Mapping[str, RequestField] = {
     ),
     "verbosity": RequestField(neutral=("medium",), advice="ask for it in a message"),
     "web_search_options": RequestField(advice="give the agent a tool that searches"),
-    # -- of Responses
+    # -- Responses
     "input": RequestField(used=(RESPONSES,), advice="send 'messages'"),
     "instructions": RequestField(used=(RESPONSES,), advice="send a message of the role system"),
-    "max_output_tokens": RequestField(used=(RESPONSES,), advice="call it max_completion_tokens"),
+    "max_output_tokens": RequestField(used=(RESPONSES,), advice="use max_completion_tokens"),
     "max_tool_calls": RequestField(advice="set budget.max_calls of the agent's recipe"),
     "background": RequestField(neutral=(False,), advice="wait for the answer"),
     "include": RequestField(neutral=([], ["reasoning.encrypted_content"])),  # thoughts are shown
@@ -136,12 +136,12 @@ REQUEST_FIELDS: Mapping[str, RequestField] = {
         neutral=({},),
         advice="set the chat template's own variable with 'chat_template_kwargs' in the recipe",
     ),
-    "truncation": RequestField(ignored=(RESPONSES,)),  # a question that is too long is refused
+    "truncation": RequestField(ignored=(RESPONSES,)),  # a question that is too long is rejected
     "conversation": RequestField(advice=NO_STATE),
     "previous_response_id": RequestField(advice=NO_STATE),
     "prompt": RequestField(advice="send its text as 'input'"),
     "context_management": RequestField(neutral=([],), advice="send fewer messages"),
-    # -- of vLLM, which clients of open models send as extra_body
+    # -- vLLM, sent by clients of open models as extra_body
     "chat_template_kwargs": RequestField(
         used=(GATEWAY,),
         neutral=({},),
@@ -183,7 +183,8 @@ UNKNOWN_FIELD = RequestField()
 
 
 def reject_unsupported(fields: Mapping[str, Any], api: HttpApi) -> None:
-    """Raise RequestRejectedError for the first field that asks a server for what it does not do."""
+    """Raise RequestRejectedError for the first field with a value that the server does not
+    support."""
     for key, value in fields.items():
         field = REQUEST_FIELDS.get(key, UNKNOWN_FIELD)
         if api in (*field.used, *field.ignored) or is_neutral(field, value):
@@ -193,7 +194,7 @@ def reject_unsupported(fields: Mapping[str, Any], api: HttpApi) -> None:
 
 
 def is_neutral(field: RequestField, value: Any) -> bool:
-    """Tell whether every server accepts a value. Nulls count as absent, in objects as well."""
+    """Return whether every server accepts a value. Nulls count as absent, also inside objects."""
     return value is None or _drop_nulls(value) in field.neutral
 
 

@@ -1,4 +1,4 @@
-"""A server on the loopback, in the event loop of the run."""
+"""Server on the loopback address, in the event loop of the run."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class _InLoopServer(uvicorn.Server):
 
 @asynccontextmanager
 async def serve_in_loop(app: Starlette) -> AsyncIterator[str]:
-    """Serve an application inside the block, which gets its url. The engine belongs to this event
-    loop, so the server does, too."""
+    """Serve an application inside the block, and yield its URL. The server runs in this event loop
+    because the engine does."""
     with open_listener("127.0.0.1", 0) as listener:
         server = _InLoopServer(make_server_config(app, "127.0.0.1", lifespan="off"))
         server_task = asyncio.create_task(server.serve(sockets=[listener]))
@@ -31,5 +31,5 @@ async def serve_in_loop(app: Starlette) -> AsyncIterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
-            server.force_exit = True  # nobody waits for what is still being sampled
+            server.force_exit = True  # no client waits for the remaining completions
             await server_task

@@ -1,4 +1,4 @@
-"""Environments with text `reset` and `step`, as gymnasium has them."""
+"""Text environments with the `reset` and `step` of gymnasium."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ DEFAULT_NUM_SEEDS = 1000
 
 
 class TextEnvironment:
-    """Games of a class of the user's.
+    """Games of a user-defined class.
 
     Args:
-        env: the class, as `module:Name`. Each rollout has an object of its own.
-        max_turns: moves of a rollout; None: budget.max_calls.
-        num_seeds: how many seeds to train on, where the recipe names no questions.
+        env: class, as `module:Name`. Each rollout has its own instance.
+        max_turns: maximum actions of a rollout; None for budget.max_calls.
+        num_seeds: number of seeds to train on if the recipe names no questions.
         settings: arguments of the class.
 
-    Raises UserError for something that has no reset or step.
+    Raises UserError if the class has no reset or step.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class TextEnvironment:
         self.settings: Mapping[str, Any] = settings or {}
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-        """Return seeds: those to test on come after those to train on."""
+        """Return the tasks to train on and to test on: seeds, the test seeds after the others."""
         return make_seed_tasks(self.num_seeds, heldout)
 
     @asynccontextmanager
     async def start(
         self, dialect: BaseDialect, budget: BudgetConfig
     ) -> AsyncIterator[EnvironmentRunner]:
-        """Open the games. Raises UserError where not even one game can be made."""
+        """Open the games. Raises UserError if a first game cannot be created."""
         try:
             async with self._open_game(budget.call_timeout_seconds):
                 pass
@@ -84,8 +84,10 @@ class TextEnvironment:
 
 
 def load_game_factory(env: str) -> Callable[..., Any]:
-    """Find the class of a name, or a function that makes games. Raises UserError for something
-    else."""
+    """Import the class of a game, or a function that creates games.
+
+    Raises UserError for other objects.
+    """
     if ":" not in env:
         raise UserError(f"the environment '{env}' is not a name: write env as module:Name.")
     factory: Any = import_object(env)
@@ -100,7 +102,7 @@ def load_game_factory(env: str) -> Callable[..., Any]:
 
 
 def make_seed_tasks(train: int, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-    """Return the tasks that are nothing but a seed, for games that have no others."""
+    """Return (training tasks, held-out tasks) that consist of a seed, for games without tasks."""
     tasks = [
         Task(f"seed-{seed}", f"The game with the seed {seed}.", (), {"seed": seed})
         for seed in range(train + heldout)
@@ -109,19 +111,19 @@ def make_seed_tasks(train: int, heldout: int) -> tuple[Sequence[Task], Sequence[
 
 
 def get_task_seed(task: Task) -> int:
-    """Return the seed of a game: all rollouts of a task begin alike."""
+    """Return the seed of a game: all rollouts of a task start in the same state."""
     seed = task.meta.get("seed")
     return seed if isinstance(seed, int) else zlib.crc32(task.id.encode())
 
 
 class UserGameSession:
-    """An object with `reset` and `step`, of the user's, as a `GameSession`."""
+    """User-defined object with `reset` and `step`, as a `GameSession`."""
 
     def __init__(self, game: Any) -> None:
         self.game = game
 
     async def reset(self, task: Task) -> str:
-        """Call `reset` with `task` and `seed`, as far as it has such arguments."""
+        """Call `reset`, with `task` and `seed` if it has such parameters."""
         available = {"task": task, "seed": get_task_seed(task)}
         parameters = inspect.signature(self.game.reset).parameters
         arguments = {name: value for name, value in available.items() if name in parameters}
@@ -147,20 +149,19 @@ class UserGameSession:
 
 
 async def _do_nothing() -> None:
-    """Do nothing, to close a game that needs no closing."""
+    """Do nothing: the `close` of a game that has none."""
 
 
 async def call_user_function(function: Callable[..., Any]) -> Any:
-    """Call a function of the user's and return what it returns: an `async` one runs in the event
-    loop, a plain one in a thread of its own."""
+    """Call a user-defined function and return its result. An `async` function runs in the event
+    loop, a plain one in a dedicated thread."""
     if inspect.iscoroutinefunction(function):
         return await function()
     return await run_in_thread(function)
 
 
 def _are_numbers(reward: Any, *flags: Any) -> bool:
-    """Return whether a reward is a number and flags are truth values; those of numpy count as
-    well."""
+    """Return whether a reward is a number and flags are booleans; numpy types count as well."""
     try:
         return math.isfinite(float(reward)) and all(bool(flag) in (True, False) for flag in flags)
     except (TypeError, ValueError):

@@ -1,8 +1,8 @@
-"""Traces of verifiers as trajectories, token for token.
+"""Conversion of verifiers traces to trajectories, token for token.
 
-A trace is a graph of messages; each holds the tokens that it adds. A path from a root to a leaf is
-what the policy read at once, so it is a chain. What two chains share was sampled once, and is
-trained once: in the second one it is part of the prompt.
+A trace is a graph of messages, each with the tokens that it adds. A path from a root to a leaf is
+one context of the policy, so it is a chain. Messages shared by two chains were sampled once, and
+are trained once: in the second chain they are part of the prompt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TraceNode = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TraceReader:
-    """Reader of the traces of one rollout. `turns` is what the policy sampled for it."""
+    """Reader of the traces of one rollout. `turns` are the turns that the policy sampled for it."""
 
     turns: Sequence[SampledTurn]
     tokenizer: Tokenizer
@@ -29,7 +29,7 @@ class TraceReader:
     def append_trace(self, trajectory: Trajectory, trace: Mapping[str, Any]) -> None:
         """Append the chains of a trace.
 
-        Raises EnvironmentContractError for tokens that the policy did not sample there.
+        Raises EnvironmentContractError for tokens that the policy did not sample at this position.
         """
         seen: set[int] = set()
         for path in trace["branches"]:
@@ -38,7 +38,7 @@ class TraceReader:
             ]
             if not new:
                 continue
-            node_indices = path[: path.index(new[-1]) + 1]  # what comes after is never read
+            node_indices = path[: path.index(new[-1]) + 1]  # later messages are not needed
             if trajectory.segments:
                 trajectory.folds.append(len(trajectory.segments))
             trajectory.segments += self._iter_segments(trace["nodes"], node_indices, seen)
@@ -47,8 +47,8 @@ class TraceReader:
     def _iter_segments(
         self, nodes: Sequence[TraceNode], node_indices: Sequence[int], seen: set[int]
     ) -> Iterator[Segment]:
-        """Yield the segments of a path: what is known, and what comes before the first turn, is its
-        prompt."""
+        """Yield the segments of a path. Messages seen before, and those before the first turn, are
+        its prompt."""
         tokens = [
             (i, sampled and index not in seen)
             for index in node_indices
@@ -66,8 +66,8 @@ class TraceReader:
             prefix_ids += ids
 
     def _iter_turns(self, prefix_ids: Sequence[int], ids: Sequence[int]) -> Iterator[Segment]:
-        """Yield what was sampled behind `prefix_ids`: one turn, or several with nothing between
-        them."""
+        """Yield the turns sampled after `prefix_ids`: one, or several directly after each
+        other."""
         start = 0
         while start < len(ids):
             completion = self._find_completion([*prefix_ids, *ids[:start]], ids[start:])
@@ -87,5 +87,5 @@ class TraceReader:
             ):
                 return turn.completion
         raise EnvironmentContractError(
-            "the trace holds tokens that the policy did not sample there"
+            "the trace contains tokens that the policy did not sample there"
         )

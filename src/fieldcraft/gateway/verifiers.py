@@ -1,7 +1,7 @@
-"""Tasksets of verifiers, played by verifiers itself in a Python of its own.
+"""Tasksets of verifiers, run by verifiers itself in a separate Python interpreter.
 
-A worker process has the taskset. For each of its turns it asks the route /inference/v1/generate of
-this process, which has the engine; the name of the model in the request says which rollout asks.
+A worker process has the taskset. For each turn it calls the route /inference/v1/generate of this
+process, which has the engine. The model name in the request identifies the rollout.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ DEFAULT_MAX_TASKS = 1000  # tasks
 
 
 class VerifiersEnvironment:
-    """Episodes of a taskset.
+    """Environment whose rollouts are episodes of a taskset.
 
     Args:
-        taskset: its package, as verifiers names it.
-        python: the interpreter that has verifiers and the taskset; None: this one.
-        config: verifiers' own section `env`, but for the taskset's id.
-        renderer: its config of the renderer, such as {name: qwen3}; None: the model's own chat
-            template, with which it has no tools.
-        tasks: how many are read at most.
-        max_turns: turns of a rollout, if config says nothing; None: budget.max_calls.
-        timeout_seconds: of a rollout.
+        taskset: package of the taskset, as named in verifiers.
+        python: interpreter that has verifiers and the taskset; None for this one.
+        config: verifiers' own section `env`, without the taskset's id.
+        renderer: config of the verifiers renderer, such as {name: qwen3}; None for the model's own
+            chat template, which does not support tools.
+        tasks: maximum number of tasks to read.
+        max_turns: turns of a rollout if config does not set them; None for budget.max_calls.
+        timeout_seconds: time limit of a rollout.
     """
 
     def __init__(
@@ -74,8 +74,10 @@ class VerifiersEnvironment:
         self.max_turns, self.timeout_seconds = max_turns, timeout_seconds
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-        """Return the tasks of the taskset; the last ones, at most half of them, are to test on.
-        Raises UserError for a taskset that cannot be read."""
+        """Return (training tasks, held-out tasks); the last tasks, at most half, are held out.
+
+        Raises UserError if the taskset cannot be read.
+        """
         require_verifiers(self.python)
         found = list_taskset_tasks(self.python, json.dumps(self._make_handshake(None, 1)))
         first = len(found) - min(len(found) // 2, heldout)
@@ -85,7 +87,7 @@ class VerifiersEnvironment:
     async def start(
         self, dialect: BaseDialect, budget: BudgetConfig
     ) -> AsyncIterator[EnvironmentRunner]:
-        """Open the taskset. Raises UserError where the taskset does not open."""
+        """Open the taskset. Raises UserError if this fails."""
         require_verifiers(self.python)
         runner = VerifiersRunner(dialect.tokenizer, budget, self.timeout_seconds)
         with tempfile.TemporaryDirectory() as name:
@@ -118,9 +120,9 @@ class VerifiersEnvironment:
         }
 
 
-@lru_cache(maxsize=8)  # a run asks for them several times, and verifiers takes seconds to begin
+@lru_cache(maxsize=8)  # a run lists them several times, and verifiers takes seconds to start
 def list_taskset_tasks(python: str, handshake: str) -> Sequence[Task]:
-    """Read the tasks of a taskset, from a worker that only reads them."""
+    """Read the tasks of a taskset with a temporary worker."""
     process = subprocess.run(
         [python, str(WORKER_SCRIPT)],
         input=f"{handshake}\n",
@@ -130,7 +132,7 @@ def list_taskset_tasks(python: str, handshake: str) -> Sequence[Task]:
     )
     if not process.stdout:
         error_lines = process.stderr.strip().splitlines() or ["it printed nothing"]
-        raise UserError(f"the taskset cannot be read ({error_lines[-1][:200]}): correct that.")
+        raise UserError(f"the taskset cannot be read ({error_lines[-1][:200]}): fix this error.")
     return [
         Task(f"{index}", task["prompt"], (), {"index": index, "key": task["key"]})
         for index, task in enumerate(json.loads(process.stdout.splitlines()[0])["tasks"])
@@ -138,19 +140,19 @@ def list_taskset_tasks(python: str, handshake: str) -> Sequence[Task]:
 
 
 def require_verifiers(python: str) -> None:
-    """Find verifiers. Raises UserError unless a supported version is installed in a Python."""
+    """Raise UserError unless a supported version of verifiers is installed in an interpreter."""
     version = get_installed_version(python, "verifiers", "environment.python")
     if not version.startswith(f"{SUPPORTED_VERSION}."):
         raise UserError(
             f"{python} has {f'verifiers {version}' if version else 'no verifiers'}: run {python} -m"
-            f" pip install 'verifiers=={SUPPORTED_VERSION}.*', or give environment.python= of"
-            " another one."
+            f" pip install 'verifiers=={SUPPORTED_VERSION}.*', or set environment.python to"
+            " another interpreter."
         )
 
 
 @dataclass
 class VerifiersRunner:
-    """Common part of the rollouts of a stage: the worker, and the lines on which it asks."""
+    """Runner of the rollouts of a stage: the worker, and the policy sessions that it uses."""
 
     tokenizer: Tokenizer
     budget: BudgetConfig
@@ -160,14 +162,14 @@ class VerifiersRunner:
     start_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def handle_request(self, request: GenerateRequest, session: str | None) -> Completion:
-        """Answer on the line of a rollout."""
+        """Answer a request with the policy session of its rollout."""
         policy_session = self.policy_sessions.get(request.model)
         if policy_session is None:
-            raise RequestRejectedError(400, f"there is no model '{request.model}' here.")
+            raise RequestRejectedError(400, f"the model '{request.model}' does not exist.")
         return await policy_session.generate(request)
 
     async def run_rollout(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """Run the rollout of one episode. Its reward is that of its trace."""
+        """Run the rollout of one episode. Its reward is the reward of its trace."""
         trajectory = Trajectory(task)
         async with open_engine_session(trajectory, policy.engine, key) as session:
             policy_session = PolicySession(policy, self.tokenizer, self.budget, session, key)
@@ -190,7 +192,7 @@ class VerifiersRunner:
             )
         request = {"task": task.meta["index"], "model": model, "temperature": temperature}
         async with self.start_lock:
-            if not self.worker.is_alive:  # it died with other rollouts, which say so
+            if not self.worker.is_alive:  # it exited during other rollouts, which report it
                 await self.worker.start()
         try:
             async with asyncio.timeout(self.timeout_seconds):

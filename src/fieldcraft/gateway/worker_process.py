@@ -1,4 +1,4 @@
-"""A worker in a Python of its own, which is asked and answers in lines of JSON."""
+"""Worker process in a separate Python interpreter, with requests and replies as lines of JSON."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from fieldcraft.records.files import open_log
 from fieldcraft.tools.descendants import ProcessDescendants
 from fieldcraft.types import UserError
 
-MAX_LINE_BYTES = 2**28  # bytes of an answer: a trace has the ids of all its tokens
-EXIT_TIMEOUT_SECONDS = 10  # seconds for a worker to end before it is killed
+MAX_LINE_BYTES = 2**28  # bytes of a reply: a trace has the ids of all its tokens
+EXIT_TIMEOUT_SECONDS = 10  # seconds for a worker to exit before it is killed
 
 
 class WorkerExitedError(Exception):
-    """The worker is no more, so what it was asked has no answer."""
+    """The worker has exited, so its open requests have no reply."""
 
 
 class WorkerProcess:
-    """A process that answers requests by their `id`, in any order. It ends with this process,
-    because its input does.
+    """Process that answers requests by their `id`, in any order. It exits with this process,
+    because its input is closed.
 
     Args:
-        command: of the process.
-        handshake: its first line.
-        log_file: the file that gets what it prints.
+        command: command line of the process.
+        handshake: first line of its input.
+        log_file: file that receives its standard error.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class WorkerProcess:
         self._descendants = ProcessDescendants()
 
     async def start(self) -> dict[str, Any]:
-        """Start the process, and return its answer to the opening. Raises UserError if it does not
-        begin."""
+        """Start the process, and return its reply to the handshake. Raises UserError if it does not
+        start."""
         try:
             with open_log(self.log_file) as output:
                 self._process = await self._descendants.start(
@@ -59,7 +59,7 @@ class WorkerProcess:
         if not line:
             await self.close()
             raise UserError(
-                f"the environment did not open ({self.read_exit_reason()}): correct that."
+                f"the environment did not open ({self.read_exit_reason()}): fix this error."
             )
         self._reader_task = asyncio.create_task(self._read_responses(self._process.stdout))
         response: dict[str, Any] = json.loads(line)
@@ -70,8 +70,8 @@ class WorkerProcess:
         return self._process.returncode is None and not self._reader_task.done()
 
     async def send_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask the process, and return the answer to a request; it is cancelled there where it is
-        cancelled here. Raises WorkerExitedError."""
+        """Send a request, and return its reply. If this call is cancelled, the worker cancels the
+        request, too. Raises WorkerExitedError if the process exits."""
         if not self.is_alive:
             raise WorkerExitedError(self.read_exit_reason())
         self._last_request_id += 1
@@ -94,11 +94,11 @@ class WorkerProcess:
                 await self._process.wait()
         self._descendants.kill_group(self._process.pid)
         await self._process.wait()
-        # descendants held its output open until now, and `Process` itself closes no pipes
+        # descendants kept its output open until now, and `Process` itself does not close pipes
         self._process._transport.close()  # type: ignore[attr-defined]
 
     def read_exit_reason(self) -> str:
-        """Return the last line that it printed."""
+        """Return the last line that the process printed."""
         lines = self.log_file.read_text(errors="replace").strip().splitlines()
         return lines[-1].strip()[:200] if lines else "it printed nothing"
 

@@ -1,5 +1,5 @@
-"""Models and data by the names that people use, brought to this machine.
+"""Download of models and data sets by name, and conversion of foreign file formats.
 
-Names of Hugging Face's hub, and files of other programs, become folders and files that all else
-reads.
+Names on the Hugging Face hub, and files of other programs, become folders and files that the rest
+of the package can read.
 """

@@ -1,7 +1,7 @@
-"""The hub's own client, and what it raises as sentences.
+"""Client of the hub, and its exceptions as user-facing messages.
 
-HF_ENDPOINT says where the hub is, HF_TOKEN who asks, and HF_HUB_OFFLINE that it must not be asked,
-as everywhere. No header, token or address with a password gets into a sentence.
+HF_ENDPOINT is the address of the hub, HF_TOKEN the credential, and HF_HUB_OFFLINE disables
+requests, as usual. Messages never contain a header, a token or an address with a password.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from fieldcraft.types import UserError
 
 
 class HubUnreachableError(UserError):
-    """The hub does not answer, or must not be asked."""
+    """The hub does not respond, or offline mode is set."""
 
 
 @contextmanager
 def raise_hub_errors(repository: HubModel | HubDataset) -> Iterator[None]:
-    """Ask the hub for a model or a data set inside the block. Raises UserError with the cause and
-    the remedy where it does not give it, HubUnreachableError where it cannot be asked."""
+    """Convert exceptions inside the block while a model or a data set is requested. Raises
+    UserError with cause and remedy if the hub rejects the request, HubUnreachableError if it is
+    unreachable."""
     import httpx2
     from huggingface_hub import constants, errors
 
@@ -29,13 +30,13 @@ def raise_hub_errors(repository: HubModel | HubDataset) -> Iterator[None]:
         yield
     except errors.GatedRepoError as error:
         raise UserError(
-            f"{repository} is gated: ask for access at {_make_page_url(repository)}, then set"
+            f"{repository} is gated: request access at {_make_page_url(repository)}, then set"
             " HF_TOKEN to a token of the account that has it."
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise UserError(
-            f"{_describe_missing(repository)} {get_hub_address()} has nothing of that name that you"
-            " may read: correct the name or, if it is private, set HF_TOKEN to a token of an"
+            f"{_describe_missing(repository)} {get_hub_address()} has no accessible repository"
+            " of that name: correct the name or, if it is private, set HF_TOKEN to a token of an"
             " account that may read it."
         ) from error
     except errors.RevisionNotFoundError as error:
@@ -59,15 +60,15 @@ def raise_hub_errors(repository: HubModel | HubDataset) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise UserError(
-            f"{repository} cannot be kept in {error.filename or get_hub_cache()}"
-            f" ({error.strerror or type(error).__name__}): make room there, or set HF_HOME to a"
-            " folder on another disk; what is fetched already is kept."
+            f"{repository} cannot be stored in {error.filename or get_hub_cache()}"
+            f" ({error.strerror or type(error).__name__}): free disk space, or set HF_HOME to a"
+            " folder on another disk; completed downloads are kept."
         ) from error
 
 
 def _describe_missing(repository: HubModel | HubDataset) -> str:
-    """Return the beginning of a sentence about a name without an owner; models may be folders as
-    well."""
+    """Return the start of a message about a missing name; a model without an owner may also be a
+    folder."""
     return (
         f"{repository} is not a folder, and"
         if isinstance(repository, HubModel)
@@ -76,16 +77,16 @@ def _describe_missing(repository: HubModel | HubDataset) -> str:
 
 
 def _describe_unreachable(repository: HubModel | HubDataset, offline: bool) -> str:
-    state = "is not a folder, and is not whole" if isinstance(repository, HubModel) else "is not"
+    state = "is not a folder, and is not complete" if isinstance(repository, HubModel) else "is not"
     if offline:
         return (
-            f"{repository} {state} in the cache, and HF_HUB_OFFLINE forbids to fetch it: unset it,"
-            " or run the same command once on a machine with a network and the same cache."
+            f"{repository} {state} in the cache, and HF_HUB_OFFLINE prevents the download: unset"
+            " it, or run the same command once on a machine with a network and the same cache."
         )
     return (
         f"{repository} {state} in the cache, and {get_hub_address()} cannot be reached: connect to"
-        " the network or correct HF_ENDPOINT, and run the same command again, which goes on where"
-        " it stopped."
+        " the network or correct HF_ENDPOINT, and run the same command again, which resumes the"
+        " download."
     )
 
 
@@ -95,7 +96,7 @@ def _make_page_url(repository: HubModel | HubDataset) -> str:
 
 
 def get_hub_address() -> str:
-    """Return the address of the hub, without a password in it."""
+    """Return the address of the hub, without a password."""
     from huggingface_hub import constants
 
     return mask_secrets(constants.ENDPOINT)

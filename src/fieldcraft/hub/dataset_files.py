@@ -1,7 +1,7 @@
-"""Data sets of the hub as files of JSON lines, which everything that reads data reads.
+"""Data sets on the hub, converted to JSON lines files.
 
-The rows are streamed from the hub by the library datasets, which runs no code of a repository, and
-written once for each commit, configuration and split.
+The rows are streamed from the hub with the library datasets, which executes no repository code, and
+written once per commit, configuration and split.
 """
 
 from __future__ import annotations
@@ -32,22 +32,21 @@ from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.terminal.console import print_line
 from fieldcraft.types import UserError
 
-_MAX_LISTED_NAMES = 8  # names of configurations or splits in a sentence
-_MEDIA_FEATURES = ("Image", "Audio", "Video", "Pdf")  # columns that no text reader takes
+_MAX_LISTED_NAMES = 8  # names of configurations or splits in a message
+_MEDIA_FEATURES = ("Image", "Audio", "Video", "Pdf")  # columns that text readers do not support
 
 
 def resolve_data_file(path: Path) -> Path:
-    """Return the file of the rows that a path names as `hub:...`, and any other path as it is.
-    Raises UserError as `fetch_dataset` does."""
+    """Return the file with the rows that a `hub:...` path refers to, and any other path unchanged.
+    Raises UserError like `fetch_dataset`."""
     rows = parse_hub_dataset(path)
     return path if rows is None else fetch_dataset(rows)
 
 
 def fetch_dataset(rows: HubDataset) -> Path:
-    """Return the file of rows of the hub; it is written if the cache does not have it.
+    """Return the file with rows of the hub; it is written if it is not cached.
 
-    Raises UserError where they cannot be fetched, or where it is open which of several
-    configurations or splits is meant.
+    Raises UserError if they cannot be fetched, or if the configuration or split is ambiguous.
     """
     pinned = rows._replace(revision=_resolve_commit(rows))
     if pinned.is_fully_specified and get_dataset_file(pinned).exists():
@@ -62,7 +61,7 @@ def fetch_dataset(rows: HubDataset) -> Path:
 
 
 def _resolve_commit(rows: HubDataset) -> str:
-    """Return the commit that its revision is now, or was when the hub was last asked."""
+    """Return the current commit of the revision, or the commit when the hub was last queried."""
     from huggingface_hub import HfApi
 
     if rows.revision is not None and HubModel(rows.name, rows.revision).is_pinned:
@@ -75,8 +74,8 @@ def _resolve_commit(rows: HubDataset) -> str:
 
 
 def _resolve_names(rows: HubDataset) -> HubDataset:
-    """Return the rows with the configuration and the split that they name, or the only ones.
-    Without a network, those that the cache has."""
+    """Return the rows with their configuration and split, by default the only ones. Without a
+    network, cached ones are used."""
     library = _import_datasets(rows)
     try:
         _require_access(rows)
@@ -95,8 +94,8 @@ def _resolve_names(rows: HubDataset) -> HubDataset:
 
 
 def _require_access(rows: HubDataset) -> None:
-    """Raise UserError where the hub does not answer, or gives no file. The library datasets would
-    ask for minutes, and says of a refusal too little to name the remedy."""
+    """Raise UserError if the hub does not respond or denies access. The library datasets would
+    retry for minutes, and its errors contain too little to name the remedy."""
     from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
 
     with raise_hub_errors(rows):
@@ -119,8 +118,8 @@ def _list_splits(library: ModuleType, rows: HubDataset) -> list[str]:
 def _choose_name(
     rows: HubDataset, kind: str, names: list[str], requested: str | None, separator: str
 ) -> str:
-    """Return the name that is wished for, or the only one. Raises UserError for one that is none of
-    these, and where several could be meant."""
+    """Return the requested name, or the only one. Raises UserError for an unknown name, and if the
+    choice is ambiguous."""
     if requested in names or (requested is None and len(names) == 1):
         return requested or names[0]
     if requested is not None:
@@ -140,7 +139,7 @@ def _format_names(names: list[str]) -> str:
 
 def _write_rows(rows: HubDataset, file: Path) -> None:
     library = _import_datasets(rows)
-    print_line(f"{rows} is fetched into {file}, once ...", file=sys.stderr)
+    print_line(f"Downloading {rows} to {file} (only once) ...", file=sys.stderr)
     with _raise_dataset_errors(rows):
         dataset = library.load_dataset(
             rows.name, rows.config, split=rows.split, revision=rows.revision, streaming=True
@@ -152,7 +151,7 @@ def _write_rows(rows: HubDataset, file: Path) -> None:
 
 
 def _to_json(value: Any) -> Any:
-    """Return a value as JSON has it: dates as ISO writes them, bytes in base64."""
+    """Convert a value for JSON: dates to ISO format, bytes to base64."""
     match value:
         case Mapping():
             return {str(key): _to_json(inner) for key, inner in value.items()}
@@ -169,7 +168,7 @@ def _to_json(value: Any) -> Any:
 
 @contextmanager
 def _raise_dataset_errors(rows: HubDataset) -> Iterator[None]:
-    """Use the library datasets inside the block. Raises UserError for what it cannot give."""
+    """Convert exceptions of the library datasets inside the block. Raises UserError."""
     from datasets import exceptions
 
     with raise_hub_errors(rows):
@@ -185,8 +184,8 @@ def _raise_dataset_errors(rows: HubDataset) -> Iterator[None]:
 
 def _describe_no_data(rows: HubDataset, error: Exception) -> str:
     return (
-        f"{rows} has no files of data that the library datasets reads"
-        f" ({get_first_line(error)}): download the file that is meant, and give that."
+        f"{rows} has no data files that the library datasets supports"
+        f" ({get_first_line(error)}): download the required file and give its path."
     )
 
 
@@ -200,7 +199,7 @@ def _import_datasets(rows: HubDataset) -> ModuleType:
     except ImportError as error:
         raise UserError(
             f"{rows} needs the package datasets: pip install 'fieldcraft[datasets]', or download"
-            " a file of it and give that."
+            " one of its files and give its path."
         ) from error
     datasets.disable_progress_bars()
     return datasets

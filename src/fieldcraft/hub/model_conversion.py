@@ -1,7 +1,7 @@
-"""Files for llama.cpp (GGUF) and adapters on a base, made into whole models.
+"""Conversion of GGUF files (llama.cpp) and of adapters with their base model to full models.
 
-Each is converted once, by a process of its own, into a folder of the cache that is named after what
-the files hold, so a file that has changed has another one.
+Each is converted once, in a separate process, to a cache folder named after a hash of the file
+contents, so a changed file gets another folder.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from fieldcraft.records.reading import DamagedFileError, read_json
 from fieldcraft.terminal.console import print_line
 from fieldcraft.types import UserError
 
-ADAPTER_CONFIG_FILE = "adapter_config.json"  # what PEFT writes beside an adapter
+ADAPTER_CONFIG_FILE = "adapter_config.json"  # written by PEFT next to an adapter
 ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 GGUF_SUFFIX = ".gguf"
 CONVERSION_MODULE = "fieldcraft.train.conversion"
 _SPLIT_FILE = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-_HASH_DIGITS = 16  # hex digits of a hash, which no two files of a user share
+_HASH_DIGITS = 16  # hex digits of a hash, enough to avoid collisions
 
 FindBase = Callable[[str, str | None], Path | None]
 
 
 def ensure_full_model(path: Path, *, find_base: FindBase) -> Path:
-    """Return the folder of the whole model of a GGUF file or of an adapter; any other path as it
-    is. `find_base` finds the folder of the model below an adapter, by its name and revision.
+    """Return the folder of the full model for a GGUF file or an adapter; any other path is returned
+    unchanged. `find_base` returns the folder of an adapter's base model, by its name and revision.
 
-    Raises UserError for what cannot be converted.
+    Raises UserError for a model that cannot be converted.
     """
     file = _find_gguf(path)
     if file is not None:
@@ -49,7 +49,7 @@ def ensure_full_model(path: Path, *, find_base: FindBase) -> Path:
 
 
 def _is_stage_adapter(path: Path) -> bool:
-    """Return whether an adapter is that of a stage, whose run knows its base better."""
+    """Return whether an adapter belongs to a stage, whose run determines its base."""
     return (path.absolute().parent.parent / "recipe.json").exists()
 
 
@@ -57,8 +57,9 @@ def _is_stage_adapter(path: Path) -> bool:
 
 
 def _find_gguf(path: Path) -> Path | None:
-    """Return the GGUF file that is meant: the path itself, or the only one of a folder without
-    other weights. Raises UserError for a part of one, and where several could be meant."""
+    """Return the GGUF file that a path refers to: the path itself, or the only one in a folder
+    without other weights. Raises UserError for one part of a split file, and if the choice is
+    ambiguous."""
     if path.is_dir() and not (path / "config.json").exists():
         files = sorted(path.glob(f"*{GGUF_SUFFIX}"))
         if len(files) > 1:
@@ -68,7 +69,7 @@ def _find_gguf(path: Path) -> Path | None:
         return None
     if part := _SPLIT_FILE.fullmatch(path.name):
         raise UserError(
-            f"{path} is one of {int(part['count'])} parts of a model: join them by"
+            f"{path} is one of {int(part['count'])} parts of a model: join them with"
             f" 'llama-gguf-split --merge {path} {part['name']}.gguf', and give that file."
         )
     return path
@@ -118,7 +119,7 @@ def _merge_adapter(folder: Path, find_base: FindBase) -> Path:
 
 
 def _fingerprint_model(folder: Path) -> list[str]:
-    """Return texts that tell a model from others: its commit, or what its files hold."""
+    """Return texts that identify a model: its commit, or the hashes of its files."""
     if (model := identify_hub_model(folder)) is not None:
         return [str(model)]
     files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")])
@@ -129,7 +130,7 @@ def _fingerprint_model(folder: Path) -> list[str]:
 
 
 def _convert_once(name: str, hashes: list[str], kind: str, *sources: Path) -> Path:
-    """Return the folder that a process makes of these sources, made if it is not there."""
+    """Return the folder to which these sources are converted; convert them if it does not exist."""
     key = hashlib.sha256("".join(hashes).encode()).hexdigest() if len(hashes) > 1 else hashes[0]
     target = get_fieldcraft_cache() / "models" / f"{name}-{key[:_HASH_DIGITS]}"
     make_folder(target.parent)
@@ -140,8 +141,7 @@ def _convert_once(name: str, hashes: list[str], kind: str, *sources: Path) -> Pa
 
 
 def _convert(kind: str, target: Path, sources: tuple[Path, ...]) -> None:
-    """Run a process that converts. Raises UserError with what the process says that it cannot
-    do."""
+    """Run a conversion process. Raises UserError with its error message."""
     print_line(f"Converting {sources[0]} to {target} (only once) ...", file=sys.stderr)
     command = [sys.executable, "-m", CONVERSION_MODULE, kind, str(target), *map(str, sources)]
     process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -151,8 +151,8 @@ def _convert(kind: str, target: Path, sources: tuple[Path, ...]) -> None:
     if process.returncode == 2:
         raise UserError(message)
     raise UserError(
-        f"{sources[0]} cannot be made into a whole model ({message.rstrip('.')}): close other"
-        " programs if memory is short, or give the folder of a whole model."
+        f"{sources[0]} cannot be converted to a full model ({message.rstrip('.')}): close other"
+        " programs if memory is short, or give the folder of a full model."
     )
 
 
@@ -163,7 +163,7 @@ class _FileHash(BaseModel):
 
 
 def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file in hex. That of a file which has not changed since is kept."""
+    """Return the SHA-256 of a file in hex. The hash of an unchanged file is cached."""
     stat = path.resolve().stat()
     path_hash = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
     cache_file = get_fieldcraft_cache() / "hashes" / f"{path_hash}.json"

@@ -1,7 +1,7 @@
-"""Checkpoints as users name them, as folders of this machine.
+"""Resolution of user-provided checkpoint names to local folders.
 
-A name is `org/name[@revision]` of the hub, a folder, a file for llama.cpp, or an adapter with its
-base. A folder that is there goes before the hub.
+A name is `org/name[@revision]` on the hub, a folder, a file for llama.cpp, or an adapter with its
+base. An existing folder takes precedence over the hub.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ from fieldcraft.hub.quantisation import require_unquantised
 from fieldcraft.records.reading import read_json
 from fieldcraft.types import UserError
 
-# Beside weights: what transformers reads, and the project's own fieldcraft.json. Never code.
+# Files next to weights: those that transformers reads, and the project's fieldcraft.json. Never
+# code.
 _SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "README.md")
 _WEIGHT_FILES = "*.safetensors"
-# Folders hold other forms of the same weights, and so do files of this name.
+# Repositories contain copies of the weights in other formats in subfolders and under these names.
 _IGNORED_FILES = ("*/*", "consolidated*")
 _WEIGHT_INDEX_FILE = "model.safetensors.index.json"
 
 
 def resolve_checkpoint(path: Path) -> Path:
-    """Return the folder of a whole model that a user names; a path that holds none stays as it is.
+    """Return the folder of the full model that a path refers to; a path without a model is returned
+    unchanged.
 
-    Raises UserError for a name that the hub does not have or give, and for what cannot be made a
-    whole model.
+    Raises UserError for a name that the hub does not have or denies, and for a model that cannot be
+    converted.
     """
     model = parse_hub_model(path)
     if model is None or path.exists():
@@ -46,8 +48,8 @@ def resolve_checkpoint(path: Path) -> Path:
 
 
 def find_base_model(name: str, revision: str | None) -> Path | None:
-    """Return the folder of the model below an adapter, None where it is not on this machine and no
-    name of the hub. Raises UserError as `fetch_model` does."""
+    """Return the folder of an adapter's base model, None if it is neither local nor a name on the
+    hub. Raises UserError like `fetch_model`."""
     path = Path(name).expanduser()
     if path.exists():
         return path
@@ -58,10 +60,10 @@ def find_base_model(name: str, revision: str | None) -> Path | None:
 
 
 def fetch_model(model: HubModel) -> Path:
-    """Return the folder of a model of the hub. What the cache has is not fetched again, and of a
-    commit that is whole there the hub is not asked.
+    """Return the folder of a model on the hub. Cached files are not downloaded again, and for a
+    complete cached commit no request is sent.
 
-    Raises UserError where it cannot be fetched, or is no model in safetensors.
+    Raises UserError if it cannot be downloaded, or is not a model in safetensors format.
     """
     pinned = _pin_revision(model)
     folder = get_snapshot_folder(pinned)
@@ -76,8 +78,8 @@ def fetch_model(model: HubModel) -> Path:
 
 
 def _pin_revision(model: HubModel) -> HubModel:
-    """Return the model at the commit that its revision is now, or was when the hub was last
-    asked."""
+    """Return the model pinned to the current commit of its revision, or to the commit when the hub
+    was last queried."""
     from huggingface_hub import HfApi
 
     if model.is_pinned:
@@ -90,7 +92,7 @@ def _pin_revision(model: HubModel) -> HubModel:
 
 
 def _is_complete(model: HubModel) -> bool:
-    """Return whether the cache has all that is wanted of a commit."""
+    """Return whether the cache has all required files of a commit."""
     try:
         with raise_hub_errors(model), _hide_progress_bars():
             _download(model, *_SMALL_FILES, _WEIGHT_FILES, local_files_only=True)
@@ -114,7 +116,7 @@ def _download(model: HubModel, *patterns: str, local_files_only: bool = False) -
 
 @contextmanager
 def _hide_progress_bars() -> Iterator[None]:
-    """Fetch what is small without a line on the terminal."""
+    """Download small files without a progress bar."""
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
         disable_progress_bars,
@@ -138,7 +140,7 @@ class _WeightIndex(BaseModel):
 
 
 def _has_weights(folder: Path) -> bool:
-    """Return whether all files of the weights are there, in a cache that other programs have
+    """Return whether all weight files are present, in a cache that other programs may have
     filled."""
     index = folder / _WEIGHT_INDEX_FILE
     if not index.exists():
@@ -148,8 +150,8 @@ def _has_weights(folder: Path) -> bool:
 
 
 def _list_files(model: HubModel) -> list[str]:
-    """Return the names of the files of a commit, but for those in folders. Unlike a download, this
-    ends at once where the hub cannot be reached."""
+    """Return the names of the top-level files of a commit. Unlike a download, this fails
+    immediately if the hub is unreachable."""
     from huggingface_hub import HfApi
 
     siblings = HfApi().model_info(model.name, revision=model.revision).siblings or []
@@ -157,22 +159,22 @@ def _list_files(model: HubModel) -> list[str]:
 
 
 def _require_usable(model: HubModel, folder: Path, files: list[str]) -> None:
-    """Raise UserError, before its weights are fetched, for a repository that is no model, that has
-    none in safetensors, or quantised ones only."""
+    """Raise UserError, before weights are downloaded, for a repository that is not a model, has no
+    safetensors weights, or only quantised ones."""
     if not {"config.json", ADAPTER_CONFIG_FILE} & {*files}:
         gguf = [file for file in files if file.endswith(".gguf")]
         raise UserError(_describe_gguf_only(model, gguf[0]) if gguf else _describe_no_model(model))
     require_unquantised(folder, model)
     if not any(file.endswith(".safetensors") for file in files):
         raise UserError(
-            f"{model} has no weights in safetensors, and files of other kinds may run code when"
-            " they are loaded: choose a revision or a model with .safetensors files."
+            f"{model} has no weights in safetensors, and files of other formats may execute code"
+            " when they are loaded: choose a revision or a model with .safetensors files."
         )
 
 
 def _describe_gguf_only(model: HubModel, file: str) -> str:
     return (
-        f"{model} has GGUF files alone: run 'hf download {model.name} {file} --local-dir .' and"
+        f"{model} only has GGUF files: run 'hf download {model.name} {file} --local-dir .' and"
         f" give {file}."
     )
 
@@ -185,12 +187,12 @@ def _describe_no_model(model: HubModel) -> str:
 
 
 def require_cached(folder: Path, run: Path) -> Path:
-    """Return the folder of the model that a run began with. Raises UserError for one of the hub's
-    that is not in the cache of this machine."""
+    """Return the folder of the model that a run started with. Raises UserError for a model of the
+    hub that is not cached on this machine."""
     model = identify_hub_model(folder)
     if model is not None and not folder.exists():
         raise UserError(
-            f"{run} began with {model}, which is not in {get_hub_cache()}: run 'hf download"
+            f"{run} started with {model}, which is not in {get_hub_cache()}: run 'hf download"
             f" {model.name} --revision {model.revision}'."
         )
     return folder

@@ -1,4 +1,4 @@
-"""An exported model, sent to a hub: weights, tokenizer, card, and what the agent acts under."""
+"""Upload of an exported model to a hub: weights, tokenizer, card, and agent settings."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fieldcraft.types import UserError
 
 Visibility = Literal["public", "private"]
 _AGENT_FILE = "fieldcraft.json"
-_LOCAL_KEYS = ("index",)  # its keys that name a folder here, which is not sent
+_LOCAL_KEYS = ("index",)  # keys that refer to a local folder, which is not uploaded
 
 
 def parse_push_target(push: str) -> HubModel:
-    """Return the model to write to. Raises UserError for another name than `org/name`, and without
-    a token; nothing is asked of the hub."""
+    """Return the target model. Raises UserError for a name other than `org/name`, and without a
+    token; no request is sent."""
     from huggingface_hub import get_token
 
     target = parse_hub_model(push)
@@ -33,10 +33,10 @@ def parse_push_target(push: str) -> HubModel:
 
 
 def push_folder(folder: Path, target: HubModel, visibility: Visibility) -> str:
-    """Send the files of an exported folder as one commit, and return the address of the model.
-    `visibility` is that of a model that is new.
+    """Upload the files of an exported folder as one commit, and return the address of the model.
+    `visibility` applies to a new model.
 
-    Raises UserError where the hub does not take them.
+    Raises UserError if the hub rejects the upload.
     """
     from huggingface_hub import CommitOperationAdd, HfApi, errors
 
@@ -49,17 +49,18 @@ def push_folder(folder: Path, target: HubModel, visibility: Visibility) -> str:
             api.create_commit(target.name, additions, commit_message="Exported by fieldcraft")
     except UserError as error:
         http_error = error.__cause__ if isinstance(error.__cause__, errors.HfHubHTTPError) else None
-        reason = f"answers {http_error.response.status_code}" if http_error else "does not take it"
+        reason = f"answers {http_error.response.status_code}" if http_error else "rejects it"
         raise UserError(
-            f"{folder} is whole, and is not sent, as {get_hub_address()} {reason}: set HF_TOKEN to"
-            f" a token that may write to {target}, and run 'hf upload {target} {folder}'."
+            f"{folder} is complete but was not uploaded, because {get_hub_address()} {reason}:"
+            f" set HF_TOKEN to a token that may write to {target}, and run 'hf upload {target}"
+            f" {folder}'."
         ) from error
     return f"{get_hub_address()}/{target}"
 
 
 def _read_upload(path: Path) -> str | bytes:
-    """Return the content of a file to be sent: its path or, where it names folders of this machine,
-    other bytes."""
+    """Return the content of a file to upload: its path, or modified bytes if it refers to local
+    folders."""
     if path.name != _AGENT_FILE:
         return str(path)
     found: dict[str, Any] = read_json(path, dict[str, Any], RERUN_ADVICE)

@@ -1,4 +1,4 @@
-"""Weights in fewer bits than those that are trained, as the files beside them say."""
+"""Detection of quantised weights from the files next to them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from fieldcraft.records.reading import DamagedFileError, read_json
 from fieldcraft.types import UserError
 
-# Written beside the weights by AutoGPTQ, AutoAWQ and ModelOpt, whatever config.json says.
+# Written next to the weights by AutoGPTQ, AutoAWQ and ModelOpt, regardless of config.json.
 QUANTISATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 
 
 def require_unquantised(folder: Path, display_name: object) -> None:
-    """Raise UserError for a folder with quantised weights (AWQ, GPTQ, bitsandbytes, FP8 and their
-    kin); `display_name` is what the user calls it."""
+    """Raise UserError for a folder with quantised weights (AWQ, GPTQ, bitsandbytes, FP8 and
+    similar); `display_name` is the user's name for it."""
     config_files = [name for name in QUANTISATION_FILES if (folder / name).exists()]
     if config_files or (method := _find_quantisation(folder)) is not None:
         evidence = f"see {config_files[0]}" if config_files else method
@@ -25,12 +25,11 @@ def require_unquantised(folder: Path, display_name: object) -> None:
 
 
 def _find_quantisation(folder: Path) -> str | None:
-    """Return the method by which config.json says that the weights are quantised, None without
-    one."""
+    """Return the quantisation method according to config.json, None without one."""
     try:
         config: dict[str, Any] = read_json(folder / "config.json", dict[str, Any], "")
     except (DamagedFileError, OSError):
-        return None  # which has a sentence of its own
+        return None  # which has its own message
     for part in (config, config.get("text_config")):
         for key in ("quantization_config", "compression_config"):
             if isinstance(part, dict) and part.get(key):

@@ -1,4 +1,4 @@
-"""Conditions that the section cluster of a recipe makes to the others."""
+"""Rules between the cluster section of a recipe and its other sections."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from fieldcraft.types import UserError
 
 
 def require_valid_cluster(recipe: Recipe) -> None:
-    """Raise UserError for processes that nothing in the recipe would use, or that lack others."""
+    """Raise UserError for processes that the recipe does not use, or that require others."""
     _require_plain_optimizer(recipe)
     _require_valid_engines(recipe)
     _require_used_services(recipe)
 
 
 def _require_plain_optimizer(recipe: Recipe) -> None:
-    """Raise UserError for optimisers that trainers cannot have: they hold the moments in parts,
-    which other forms of them cannot be cut into."""
+    """Raise UserError for optimisers that sharded trainers do not support: only float32 moments can
+    be sharded."""
     for name, stage in recipe.stages.items():
         moments = stage.optim.optimizer_state
         if recipe.cluster.trainers and moments != "float32":
             raise UserError(
                 f"stage '{name}' has optim.optimizer_state={moments}, and cluster.trainers="
-                f"{recipe.cluster.trainers} each hold a part of float32 moments, so set it to"
+                f"{recipe.cluster.trainers} each hold a shard of float32 moments, so set it to"
                 " float32."
             )
 
 
 def _require_valid_engines(recipe: Recipe) -> None:
-    """Raise UserError for an engine that is not one of the two kinds that are built in: Ray starts
+    """Raise UserError for an engine that is not one of the two built-in kinds, because Ray starts
     no others."""
     if recipe.cluster.engines and recipe.engine.name not in (LOCAL_ENGINE, VLLM_ENGINE):
         raise UserError(
@@ -44,21 +44,21 @@ def _require_valid_engines(recipe: Recipe) -> None:
     if recipe.cluster.engines and "urls" in recipe.engine.settings:
         raise UserError(
             f"cluster.engines={recipe.cluster.engines} starts servers, and engine.urls names some"
-            " that run already: leave out one of the two."
+            " that are already running: leave out one of the two."
         )
     needs_sampling = (
         any(s.kind == "rl" for s in recipe.stages.values()) or recipe.evaluation.periodic
     )
     if recipe.cluster.trainers and needs_sampling and not recipe.cluster.engines:
         raise UserError(
-            f"cluster.trainers={recipe.cluster.trainers} needs engines to sample from what is"
-            " trained: set cluster.engines to 1 or more."
+            f"cluster.trainers={recipe.cluster.trainers} needs engines to sample from the trained"
+            " model: set cluster.engines to 1 or more."
         )
 
 
 def _require_used_services(recipe: Recipe) -> None:
-    """Raise UserError for servers that a cluster starts without a tool that asks them, or beside
-    another server."""
+    """Raise UserError for servers of the cluster that no tool uses, or that conflict with another
+    server."""
     tools = {tool.name: tool.settings for tool in recipe.tools}
     if recipe.cluster.search_servers and (recipe.search.url or "search" not in tools):
         raise UserError(

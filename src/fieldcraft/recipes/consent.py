@@ -1,8 +1,8 @@
-"""Consent of the user to what folders of others ask for, by name, once for each file.
+"""Consent of the user to permission requests of third-party folders, stored per file.
 
-It is kept by the hash of what a file holds, in the folder `consent` among the settings of this
-user, so a file that has changed asks again. What this user's own runs and exports write is
-remembered as it is written: nobody is asked for leave to do what they wrote themselves.
+Consent is stored by the hash of the file contents, in the folder `consent` in the user's settings,
+so a changed file requires consent again. For files that the user's own runs and exports write,
+consent is stored when they are written: users are not asked about their own files.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _allowed_names: ContextVar[frozenset[str]] = ContextVar(
 
 
 class ConsentRequiredError(UserError):
-    """A folder asks for something that its user has not allowed.
+    """Error for a folder that requests something the user has not allowed.
 
     Attributes:
-        file: the file that asks, or the folder with links.
-        requests: what is not allowed yet.
+        file: the file with the requests, or the folder with links.
+        requests: requests that are not allowed yet.
     """
 
     def __init__(self, file: Path, digest: str, requests: Sequence[PermissionRequest]) -> None:
@@ -55,14 +55,14 @@ class ConsentRequiredError(UserError):
         self.file, self.digest, self.requests = file, digest, list(requests)
 
     def grant(self) -> None:
-        """Remember that the user allows all of it. Raises UserError where that cannot be kept."""
+        """Store consent to all requests. Raises UserError if it cannot be stored."""
         _store_granted(self.file, self.digest, list_permission_names(self.requests))
 
 
 @contextmanager
 def allow_permissions(names: Collection[str]) -> Iterator[None]:
-    """Allow, and remember, whatever is asked for in the block by these names; `mcp,address` are
-    two. Raises UserError for a name that allows nothing."""
+    """Allow, and store consent to, all requests in the block with these names; `mcp,address` counts
+    as two. Raises UserError for an unknown name."""
     requested = [name for group in names for name in group.split(",")]
     for name in requested:
         if name not in PERMISSIONS:
@@ -79,30 +79,30 @@ def allow_permissions(names: Collection[str]) -> Iterator[None]:
 def require_consent(
     file: Path, data: Mapping[str, Any], requests: Sequence[PermissionRequest] | None = None
 ) -> None:
-    """Raise ConsentRequiredError for what the contents of a file ask for, unless the user allows
-    it. `requests` are those that matter here; None: all of them."""
+    """Raise ConsentRequiredError for requests in the contents of a file that the user has not
+    allowed. `requests` are the relevant ones; None: all of them."""
     needed = find_permission_requests(data, file.parent) if requests is None else requests
     _require_granted(file, hash_contents(data), needed)
 
 
 def require_consent_to_links(folder: Path, data: Mapping[str, Any]) -> None:
-    """Raise ConsentRequiredError likewise for links in a folder that lead out of it; `data` is its
-    file, which may name their targets."""
+    """Raise ConsentRequiredError for links in a folder that lead out of it, unless allowed; `data`
+    is the contents of its file, which may name their targets."""
     links = find_escaping_links(folder, data)
     _require_granted(folder, hash_contents([[link.key, link.detail] for link in links]), links)
 
 
 def record_own_consent(file: Path, data: Mapping[str, Any]) -> None:
-    """Allow what this user's own command writes into a file. Where that cannot be kept, the file
-    asks when it is read again, which is no reason to stop a run."""
+    """Store consent to a file written by the user's own command. If this fails, the file requires
+    consent when it is read again, which is no reason to stop a run."""
     if find_permission_requests(data, file.parent):
         with suppress(OSError):
             _write_granted(file, hash_contents(data), list(PERMISSIONS))
 
 
 def hash_contents(data: Any) -> str:
-    """Return the hash of the contents of a file: of the values themselves, so that consent is to
-    exactly what is used."""
+    """Return the hash of the contents of a file: of the parsed values, so that consent applies to
+    exactly the values in use."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
@@ -120,7 +120,7 @@ def _require_granted(file: Path, digest: str, requests: Sequence[PermissionReque
 
 
 class _ConsentRecord(BaseModel):
-    file: str  # for people: where it was
+    file: str  # informational: path of the file
     names: list[str]
 
 
@@ -145,8 +145,8 @@ def _store_granted(file: Path, digest: str, names: Sequence[str]) -> None:
         _write_granted(file, digest, names)
     except OSError as error:
         raise UserError(
-            f"consent cannot be kept in {_get_consent_file(digest).parent} ({error.strerror}): set"
-            " XDG_CONFIG_HOME to a folder that can be written."
+            f"consent cannot be stored in {_get_consent_file(digest).parent} ({error.strerror}):"
+            " set XDG_CONFIG_HOME to a writable folder."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Keys that cannot be beside an environment of others in a recipe."""
+"""Recipe keys that an external environment does not support."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fieldcraft.types import UserError
 
 
 def require_valid_environment(recipe: Recipe) -> None:
-    """Raise UserError for what needs tools and questions of the framework's own."""
+    """Raise UserError for keys that require the framework's own tools and questions."""
     if not recipe.environment.is_external:
         return
     name = recipe.environment.name

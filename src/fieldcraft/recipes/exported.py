@@ -1,9 +1,9 @@
-"""Settings of an exported agent beside its weights: `fieldcraft.json`, in the same folder.
+"""Settings of an exported agent, stored with its weights in `fieldcraft.json`.
 
-It holds the keys of a recipe that a policy acts under, all of them resolved, `dtype`, in which it
-was trained, `index`, the absolute path of its search index, which is not copied, and `met_tools`:
-whether its training showed it a tool. Whoever opens the folder acts under these keys: `ask`, `eval`
-and `fieldcraft.load` as they are, a recipe whose `model` it is where the recipe says nothing.
+The file holds the resolved recipe keys that determine how the policy acts, `dtype`, in which it was
+trained, `index`, the absolute path of its search index, which is not copied, and `met_tools`:
+whether it was trained with tools. `ask`, `eval` and `fieldcraft.load` use these keys unchanged; a
+recipe whose `model` is the folder uses them as defaults.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fieldcraft.types import UserError
 AGENT_FILE = "fieldcraft.json"
 TRAINED_WITH_TOOLS_KEY = "met_tools"
 PROMPT_KEYS = ("dialect", "instruction", "system_prompt", "chat_template_kwargs")
-# What an agent acts under, and so hands on to a run that trains it.
+# Keys that determine how an agent acts, and that it passes on to a run that trains it.
 AGENT_KEYS = (
     *PROMPT_KEYS,
     "environment",
@@ -40,8 +40,8 @@ AGENT_KEYS = (
 def write_agent_settings(
     folder: Path, recipe: Recipe, index: Path | None, *, trained_with_tools: bool
 ) -> None:
-    """Write what the agent of a recipe acts under into the folder of its weights, and whether it
-    was trained with tools."""
+    """Write the agent settings of a recipe to the folder of its weights, and whether it was trained
+    with tools."""
     index_path = None if index is None else str(index.absolute())
     settings = {"name": recipe.name, "dtype": recipe.policy_dtype, **get_agent_settings(recipe)}
     contents = {**settings, "index": index_path, TRAINED_WITH_TOOLS_KEY: trained_with_tools}
@@ -50,16 +50,16 @@ def write_agent_settings(
 
 
 def get_agent_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return the keys that an agent of this recipe acts under, as plain JSON values."""
+    """Return the keys that determine how an agent of this recipe acts, as plain JSON values."""
     return {key: value for key, value in dump_recipe(recipe).items() if key in AGENT_KEYS}
 
 
 def read_agent_settings(folder: Path) -> tuple[dict[str, Any], Path | None] | None:
-    """Return the recipe of an exported agent, without stages, and the folder of its index; None
-    where a folder holds weights alone.
+    """Return the recipe of an exported agent, without stages, and the folder of its index, or None
+    if a folder contains only weights.
 
     Raises UserError for a file that `write_agent_settings` did not write, and ConsentRequiredError
-    for what it asks for that the user has not allowed.
+    for requests in it that the user has not allowed.
     """
     stored = _read_agent_file(folder)
     if stored is None:
@@ -73,8 +73,8 @@ def read_agent_settings(folder: Path) -> tuple[dict[str, Any], Path | None] | No
 
 
 def read_trained_with_tools(folder: Path) -> bool:
-    """Return whether the training of an exported model showed it a tool; False where a folder holds
-    weights alone. Raises UserError as `read_agent_settings` does."""
+    """Return whether an exported model was trained with tools; False if a folder contains only
+    weights. Raises UserError as `read_agent_settings` does."""
     stored = _read_agent_file(folder)
     return stored is not None and bool(stored.get(TRAINED_WITH_TOOLS_KEY))
 
@@ -102,20 +102,20 @@ def _describe_invalid_agent(file: Path) -> str:
 
 
 def fill_from_model_folder(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the contents of a recipe file. Where its `model` is an exported agent, the keys that
-    the recipe leaves out are those that the agent acts under.
+    """Return the contents of a recipe file. If its `model` is an exported agent, the keys that the
+    recipe leaves out are taken from the agent's settings.
 
-    Its prompt is meant for its dialect, so a recipe with another one takes none of it. What is
-    searched is the recipe's own business: only how many passages a search returns is taken.
+    The agent's prompt matches its dialect, so a recipe with another dialect does not inherit it.
+    Search settings are not inherited either, except for the number of passages per search.
 
-    Raises UserError as `read_agent_settings` does; of what is not taken nothing needs consent.
+    Raises UserError as `read_agent_settings` does; only inherited keys need consent.
     """
     model = data.get("model")
     stored = _read_agent_file(Path(model)) if isinstance(model, str | Path) else None
     if stored is None:
         return data
     agent = translate_stored(stored, builtin_added_keys)
-    if data.get("dialect") is None:  # a recipe that names none takes that of the agent
+    if data.get("dialect") is None:  # a recipe without a dialect inherits the agent's
         data = {key: value for key, value in data.items() if key != "dialect"}
     same_dialect = data.get("dialect", agent["dialect"]) == agent["dialect"]
     tools = () if is_external_environment(data.get("environment")) else ("tools",)

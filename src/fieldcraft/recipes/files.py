@@ -1,4 +1,4 @@
-"""Recipe files, by the names of those that are shipped, or by their paths."""
+"""Recipe files, by the names of built-in recipes or by path."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ RENAMED_RECIPES: Mapping[str, str] = {
     "afm-select": "afm-select-web, which drops what a model knows without tools, or"
     " afm-select-code, which drops what a model always solves",
 }
-BASE_KEY = "extends"  # names a shipped recipe, whose keys are those that a file does not have
+BASE_KEY = "extends"  # name of a built-in recipe that provides the keys missing in a file
 
 
 def list_builtin_recipes() -> list[str]:
-    """Return the names of the recipes in the package."""
+    """Return the names of the built-in recipes."""
     folder = resources.files("fieldcraft.recipes")
     return sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name[-5:] == ".yaml")
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """Return the contents of a recipe file, by shipped name or path, merged over those of the
-    recipe that it extends. Raises UserError for a file that is not there or cannot be read, and for
-    a key that was renamed."""
+    """Return the contents of a recipe file, by built-in name or path, merged over those of its base
+    recipe. Raises UserError for a file that is missing or cannot be
+    read, and for a key that was renamed."""
     data = _read_contents(expand_home(name))
     check_key_names(data, name)
     if BASE_KEY not in data:
@@ -54,8 +54,7 @@ def check_key_names(data: dict[str, Any], file: str = "") -> None:
 
 
 def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both as one. Sections that both have are merged, too; of other keys `override`
-    decides."""
+    """Merge two mappings recursively. For other values, `override` takes precedence."""
     result = dict(base)
     for key, value in override.items():
         old = result.get(key)
@@ -73,7 +72,7 @@ def _read_contents(name: str) -> dict[str, Any]:
         with raise_read_errors(name, "give the path of a YAML file"):
             text = Path(name).read_bytes()
     elif name in RENAMED_RECIPES:
-        raise UserError(f"there is no recipe '{name}' any more: use {RENAMED_RECIPES[name]}.")
+        raise UserError(f"the recipe '{name}' no longer exists: use {RENAMED_RECIPES[name]}.")
     else:
         similar = get_close_matches(name, list_builtin_recipes(), n=1)
         advice = f"; did you mean '{similar[0]}'?" if similar else "."
@@ -88,8 +87,8 @@ def _read_contents(name: str) -> dict[str, Any]:
 
 
 def get_default_run_folder(name: str, overrides: list[str]) -> Path:
-    """Return the folder of a run of a recipe for which nobody names another one:
-    runs/RECIPE[-seedN]. Raises UserError as `load_recipe` does."""
+    """Return the default folder of a run of a recipe, runs/RECIPE[-seedN]. Raises UserError as
+    `load_recipe` does."""
     data = read_recipe(name)
     for override in overrides:
         apply_override(data, override)

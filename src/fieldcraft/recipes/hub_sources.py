@@ -1,4 +1,4 @@
-"""Fetching of what a recipe names on a hub or in forms of other programs, before it is read."""
+"""Fetching of hub models and datasets named in a recipe, before the recipe is parsed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fieldcraft.records.reading import RERUN_ADVICE, read_json
 
 
 def fetch_sources(data: dict[str, Any], resumed_folder: Path | None) -> dict[str, Any]:
-    """Return the contents of a recipe with folders and files of this machine in place of names.
+    """Return the contents of a recipe with names replaced by local folders and files.
 
     Args:
-        data: the contents, of which nothing is known yet.
-        resumed_folder: the folder of a run that may have begun with them. What is named without a
-            revision is then what it began with, wherever the main branch is by now.
+        data: contents of the recipe, not yet validated.
+        resumed_folder: folder of a run that may have started with them. Names without a revision
+            then refer to the commits that the run started with, not to the current main branch.
 
     Raises:
-        UserError: what is named cannot be brought here.
+        UserError: a source cannot be fetched or converted.
     """
     pinned_names = [] if resumed_folder is None else _list_hub_names(resumed_folder)
 
@@ -51,8 +51,8 @@ def fetch_sources(data: dict[str, Any], resumed_folder: Path | None) -> dict[str
 
 
 def _list_hub_names(run_folder: Path) -> list[HubModel | HubDataset]:
-    """Return the names of the hub, each with its commit, that a run began with; none before it has
-    begun."""
+    """Return the hub names with which a run started, each with its commit, or an empty list before
+    the run has started."""
     manifest = run_folder / "recipe.json"
     if not manifest.exists():
         return []

@@ -1,4 +1,4 @@
-"""Recipes from files and run folders: dotted overrides, errors that name the nearest key."""
+"""Recipes from files and run folders, with dotted overrides, and errors with suggestions."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ from fieldcraft.records.paths import expand_home
 from fieldcraft.records.reading import RERUN_ADVICE, raise_read_errors, read_json
 from fieldcraft.types import UserError
 
-# Folders of a run and rows of its report that are not stages; with a model of the user's, `base` is
-# the row of that model.
+# Names of run folders and report rows that are not stages; for a recipe with a model, `base` is the
+# row of that model.
 RESERVED_STAGE_NAMES = (
     *("world", "start", "index", "engine", "evaluations", "evaluation", "collect", "select"),
     *(*BUILTIN_COMPONENTS[ComponentKind.WORKFLOW], TEACHER, "team", "lone"),
 )
-MAX_NUMBER = 2**32  # no number of a recipe is as large: random generators take seeds below
+MAX_NUMBER = 2**32  # exclusive limit of numbers in a recipe; random generators need smaller seeds
 
 
 def load_recipe(name: str, overrides: list[str], resumed_folder: Path | None = None) -> Recipe:
-    """Return a recipe by shipped name or path, with `key.path=value` overrides; `resumed_folder` as
-    in `parse_recipe`.
+    """Return a recipe by built-in name or path, with `key.path=value` overrides; `resumed_folder`
+    as in `parse_recipe`.
 
-    Raises UserError for an unknown name or key (naming the nearest) and for bad values.
+    Raises UserError for an unknown name or key (with a suggestion) and for invalid values.
     """
     data = read_recipe(name)
     overridden = {re.split("[.=]", override)[0] for override in overrides}
@@ -86,8 +86,8 @@ def load_recipe(name: str, overrides: list[str], resumed_folder: Path | None = N
 
 
 def load_world_recipe(name: str, recipe: str, overrides: list[str]) -> Recipe:
-    """Return a recipe about a world: the one called `recipe` if its world has this name, else an
-    empty one with the world's own defaults, with `key.path=value` overrides.
+    """Return a recipe for a world: the recipe `recipe` if its world has this name, else an empty
+    recipe with the world's defaults, with `key.path=value` overrides.
 
     Raises UserError as `load_recipe` does.
     """
@@ -101,10 +101,10 @@ def load_world_recipe(name: str, recipe: str, overrides: list[str]) -> Recipe:
 
 
 def parse_recipe(data: dict[str, Any], resumed_folder: Path | None = None) -> Recipe:
-    """Validate the contents of a recipe file, and fetch what it names on a hub. A run that is
-    resumed, in the folder `resumed_folder`, keeps the commits that it began with.
+    """Validate the contents of a recipe file, and fetch its hub sources. A resumed run, in the
+    folder `resumed_folder`, keeps the commits that it started with.
 
-    Raises UserError with the first problem."""
+    Raises UserError with the first error."""
     with raise_read_errors("the recipe", "write it flatter"):
         _require_plain_values(data)
     recipe = build_recipe(fill_from_model_folder(fetch_sources(expand_home(data), resumed_folder)))
@@ -116,8 +116,8 @@ def parse_recipe(data: dict[str, Any], resumed_folder: Path | None = None) -> Re
             )
         if name in RESERVED_STAGE_NAMES or not name.replace("-", "").replace("_", "").isalnum():
             raise UserError(
-                f"a stage cannot be called '{name}': choose another name, of letters, digits, -"
-                " and _, which becomes that of its folder."
+                f"a stage cannot be called '{name}': choose a name of letters, digits, - and _,"
+                " which becomes the name of its folder."
             )
     require_known_names(recipe)
     require_valid_cluster(recipe)
@@ -147,7 +147,7 @@ def parse_recipe(data: dict[str, Any], resumed_folder: Path | None = None) -> Re
 
 
 def _require_plain_values(value: Any, path: str = "") -> None:
-    """Raise UserError for a key that is not text, and for a number that no setting can be."""
+    """Raise UserError for a key that is not text, and for a number outside the allowed range."""
     match value:
         case dict():
             for key, inner in value.items():
@@ -165,7 +165,7 @@ def _require_plain_values(value: Any, path: str = "") -> None:
 
 
 def build_recipe(data: dict[str, Any]) -> Recipe:
-    """Return the typed recipe of a mapping. Raises UserError with the first problem, and
+    """Return the typed recipe of a mapping. Raises UserError with the first error, and
     ExposedSecretError."""
     check_key_names(data)
     data = replace_names_with_paths(expand_home(data))
@@ -205,7 +205,7 @@ def _describe_missing_key(name: str, key: str, stages: dict[str, Any]) -> str:
 
 
 def _fill_world_defaults(recipe: Recipe) -> Recipe:
-    """Return the recipe with every setting of its world, those by default too."""
+    """Return the recipe with all settings of its world, including defaults."""
     if recipe.world is None:
         return recipe
     known_settings = make_world_settings_model(recipe.world.name)
@@ -218,11 +218,11 @@ def _fill_world_defaults(recipe: Recipe) -> Recipe:
 
 
 def load_run_recipe(run: Path) -> Recipe:
-    """Return the recipe that a run folder was made with; the files it names may be gone by now.
+    """Return the recipe of a run folder; files named in it may no longer exist.
 
-    Raises UserError if the folder is not one run's, or one of another version's, ComponentError
-    where a part of the user's cannot be imported here, and ConsentRequiredError for modules of
-    others: to read a recipe, and to show a run, may import what it names.
+    Raises UserError if the folder is not a run or was written by an incompatible version,
+    ComponentError if a user-defined component cannot be imported, and ConsentRequiredError for
+    third-party modules: reading a recipe, and showing a run, may import modules named in it.
     """
     file = run / "recipe.json"
     if not file.exists():
@@ -235,7 +235,7 @@ def load_run_recipe(run: Path) -> Recipe:
     except (
         ComponentError,
         ExposedSecretError,
-    ):  # a part of the user's is not where it was when the run began
+    ):  # a user-defined component has moved since the run started
         raise
     except UserError as error:
         raise UserError(
@@ -244,7 +244,7 @@ def load_run_recipe(run: Path) -> Recipe:
         ) from error
     if recipe.seeds:
         raise UserError(
-            f"{run} holds a run for every seed: give one of them, such as"
+            f"{run} contains one run per seed: give one of them, such as"
             f" {run / f'seed-{recipe.seeds[0]}'}."
         )
     return recipe
@@ -253,8 +253,8 @@ def load_run_recipe(run: Path) -> Recipe:
 def _describe_error(
     error: ValidationError, section: type[BaseModel], prefix: tuple[str, ...] = ()
 ) -> str:
-    """Return a sentence about the key that pydantic complains of first; `prefix` is the place of
-    the section in the recipe."""
+    """Return a sentence about the first error of pydantic; `prefix` is the path of the section in
+    the recipe."""
     kind, clause, location = describe_validation_error(error)
     parts = _drop_union_tags(location)
     path = ".".join([*prefix, *parts])
@@ -270,16 +270,15 @@ def _describe_error(
 
 
 def _drop_union_tags(path: Sequence[str | int]) -> list[str]:
-    """Return the place where pydantic found a problem, without the kinds of weight that it tells
-    apart."""
+    """Return the location of an error without the tags of unions that pydantic adds."""
     return [str(part) for part in path if part not in ("float", "RewardConfig")]
 
 
 def list_section_keys(section: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """Return the keys that a section, or one inside it, may have."""
+    """Return the valid keys of a section, or of a section inside it."""
     for key in path:
         annotation = get_recipe_keys(section)[key].annotation
-        section = next(  # a section, or one that may be null
+        section = next(  # a section, or an optional one
             candidate
             for candidate in (annotation, *get_args(annotation))
             if isinstance(candidate, type) and issubclass(candidate, BaseModel)

@@ -1,4 +1,4 @@
-"""A key of a recipe, set on the command line."""
+"""Command-line overrides of recipe keys."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from fieldcraft.config.names import format_short
 from fieldcraft.records.reading import parse_yaml
 from fieldcraft.types import UserError
 
-SHORTHAND_KEY = "engine"  # a part that a recipe may name by text alone; a setting needs a section
+SHORTHAND_KEY = "engine"  # may be text alone; setting one of its keys converts it to a section
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
-    """Set the key of `override`, such as stages.rl.steps=7, in the data of a recipe. A number is a
-    place in a list: tools.0.cost=3. Raises UserError where there is no such place."""
+    """Set the key of `override`, such as stages.rl.steps=7, in the data of a recipe. Numbers are
+    indices of lists: tools.0.cost=3. Raises UserError for an invalid index or key."""
     key, equals, value = override.partition("=")
     if not equals or not all(key.split(".")):
         raise UserError(f"'{override}' is not an override: write key=value, as in seed=7.")
@@ -30,12 +30,11 @@ def apply_override(data: dict[str, Any], override: str) -> None:
 
 
 def _resolve_key(node: Any, name: str, key: str) -> str | int:
-    """Return the place of the part `name` of a key in a section, or, as a number from 0, in a
-    list."""
+    """Return the part `name` of a key, converted to an index, from 0, if the node is a list."""
     if isinstance(node, list):
         if name.isdigit() and int(name) < len(node):
             return int(name)
-        raise UserError(f"'{key}' cannot be set: the list has the places 0 to {len(node) - 1}.")
+        raise UserError(f"'{key}' cannot be set: the list has the indices 0 to {len(node) - 1}.")
     if not isinstance(node, dict):
-        raise UserError(f"'{key}' cannot be set, because it is inside of a single value.")
+        raise UserError(f"'{key}' cannot be set, because it is inside a single value.")
     return name

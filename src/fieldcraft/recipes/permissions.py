@@ -1,9 +1,9 @@
-"""A model folder is data: the list of what it asks for beyond that.
+"""Permissions: the list of actions that a model folder requests beyond providing data.
 
 A file in such a folder (`fieldcraft.json`, `recipe.json`, the manifest of an index) may name
-programs, modules, files and addresses. Each of them has a name here by which a user allows it, see
-`recipes/consent.py`. What is listed follows from the texts themselves wherever these tell it, and
-not only from their keys: a part of others may have settings of any name.
+programs, modules, files and addresses. Each kind of request has a name by which a user allows it,
+see `recipes/consent.py`. Requests are detected from the values where possible, not only from their
+keys: third-party components may have settings with any name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fieldcraft.config.renamed_keys import builtin_added_keys, translate_stored
 from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.records.paths import expand_home
 
-# The names of consent, and what is allowed by each; what can do most harm comes first.
+# Names of permissions, and the action that each allows; the most harmful ones come first.
 PERMISSIONS: Mapping[str, str] = {
     "command": "start the program",
     "mcp": "use the MCP server",
@@ -31,7 +31,7 @@ PERMISSIONS: Mapping[str, str] = {
     "address": "contact",
     "file": "use, from outside of its folder,",
 }
-# Keys whose values are texts for the model or for readers, or names that nothing is looked up by.
+# Keys whose values are texts for the model or for people, or names that are never resolved.
 _FREE_TEXT_KEYS = frozenset(
     {"instruction", "system_prompt", "chat_template_kwargs", "eval_names", "prefix", "date"}
     | {"table_rows", "comparisons", "cost", "tool_costs"}
@@ -46,20 +46,20 @@ _KEY_PERMISSIONS: Mapping[str, str] = {
     "allow_missing_layers": "waive",
     **dict.fromkeys(("url", "urls", "server_url", "allow_hosts"), "address"),
 }
-# Keys of files that are read where they are, and nothing is done where they are not.
+# Keys of files that are only read, and ignored if missing.
 _OPTIONAL_FILE_KEYS = frozenset({"index", "model", "tasks", "corpus", "demonstrations", "pairs"})
 _STORAGE_KEYS = frozenset({"files", "cache", "record", "replay", "weight_folder"})
-_WEB_TOOLS = frozenset({"web_search", "crawl_page"})  # tools that need no address to be told one
+_WEB_TOOLS = frozenset({"web_search", "crawl_page"})  # tools with built-in addresses
 _MODULE_REGEX = re.compile(r"[^\s:/\\]+:[^\s/\\]*")
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionRequest:
-    """One thing that a folder would do.
+    """A single request of a folder.
 
     Attributes:
-        name: by which it is allowed, one of `PERMISSIONS`.
-        key: of the file, as in tools.0.mcp.
+        name: the permission that allows it, a key of `PERMISSIONS`.
+        key: key in the file, as in tools.0.mcp.
         detail: the command, module, address or path.
     """
 
@@ -73,7 +73,7 @@ class PermissionRequest:
 
 @dataclass(frozen=True, slots=True)
 class _TextLeaf:
-    """A text of a file: where it is, the key that it belongs to, and the section of that key."""
+    """A text in a file: its path, the key that it belongs to, and the section of that key."""
 
     path: tuple[str, ...]
     key: str
@@ -82,8 +82,8 @@ class _TextLeaf:
 
 
 def find_permission_requests(data: Mapping[str, Any], folder: Path) -> list[PermissionRequest]:
-    """Return the things that the contents of a file in a folder ask for, the most harmful kind
-    first. Nothing is imported, started or contacted to find it."""
+    """Return the requests in the contents of a file in a folder, the most harmful kind first.
+    Nothing is imported, started or contacted for this."""
     component_names = list_installed_names()
     found = [
         PermissionRequest(name, ".".join(leaf.path), _describe_leaf(leaf, name))
@@ -94,7 +94,7 @@ def find_permission_requests(data: Mapping[str, Any], folder: Path) -> list[Perm
 
 
 def find_escaping_links(folder: Path, data: Mapping[str, Any]) -> list[PermissionRequest]:
-    """Return the symbolic links in a folder that lead out of it, but for those to files that `data`
+    """Return the symbolic links in a folder that lead out of it, except links to files that `data`
     names, and to the blobs of a Hugging Face cache."""
     home = folder.resolve()
     texts = {leaf.text for leaf in _iter_stored_leaves(data)}
@@ -128,7 +128,7 @@ def _iter_stored_leaves(data: Mapping[str, Any]) -> Iterator[_TextLeaf]:
 def _iter_leaves(
     value: Any, path: tuple[str, ...], key: str, section: Mapping[str, Any]
 ) -> Iterator[_TextLeaf]:
-    """Yield every text of a file; keys are texts, too, because rewards are named by them."""
+    """Yield every text of a file, including keys, because rewards are named by keys."""
     match value:
         case Mapping():
             for own_key, inner in value.items():
@@ -153,13 +153,13 @@ def _is_free_text(path: tuple[str, ...]) -> bool:
 
 
 def _classify_leaf(leaf: _TextLeaf, folder: Path, component_names: Collection[str]) -> str | None:
-    """Return the name by which a text is allowed; None where it is mere data. `component_names`
-    are of packages."""
+    """Return the permission that a text requires, or None for plain data. `component_names` are the
+    names that installed packages register."""
     if (name := _classify_by_key(leaf)) is not None:
         return name or None
     text = leaf.text
     if leaf.key == "encoder":
-        return "file" if _path_exists(text) else "address"  # inside as well: it may name modules
+        return "file" if _path_exists(text) else "address"  # inside, too: it may name modules
     if "://" in text:
         return "address"
     if leaf.path[0] in _OPTIONAL_FILE_KEYS and len(leaf.path) == 1 and not _path_exists(text):
@@ -170,14 +170,14 @@ def _classify_leaf(leaf: _TextLeaf, folder: Path, component_names: Collection[st
 
 
 def _classify_by_key(leaf: _TextLeaf) -> str | None:
-    """Return the same where the key tells it: "" for mere data, None where only the text can
-    tell."""
+    """Return the permission determined by the key: "" for plain data, or None if it depends on the
+    text."""
     key, tool = leaf.key, leaf.path[0] == "tools"
     if key in _KEY_PERMISSIONS:
         return _KEY_PERMISSIONS[key]
-    if key == "env":  # of an MCP server names of variables, of an environment what makes its games
+    if key == "env":  # of an MCP server: names of variables; of an environment: its module
         return "variable" if tool else "module"
-    if key.endswith("_env"):  # a key, which goes where the section's address is
+    if key.endswith("_env"):  # an API key, which is sent to the address of the section
         return "variable" if leaf.section.get("url", leaf) is not None else ""
     if tool and key == "name" and leaf.text in _WEB_TOOLS:
         return "" if leaf.section.get("provider") == "index" else "address"
@@ -185,8 +185,8 @@ def _classify_by_key(leaf: _TextLeaf) -> str | None:
 
 
 def _is_path(leaf: _TextLeaf) -> bool:
-    """Return whether a text is a path: relative ones, which begin at the current folder, are known
-    by their keys."""
+    """Return whether a text is a path: relative ones, which start at the current folder, are
+    recognised by their keys."""
     text = leaf.text
     known = leaf.key in _STORAGE_KEYS or (len(leaf.path) == 1 and leaf.key in _OPTIONAL_FILE_KEYS)
     named = leaf.path[:2] == ("evaluation", "tasks") and bool(leaf.key)
@@ -204,12 +204,11 @@ def _path_exists(text: str) -> bool:
 
 
 def _resolve_path(text: str) -> Path | None:
-    """Return the target of a path, as those of recipes are read; None for one that can lead
-    nowhere."""
+    """Return the target of a path, resolved as in recipes, or None if it is invalid."""
     try:
         path = Path(expand_home(text)).resolve()
         path.exists()
-    except (ValueError, OSError, RuntimeError):  # a null byte, too long, a loop of links
+    except (ValueError, OSError, RuntimeError):  # a null byte, too long, a symlink loop
         return None
     return path
 
@@ -221,13 +220,13 @@ def _describe_leaf(leaf: _TextLeaf, name: str) -> str:
 
 
 def _make_printable(text: str) -> str:
-    """Return a text in one line that can write nothing but itself to a terminal. It is whole up to
-    a length that no honest command has."""
+    """Return a text as one line that is safe to print to a terminal. It is cut only beyond a length
+    that no honest command has."""
     line = "".join(letter if letter.isprintable() else "?" for letter in text)
     more = len(line) - 1000
     return f"'{line}'" if more <= 0 else f"'{line[:1000]}' and {more} more letters"
 
 
 def list_permission_names(requests: Collection[PermissionRequest]) -> list[str]:
-    """Return the names by which things are allowed, once each."""
+    """Return the names of the requested permissions, without repetitions."""
     return list(dict.fromkeys(ask.name for ask in requests))

@@ -1,4 +1,4 @@
-"""Questions of a recipe: those it asks, and those it samples to select or to measure them."""
+"""Rules for the questions of a recipe: for evaluation, and for selection or measurement."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from fieldcraft.types import UserError
 
 
 def require_questions(recipe: Recipe) -> None:
-    """Raise UserError for a recipe without questions, or with questions of splits that do not
-    exist."""
+    """Raise UserError for a recipe without questions, or with questions of nonexistent splits."""
     if recipe.world is None and not recipe.has_task_files and not recipe.environment.is_external:
         raise UserError(
             f"recipe '{recipe.name}' has no questions: give tasks=FILE, or world.name= with one"
@@ -33,8 +32,8 @@ def require_questions(recipe: Recipe) -> None:
 
 
 def _require_no_files(recipe: Recipe) -> None:
-    """Raise UserError for files that are not read: a world or an environment has passages and
-    demonstrations of its own."""
+    """Raise UserError for files that are not read: a world or an environment provides its own
+    passages and demonstrations."""
     own = {key: getattr(recipe, key) for key in ("corpus", "demonstrations", "pairs")}
     for key, path in own.items():
         if path is not None:
@@ -45,7 +44,7 @@ def _require_no_files(recipe: Recipe) -> None:
 
 
 def _list_splits(recipe: Recipe) -> list[str]:
-    """Return the splits that an evaluation can ask."""
+    """Return the splits available for evaluation."""
     files = recipe.evaluation.tasks
     own = () if files else get_split_titles(recipe)
     has_heldout = recipe.tasks is not None or not (files or recipe.world)
@@ -53,8 +52,8 @@ def _list_splits(recipe: Recipe) -> list[str]:
 
 
 def _require_training_tasks(recipe: Recipe) -> None:
-    """Raise UserError for files of evaluations without `tasks` where the recipe needs questions to
-    train on."""
+    """Raise UserError for evaluation files without `tasks` if the recipe needs questions to train
+    on."""
     if recipe.world is not None or recipe.environment.is_external:
         raise UserError(
             "evaluation.tasks replaces the questions of a world or an environment, so the questions"
@@ -67,13 +66,13 @@ def _require_training_tasks(recipe: Recipe) -> None:
     needing_tasks += ["collect"] if recipe.collect is not None else []
     if needing_tasks:
         raise UserError(
-            f"{needing_tasks[0]} needs questions beside those of evaluation.tasks: give tasks=FILE."
+            f"{needing_tasks[0]} needs other questions than evaluation.tasks: give tasks=FILE."
         )
 
 
 def require_valid_selection(recipe: Recipe) -> None:
-    """Raise UserError where what is selected by is not there before reinforcement learning
-    begins."""
+    """Raise UserError if the models used for selection are not available before reinforcement
+    learning starts."""
     if recipe.select is None:
         return
     if recipe.collect is not None:
@@ -95,31 +94,30 @@ def require_valid_selection(recipe: Recipe) -> None:
 
 
 def require_valid_closed_book(recipe: Recipe) -> None:
-    """Raise UserError where nothing reads what is measured, or the model that is asked is not
-    there."""
+    """Raise UserError if the measured rates are not used, or the measured model does not exist."""
     if recipe.closed_book is None:
         return
     if recipe.environment.is_external or not (recipe.stages or recipe.model):
         raise UserError(
             "closed_book asks the questions of evaluations and stages without tools, and this"
-            " recipe has none that can be asked so: remove it."
+            " recipe has no such questions: remove it."
         )
     model, models = get_closed_book_model(recipe), ["start", *recipe.stages]
     if model not in models:
         raise UserError(
-            f"closed_book samples the model of '{model}', which is not there: use one of"
+            f"closed_book samples the model of '{model}', which does not exist: use one of"
             f" {', '.join(models)}."
         )
     if recipe.closed_book.questions == 0:
         return
     if recipe.select is not None and recipe.select.closed_book_model is not None:
         raise UserError(
-            "select measures the closed-book rate of the questions of training itself: remove"
+            "select already measures the closed-book rate of the training questions: remove"
             " closed_book.questions."
         )
     after = list(recipe.stages.values())[models.index(model) :]
     if all(stage.kind != "rl" for stage in after):
         raise UserError(
-            "closed_book.questions is for the questions of a stage of reinforcement learning after"
-            f" '{model}', and there is none: add one, or set closed_book.questions=0."
+            "closed_book.questions is for a stage of reinforcement learning after"
+            f" '{model}', but the recipe has none: add one, or set closed_book.questions=0."
         )

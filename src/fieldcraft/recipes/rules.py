@@ -1,4 +1,4 @@
-"""Rules between the keys of a recipe, each a function that raises UserError."""
+"""Rules between recipe keys, as functions that raise UserError."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fieldcraft.types import UserError
 
 
 def require_known_names(recipe: Recipe) -> None:
-    """Raise UserError for a name that stands for nothing, and for stages that others start from, or
-    that are rows of a table or compared in it, and do not exist."""
+    """Raise UserError for a name that cannot be resolved, and for nonexistent stages that other
+    stages, report rows or comparisons refer to."""
     if recipe.dialect is not None:
         resolve_path(ComponentKind.DIALECT, recipe.dialect)
     resolve_path(ComponentKind.ENGINE, recipe.engine.name)
@@ -73,8 +73,8 @@ def require_known_names(recipe: Recipe) -> None:
 
 
 def require_valid_collection(recipe: Recipe) -> None:
-    """Raise UserError for a teacher without work, for collecting in a recipe that trains, and for
-    keys that a teacher does not obey."""
+    """Raise UserError for a teacher that is not used, for a collection in a recipe that trains, and
+    for keys that a teacher ignores."""
     teacher = recipe.teacher
     is_sampled = recipe.select is not None and recipe.select.closed_book_model == TEACHER
     if "team" in recipe.evaluation.teachers and teacher.team is None:
@@ -113,13 +113,12 @@ def require_valid_collection(recipe: Recipe) -> None:
 
 
 def require_single_model(recipe: Recipe) -> None:
-    """Raise UserError for a second model beside vLLM, which holds one at a time, so nothing else
-    can be sampled beside it."""
+    """Raise UserError for a second model with vLLM, which serves only one model at a time."""
     frozen = [n for n, s in recipe.stages.items() if isinstance(s, Rl) and s.simulator == "frozen"]
     if recipe.engine.name == VLLM_ENGINE and frozen:
         raise UserError(
-            f"stage '{frozen[0]}' has simulator: frozen, a second model that is sampled beside the"
-            " policy, and engine: vllm holds one at a time: use engine=local, or another simulator."
+            f"stage '{frozen[0]}' has simulator: frozen, a second model next to the policy, and"
+            " engine: vllm holds one at a time: use engine=local, or another simulator."
         )
 
 
@@ -135,7 +134,7 @@ def require_valid_overlong(recipe: Recipe) -> None:
 
 
 def require_valid_seeds(recipe: Recipe) -> None:
-    """Raise UserError for seeds that come twice, or stand beside a single one or without stages."""
+    """Raise UserError for repeated seeds, or seeds combined with `seed` or without stages."""
     if len(set(recipe.seeds)) < len(recipe.seeds):
         raise UserError(f"seeds={list(recipe.seeds)} names a seed twice: give each one once.")
     if recipe.seeds and recipe.seed:
@@ -151,7 +150,7 @@ def require_valid_seeds(recipe: Recipe) -> None:
 
 
 def require_complete_judge(judge: JudgeConfig, needed: bool) -> None:
-    """Raise UserError for a judge named by half, or not at all where one is needed."""
+    """Raise UserError for a judge without url or model, or for a missing judge that is needed."""
     is_set = [judge.url is not None, judge.model is not None]
     if any(is_set) != all(is_set) or (needed and not any(is_set)):
         raise UserError("a judge needs both a url and a model: set judge.url and judge.model.")

@@ -1,7 +1,8 @@
-"""The chains of a trajectory: one, or several where the rollout was folded.
+"""Chains of a trajectory: one, or several if the rollout was folded.
 
-A chain is what the policy reads at once. A fold ends it: the policy writes a summary, and the next
-chain begins with the question, the plan and that summary. `Trajectory.folds` has the places.
+A chain is the context that the policy reads at once. A fold ends it: the policy writes a summary,
+and the next chain starts with the question, the plan and that summary. `Trajectory.folds` holds the
+positions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def split_chains(trajectory: Trajectory) -> list[list[Segment]]:
 
 
 def get_context_ids(trajectory: Trajectory) -> list[int]:
-    """Return the ids of the last chain: all that the policy reads when it writes the next token."""
+    """Return the ids of the last chain: the context from which the policy samples the next
+    token."""
     return concat_ids(split_chains(trajectory)[-1])
 
 
@@ -39,12 +41,12 @@ def count_max_chain_tokens(trajectory: Trajectory) -> int:
 
 
 def validate_folds(trajectory: Trajectory) -> None:
-    """Raise ValueError for folds that no rollout can have: each is the place of a prompt after what
-    the policy wrote last, and they ascend."""
+    """Raise ValueError for impossible folds: each is the index of a prompt that directly follows a
+    policy segment, and they are ascending."""
     previous = 0
     for fold in trajectory.folds:
         if not previous < fold < len(trajectory.segments):
-            raise ValueError("its folds are not ascending places of segments")
+            raise ValueError("its folds are not ascending indices of segments")
         summary, prompt = trajectory.segments[fold - 1 : fold + 1]
         if (summary.author, prompt.author) != (Author.POLICY, Author.PROMPT):
             raise ValueError("one of its folds is not between a summary and a prompt")

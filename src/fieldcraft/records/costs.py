@@ -1,4 +1,4 @@
-"""Costs of acting: a price for each call of a tool, and one for the tokens of the policy."""
+"""Costs of acting: prices of tool calls, and of the tokens of the policy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from fieldcraft.config.sections import DEFAULT_CALL_COST
 from fieldcraft.types import Author, Trajectory
 
-WAYS_KEY = "ways"  # of a task's metadata: calls by tool, for each way to know the answer
-OPTIMAL_COST_KEY = "cost_optimal"  # of a task's metadata: the cost of the cheapest way
+WAYS_KEY = "ways"  # key of a task's metadata: calls by tool, for each way to find the answer
+OPTIMAL_COST_KEY = "cost_optimal"  # key of a task's metadata: the cost of the cheapest way
 
 
 def sum_call_costs(trajectory: Trajectory) -> float:
-    """Return the sum of the costs of the executed calls: failed ones were paid for, too."""
+    """Return the total cost of the executed calls, including failed ones."""
     return sum(call.cost for call in trajectory.calls if call.outcome.executed)
 
 
@@ -35,8 +35,8 @@ def compute_acting_cost(trajectory: Trajectory) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Prices in one unit: of a call by the tool's own name, and of 1,000 policy tokens. A tool that
-    is not named costs 1."""
+    """Prices in one unit: of a call, by the tool's canonical name, and of 1,000 policy tokens. A
+    tool without a price costs 1."""
 
     call_costs: Mapping[str, float] = field(default_factory=dict)
     cost_per_1k_tokens: float = 0.0
@@ -47,13 +47,12 @@ class CostModel:
 
     @property
     def has_unit_costs(self) -> bool:
-        """Return whether a cost is a number of calls, because nothing has a price of its own."""
+        """Return whether a cost is a number of calls, because all prices are defaults."""
         return not self.cost_per_1k_tokens and set(self.call_costs.values()) <= {DEFAULT_CALL_COST}
 
     def price(self, trajectory: Trajectory) -> None:
-        """Write into a trajectory what its calls and its tokens cost, and into its task the least
-        that its calls could have cost. Where a cost is a number of calls, nothing has to be
-        written."""
+        """Set the costs of the calls and tokens of a trajectory, and the minimum cost of calls in
+        the metadata of its task. Without prices, the defaults are correct and nothing is set."""
         if self.has_unit_costs:
             return
         trajectory.token_cost = self.cost_per_1k_tokens
@@ -64,11 +63,11 @@ class CostModel:
             trajectory.task = replace(trajectory.task, meta=meta)
 
     def find_optimal_cost(self, meta: Mapping[str, Any]) -> float | None:
-        """Return the least cost of the calls of a question, by the metadata of its task; None where
-        nobody knows it.
+        """Return the minimum cost of the calls of a question, from the metadata of its task, or
+        None if it is unknown.
 
-        It is the cheapest of the `ways` that these tools can go. Without ways it is the least
-        number of calls times their cost, if all tools cost the same.
+        It is the cost of the cheapest of the `ways` that these tools support. Without `ways` it is
+        the minimum number of calls times their price, if all tools cost the same.
         """
         if OPTIMAL_COST_KEY in meta:
             return float(meta[OPTIMAL_COST_KEY])

@@ -1,4 +1,4 @@
-"""Objects of JSON in which a key comes twice: parsers keep the last value, and drop the others."""
+"""JSON objects with a repeated key, of which parsers silently keep only the last value."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 
 class DuplicateKeyObject(dict[str, Any]):
-    """An object in which `key` comes twice, with the last of its values."""
+    """JSON object in which `key` occurs twice, with the last of its values."""
 
     key: str
 
 
 class DuplicateKeyDecoder:
-    """Decodes JSON as `json.loads` does, and notes the objects in which a key comes twice.
+    """Decoder of JSON like `json.loads` that also records objects with a repeated key.
 
-    One decoder that is kept takes no longer for most files than `json.loads` for each line of
-    bytes, which looks for the encoding of each.
+    For most files, a reused decoder takes no longer than `json.loads` on each line as bytes, which
+    detects the encoding of each line.
     """
 
     def __init__(self) -> None:
         self.duplicates: list[
             DuplicateKeyObject
-        ] = []  # of all that was decoded, inner objects first
+        ] = []  # from all decoded values, inner objects first
         self.decode = json.JSONDecoder(object_pairs_hook=self._build_object).decode
 
     def _build_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class DuplicateKeyDecoder:
 
 
 def find_duplicates(value: Any) -> list[DuplicateKeyObject]:
-    """Return the objects in a value, itself included, in which a key comes twice."""
+    """Return the objects with a repeated key in a value, including the value itself."""
     if isinstance(value, list):
         return [found for inner in value for found in find_duplicates(inner)]
     if not isinstance(value, dict):

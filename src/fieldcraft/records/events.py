@@ -1,7 +1,7 @@
-"""Events of a run, which any subscriber can follow.
+"""Events of a run, to which any handler can subscribe.
 
-A run emits its events to one bus. The terminal and the metrics file are subscribers like any other,
-so that a page or a program can follow a run in the same way.
+A run emits its events to one bus. The terminal and the metrics file are ordinary subscribers, so a
+web page or a program can follow a run in the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fieldcraft.types import Trajectory
 
 @dataclass(frozen=True, slots=True)
 class PhaseStarted:
-    """A stage, an evaluation or a collection begins or is resumed; it counts `unit` up to
+    """A stage, an evaluation or a collection starts or is resumed; progress counts `unit` up to
     `total`."""
 
     phase: str
@@ -28,7 +28,7 @@ class PhaseStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepCompleted:
-    """A step of a stage: its metrics. `metrics_file` is the file that they belong to."""
+    """A step of a stage with its metrics. `metrics_file` is the file to which they belong."""
 
     phase: str
     row: dict[str, Any]
@@ -37,8 +37,8 @@ class StepCompleted:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryCompleted:
-    """A rollout has ended. In an evaluation it has its rewards; in training they follow when its
-    group is complete."""
+    """A completed rollout. In an evaluation it includes its rewards; in training they follow when
+    its group is complete."""
 
     phase: str
     trajectory: Trajectory
@@ -46,7 +46,7 @@ class TrajectoryCompleted:
 
 @dataclass(frozen=True, slots=True)
 class JobsCompleted:
-    """The number of jobs of a collection that are done, with figures to show."""
+    """Number of completed jobs of a collection, with details to display."""
 
     phase: str
     done: int
@@ -55,14 +55,14 @@ class JobsCompleted:
 
 @dataclass(frozen=True, slots=True)
 class PhaseEnded:
-    """A part is complete, or was left by an exception."""
+    """End of a phase, which is complete or was left by an exception."""
 
     phase: str
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationCompleted:
-    """The summary of an evaluation that is now on disk."""
+    """Summary of an evaluation that has been written to disk."""
 
     phase: str
     summary: dict[str, Any]
@@ -70,7 +70,7 @@ class EvaluationCompleted:
 
 @dataclass(frozen=True, slots=True)
 class LogMessage:
-    """A line for the reader."""
+    """A line for the user."""
 
     text: str
 
@@ -91,7 +91,7 @@ EventHandler = Callable[[Event], None]
 def track_phase(
     emit: EventHandler, phase: str, total: int, unit: Literal["steps", "questions", "jobs"]
 ) -> Iterator[None]:
-    """Emit the start of a phase and, however the block is left, its end."""
+    """Emit the start of a phase and, however the block exits, its end."""
     emit(PhaseStarted(phase, total, unit))
     try:
         yield
@@ -100,12 +100,12 @@ def track_phase(
 
 
 def ignore_event(event: Event) -> None:
-    """Ignore an event: a handler that does nothing."""
+    """Ignore an event."""
 
 
 @dataclass(frozen=True)
 class EventBus:
-    """The events of a run: every subscriber gets every event, in the order of subscription."""
+    """Event bus of a run: every subscriber gets every event, in the order of subscription."""
 
     handlers: list[EventHandler] = field(default_factory=list)
 
@@ -118,6 +118,6 @@ class EventBus:
 
 
 def write_metrics(event: Event) -> None:
-    """Append the metrics of every step to their file of JSON lines."""
+    """Append the metrics of every step to their JSON-lines file."""
     if isinstance(event, StepCompleted):
         MetricsLog(event.metrics_file).append(event.row)

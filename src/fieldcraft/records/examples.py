@@ -1,4 +1,4 @@
-"""Examples of questions and demonstrations, as they are shown before anything is trained."""
+"""Examples of questions and demonstrations, shown before training."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fieldcraft.types import Author, Task, Tokenizer, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class QuestionExample:
-    """A question. `prompt` is the text that the model reads, None where others write it. `grader`
-    names the reward that grades it. `scores` has the verdict on a right answer and on a wrong one,
-    as they are read back from the dialect; None: nothing here can tell."""
+    """A question. `prompt` is the text that the model reads, or None if an external program writes
+    it. `grader` is the reward that grades it. `scores` holds the verdicts on a correct and on a
+    wrong answer, rendered and parsed by the dialect, or None if they cannot be determined."""
 
     task: Task
     prompt: str | None
@@ -22,8 +22,8 @@ class QuestionExample:
 
 @dataclass(frozen=True, slots=True)
 class DemonstrationExample:
-    """A demonstration of a stage: the trajectory whose tokens by `trained_authors` carry loss, or
-    the reason why it is left out. `name` says of which data it is."""
+    """A demonstration of a stage: the trajectory, in which tokens of `trained_authors` contribute
+    to the loss, or the reason to leave it out. `name` identifies the data source."""
 
     name: str
     trained_authors: frozenset[Author] = frozenset()
@@ -33,7 +33,7 @@ class DemonstrationExample:
 
 @dataclass(frozen=True, slots=True)
 class DataExamples:
-    """Examples of a run's data. `tokenizer` is that of its prompts, None where there are none."""
+    """Examples of a run's data. `tokenizer` encodes its prompts; None without prompts."""
 
     questions: list[QuestionExample]
     demonstrations: list[DemonstrationExample]

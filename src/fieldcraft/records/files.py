@@ -1,8 +1,8 @@
-"""Writes: files and folders appear whole or not at all, and are for their user alone.
+"""Atomic writes of files and folders, which only their user can access.
 
-Questions, answers and programs of a run may be anybody's. So whatever is made here can be read by
-nobody else: folders have the permissions 0700 and files 0600, unless the umask is stricter. What is
-there already keeps its own, so that who opens a file to others does it once.
+Questions, answers and programs of a run may be confidential. So everything created here is private
+to the user: folders have the permissions 0700 and files 0600, unless the umask is stricter.
+Existing files and folders keep their permissions, so access for others is granted only once.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from typing import Any, BinaryIO, cast
 from fieldcraft.config.names import describe_exception
 from fieldcraft.types import UserError
 
-PROBE_BYTES = 4096  # bytes that must fit on the disk
+PROBE_BYTES = 4096  # minimum free space on the disk
 PRIVATE_FOLDER_MODE, PRIVATE_FILE_MODE = 0o700, 0o600
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing; one that is there stays as it is."""
+    """Make a folder and its missing parents; an existing folder is unchanged."""
     for folder in reversed((path, *path.parents)):
         if not folder.exists():
             folder.mkdir(PRIVATE_FOLDER_MODE, exist_ok=True)
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file for a library that would create it readable by others, such as SQLite."""
+    """Make an empty file for a library that would create it world-readable, such as SQLite."""
     make_folder(path.parent)
     path.touch(PRIVATE_FILE_MODE)
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a file, which may be new, to append bytes to it. Each write is one, whole."""
+    """Open a file, which may be new, to append bytes to it. Each write is a single system call."""
     return cast(BinaryIO, open(path, "ab", buffering=0, opener=_open_private))
 
 
@@ -49,15 +49,15 @@ def _open_private(name: str, flags: int) -> int:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append to a journal of one writer, which may be new, whole or not at all. Lone surrogates
-    become "?". Raises OSError, as on a full disk."""
+    """Append to a journal with a single writer, which may be new, atomically. Lone surrogates are
+    written as "?". Raises OSError, for example if the disk is full."""
     with open_log(path) as file, _rollback_on_error([file]):
         _write_fully(file, text)
 
 
 def append_durably(texts: Mapping[Path, str]) -> None:
-    """Append to several journals, to all or to none, and wait until it is on the disk. They may
-    have other writers that do the same. Raises OSError."""
+    """Append to several journals, to all or to none, and wait until the data is on disk. Other
+    writers may do the same concurrently. Raises OSError."""
     with ExitStack() as stack:
         files = [stack.enter_context(open_log(path)) for path in texts]
         for file in files:
@@ -71,7 +71,7 @@ def append_durably(texts: Mapping[Path, str]) -> None:
 
 @contextmanager
 def _rollback_on_error(files: Sequence[BinaryIO]) -> Iterator[None]:
-    """Take back what the block appends, should it fail."""
+    """Truncate the files to their original sizes if the block fails."""
     sizes = [os.fstat(file.fileno()).st_size for file in files]
     try:
         yield
@@ -83,19 +83,19 @@ def _rollback_on_error(files: Sequence[BinaryIO]) -> Iterator[None]:
 
 def _write_fully(file: BinaryIO, text: str) -> None:
     data = text.encode(errors="replace")
-    if file.write(data) != len(data):  # what the rest would have met
+    if file.write(data) != len(data):  # the error that writing the rest would raise
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
 
 
 def get_temporary_path(path: Path) -> Path:
-    """Return the temporary path of a file or folder that is being written."""
+    """Return the temporary path of a file or folder while it is written."""
     return path.with_name(f".{path.name}.draft")
 
 
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `target` (new) when the block ends, whole or not at
-    all, and is on the disk then."""
+    """Yield a temporary folder that is renamed to `target` (new) when the block ends. The result is
+    complete and on disk, or absent."""
     draft = get_temporary_path(target)
     shutil.rmtree(draft, ignore_errors=True)
     make_folder(draft)
@@ -104,7 +104,7 @@ def atomic_folder(target: Path) -> Iterator[Path]:
 
 
 def commit_draft(draft: Path, target: Path) -> None:
-    """Give a draft that is complete its name, when it is on the disk."""
+    """Rename a complete draft to its final name, after its data is on disk."""
     sync_folder(draft)
     draft.rename(target)
     _sync(target.parent)
@@ -112,11 +112,11 @@ def commit_draft(draft: Path, target: Path) -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write a file that becomes `path` when the block ends, whole or not at all,
-    and is on the disk then."""
+    """Yield a temporary path whose file is renamed to `path` when the block ends. The result is
+    complete and on disk, or absent."""
     make_folder(path.parent)
     draft = get_temporary_path(path)
-    draft.unlink(missing_ok=True)  # not followed, should it be a link of somebody else's
+    draft.unlink(missing_ok=True)  # not followed if it is a link made by another user
     draft.touch(PRIVATE_FILE_MODE, exist_ok=False)
     if path.exists():
         draft.chmod(path.stat().st_mode)
@@ -127,14 +127,14 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until everything in a folder is on the disk."""
+    """Wait until all contents of a folder are on disk."""
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
             _sync(path)
 
 
 def _sync(path: Path) -> None:
-    """Wait until the bytes of a file, or the names in a folder, are on the disk."""
+    """Wait until the bytes of a file, or the entries of a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -144,46 +144,46 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def raise_write_errors(path: Path) -> Iterator[None]:
-    """Have a library write `path` in the block. Raises UserError for its own kinds of error, as on
-    a full disk; those of the operating system stay what they are."""
+    """Convert errors of a library that writes `path` in the block. Raises UserError for the
+    library's own exceptions, as on a full disk; errors of the operating system are re-raised."""
     try:
         yield
     except (UserError, OSError, MemoryError):
         raise
     except Exception as error:
         raise UserError(
-            f"{path} cannot be written ({describe_exception(error)}): make room on the disk, and"
+            f"{path} cannot be written ({describe_exception(error)}): free disk space, and"
             " run the same command again."
         ) from error
 
 
 def copy_file_mode(folder: Path, reference: Path) -> None:
-    """Give the weights in a folder the mode of the file `reference`, which is that of the umask:
-    the library safetensors keeps them from everyone but the user who writes them."""
+    """Set the mode of the weights in a folder to that of the file `reference`, which follows the
+    umask: the library safetensors creates them private to the user."""
     for file in folder.glob("*.safetensors"):
         shutil.copymode(reference, file)
 
 
 def require_writable(path: Path) -> None:
-    """Raise UserError if nothing can be written at `path`, or below it; nothing is left there."""
+    """Raise UserError if nothing can be written at or below `path`; leave nothing behind."""
     path = path.absolute()
     try:
         existing = next(folder for folder in (path, *path.parents) if folder.exists())
         with TemporaryDirectory(dir=existing, prefix=".") as probe:
             target = Path(probe, *path.relative_to(existing).parts)
             if target != Path(probe):
-                get_temporary_path(target).mkdir(parents=True)  # its name is the longest
+                get_temporary_path(target).mkdir(parents=True)  # the longest name in use
             with Path(probe, "probe").open("wb") as file:
                 file.write(bytes(PROBE_BYTES))
                 os.fsync(file.fileno())
     except OSError as error:
         raise UserError(
-            f"nothing can be written at {path} ({error.strerror}): choose another place."
+            f"nothing can be written at {path} ({error.strerror}): choose another path."
         ) from error
 
 
 def write_text(path: Path, pieces: Iterable[str]) -> None:
-    """Write a text file, whole or not at all. Lone surrogates (bytes that were never text) become
+    """Write a text file atomically. Lone surrogates (bytes that were never text) are written as
     "?"."""
     with (
         atomic_file(path) as draft,
@@ -193,15 +193,15 @@ def write_text(path: Path, pieces: Iterable[str]) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, whole or not at all. Raises UserError for a number that is not finite:
-    JSON has none, so the file could not be read again."""
+    """Write a JSON file atomically. Raises UserError for a non-finite number, which JSON cannot
+    represent, so the file could not be read again."""
     write_text(path, [dump_finite_json(path, value, indent=1, ensure_ascii=False)])
 
 
 def dump_finite_json(path: Path, value: Any, **settings: Any) -> str:
-    """Return the JSON of what is written to a file; `settings` are those of `json.dumps`. Raises
-    UserError for a number that is not finite, with the keys that lead to it: JSON has none, and
-    other programs than Python read no `NaN`."""
+    """Return a value as JSON for the file `path`; `settings` are passed to `json.dumps`. Raises
+    UserError for a non-finite number, with the keys that lead to it: it is not valid JSON, and
+    programs other than Python do not parse `NaN`."""
     try:
         return json.dumps(value, allow_nan=False, **settings)
     except ValueError as error:
@@ -212,7 +212,7 @@ def dump_finite_json(path: Path, value: Any, **settings: Any) -> str:
 
 
 def replace_nonfinite(value: Any) -> Any:
-    """Return a value with None for each number in it that is not finite: what is not known."""
+    """Return a value with None, for unknown, in place of each non-finite number."""
     match value:
         case float():
             return value if math.isfinite(value) else None
@@ -224,7 +224,7 @@ def replace_nonfinite(value: Any) -> Any:
 
 
 def _find_nonfinite(value: Any, path: str = "") -> str | None:
-    """Return the first number that is not finite, after the keys that lead to it."""
+    """Return the first non-finite number, preceded by the keys that lead to it."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"{path.lstrip('.')} = {value}"
     parts = dict(enumerate(value)) if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""JSON lines: errors name the file and the line; a file is written whole or not at all."""
+"""JSON lines: errors name the file and the line, and files are written atomically."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fieldcraft.records.duplicate_keys import DuplicateKeyDecoder, DuplicateKeyO
 from fieldcraft.records.files import dump_finite_json, write_text
 from fieldcraft.records.reading import DamagedFileError, raise_read_errors, require_file
 
-_BYTE_ORDER_MARK = "\ufeff"  # a mark with which editors of Windows begin a file
+_BYTE_ORDER_MARK = "\ufeff"  # written by Windows editors at the start of a file
 
 
 class InvalidLine(NamedTuple):
-    """A line that is no object of JSON, and what it is, as in "is not JSON"."""
+    """A line that is not a JSON object, with the reason as a predicate, as in "is not JSON"."""
 
     reason: str
 
@@ -24,11 +24,11 @@ class InvalidLine(NamedTuple):
 def iter_json_lines(
     path: Path,
 ) -> Iterator[tuple[int, dict[str, Any] | DuplicateKeyObject | InvalidLine]]:
-    """Yield (line number from 1, object) for each line that is not blank; `.gz` is unpacked. Where
-    a key comes twice, anywhere in a line, the object is the one in which it does.
+    """Yield (line number from 1, object) for each non-blank line; `.gz` is decompressed. If a key
+    is repeated anywhere in a line, the innermost object with a repeated key is yielded.
 
     Raises:
-        UserError: the file is missing or damaged, is not text in UTF-8, or ends within a line.
+        UserError: the file is missing or damaged, is not UTF-8 text, or ends within a line.
     """
     require_file(path, "give a file of JSON lines")
     opener = gzip.open if path.suffix == ".gz" else open
@@ -47,7 +47,7 @@ def iter_json_lines(
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the same. Raises UserError for a line that is no object or has a key twice, too."""
+    """Yield the objects. Raises UserError also for lines that are not objects or repeat a key."""
     for number, found in iter_json_lines(path):
         if isinstance(found, InvalidLine):
             raise DamagedFileError(f"{path}, line {number} {found.reason}")
@@ -55,16 +55,15 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Write one object per line, whole or not at all. Raises UserError as `dump_finite_json`
-    does."""
+    """Write one object per line, atomically. Raises UserError as `dump_finite_json` does."""
     write_text(
         path, (f"{dump_finite_json(path, record, ensure_ascii=False)}\n" for record in records)
     )
 
 
 def read_complete_lines(path: Path) -> list[bytes]:
-    """Return the lines of a journal, none where there is no file. One that a kill cut short is
-    removed from it."""
+    """Return the lines of a journal, or an empty list if the file does not exist. A line cut short
+    by a crash is removed from the file."""
     text = path.read_bytes() if path.exists() else b""
     complete = text[: text.rfind(b"\n") + 1]
     if complete != text:
@@ -73,7 +72,7 @@ def read_complete_lines(path: Path) -> list[bytes]:
 
 
 def parse_object(line: bytes, where: str) -> dict[str, Any]:
-    """Return the object of a line. Raises UserError, which says `where`, for anything else."""
+    """Return the object of a line. Raises UserError, which names `where`, for anything else."""
     return _require_unique_keys(_parse_line(line, where, DuplicateKeyDecoder()), where)
 
 
@@ -84,7 +83,7 @@ def _parse_line(
     with raise_read_errors(where, "correct the line"):
         record = decoder.decode(line.decode(errors="surrogatepass").removeprefix(_BYTE_ORDER_MARK))
     if not isinstance(record, dict):
-        raise DamagedFileError(f"{where} is not a JSON object; write one {{...}} a line.")
+        raise DamagedFileError(f"{where} is not a JSON object; write one {{...}} per line.")
     return decoder.duplicates[0] if decoder.duplicates else record
 
 

@@ -1,4 +1,4 @@
-"""Metadata that a task may hold: values that metrics can count, and who grades it."""
+"""Task metadata: validation of the values used by metrics, and of the grader."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ META_TYPES: Mapping[str, tuple[type | UnionType, str]] = {
 }
 CLOSED_BOOK_KEY = "closed_book"
 GRADED_BY_KEY = "graded_by"
-# The rewards that a task may name, all built in: what a file says must not be imported.
+# Rewards that a task may name, all of them built in: data files must not cause imports.
 TASK_GRADERS = ("em", "cover_em", "math", "judge", "unit_tests", "stdin_tests", "toolrl_exact")
 
 
 def validate_meta(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return the same `meta`. Raises ValueError for a value that nothing can be counted or graded
-    with."""
+    """Return `meta` unchanged. Raises ValueError for values that metrics or grading cannot use."""
     for key, (kind, description) in META_TYPES.items():
         if not isinstance(value := meta.get(key), kind | None):
             raise ValueError(f"'{key}' is {value!r} and must be {description}")

@@ -1,4 +1,4 @@
-"""Metrics of training as JSON lines."""
+"""Training metrics as JSON lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MetricValue = float | str | bool | None | list[Any] | dict[str, Any]
 
 
 class MetricsRow(BaseModel):
-    """Keys that a row must hold."""
+    """Required keys of a row."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     __pydantic_extra__: dict[str, MetricValue]
@@ -28,14 +28,14 @@ class MetricsRow(BaseModel):
 
 
 class MetricsLog:
-    """A JSON-lines file with one flat row per step."""
+    """JSON-lines file with one flat row per step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read_rows(self) -> list[dict[str, Any]]:
-        """Return all complete rows, with the current names of their metrics, without one that a
-        kill cut short. Raises UserError for a file of something else."""
+        """Return all complete rows, with the current names of metrics, ignoring a line cut short by
+        a crash. Raises UserError for invalid contents."""
         if not self.path.exists():
             return []
         with raise_read_errors(self.path, self._repair_advice):
@@ -52,8 +52,8 @@ class MetricsLog:
         return f"{advise_renaming(self.path.parent)} to train this stage again"
 
     def truncate_after(self, step: int) -> None:
-        """Drop the rows of steps that will be repeated. Raises UserError if one is missing of the
-        `step` steps before."""
+        """Drop the rows of steps that will be repeated. Raises UserError if a row of the first
+        `step` steps is missing."""
         remaining = [row for row in self.read_rows() if row["step"] < step]
         if len(remaining) != step:
             raise DamagedFileError(
@@ -67,15 +67,15 @@ class MetricsLog:
 
 
 def _render_row(row: Mapping[str, Any]) -> str:
-    """Return a row as a line of JSON; a metric that is not finite is null, because it could not be
+    """Return a row as a JSON line; non-finite metrics are null, because they could not be
     computed."""
     return f"{json.dumps(replace_nonfinite(row), allow_nan=False)}\n"
 
 
 def describe_broken_rollouts(rows: Sequence[Mapping[str, Any]], stage: str) -> str | None:
-    """Return a sentence about the rollouts of a stage that ended in an exception; None without.
+    """Return a sentence about the rollouts of a stage that ended in an exception, or None.
 
-    `rows` are those of the steps so far; the shares of their rollouts are averaged over steps.
+    `rows` are the rows of the steps so far; error rates are averaged over steps.
     """
     rates = [row.get("status/error", 0.0) for row in rows]
     causes = [row["last_error"] for row in rows if row.get("last_error")]
@@ -84,8 +84,8 @@ def describe_broken_rollouts(rows: Sequence[Mapping[str, Any]], stage: str) -> s
     steps = f"step {rows[0]['step']}" if len(rows) == 1 else f"the {len(rows)} steps so far"
     return (
         f"{sum(rates) / len(rates):.1%} of the rollouts of stage '{stage}' in {steps} ended in an"
-        f" exception, the last in '{causes[-1]}': correct the tool, the reward or the engine that"
-        " it comes from, because they teach nothing."
+        f" exception, the last one: '{causes[-1]}': correct the tool, the reward or the engine that"
+        " raised it, because such rollouts give no training signal."
     )
 
 

@@ -1,7 +1,7 @@
-"""Paths as users write them: ~ is their home.
+"""Expansion of ~ in paths given by users.
 
-A shell expands ~ only at the beginning of a word, so not in tasks=~/q.jsonl, and nothing does in a
-recipe or in Python.
+A shell expands ~ only at the start of a word, not in tasks=~/q.jsonl, and neither recipes nor
+Python expand it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TypeVar
 
 HOME_PREFIX = "~/"
-CHECKPOINT_GLOB = "step-*[0-9]"  # in the folder of a stage; one that was put aside ends otherwise
+CHECKPOINT_GLOB = "step-*[0-9]"  # in the folder of a stage; renamed checkpoints do not match
 _OPTION_REGEX = re.compile(r"(--?[\w-]+=|[\w.]+=|)(~/.*)", re.DOTALL)
 
 T = TypeVar("T")
 
 
 def expand_home(value: T) -> T:
-    """Return the same value with every path and text in it that begins with ~/ below the user's
-    home."""
+    """Return the value with ~/ at the start of every path and text replaced by the user's home
+    folder."""
     found: object = value
     match value:
         case str() if value.startswith(HOME_PREFIX):
@@ -34,6 +34,6 @@ def expand_home(value: T) -> T:
 
 
 def expand_home_in_argument(argument: str) -> str:
-    """Return an argument of the command line, as in ~/run, --out=~/run or tasks=~/q.jsonl."""
+    """Expand a command-line argument, as in ~/run, --out=~/run or tasks=~/q.jsonl."""
     found = _OPTION_REGEX.fullmatch(argument)
     return f"{found[1]}{expand_home(found[2])}" if found else argument

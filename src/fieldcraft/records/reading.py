@@ -1,4 +1,4 @@
-"""The one reader of files of users and of runs: what is wrong with one is said in a sentence."""
+"""Reading of user and run files, with errors that describe the fault in one sentence."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from fieldcraft.config.validation_errors import describe_validation_error
 from fieldcraft.records.remedies import describe_access_error
 from fieldcraft.types import UserError
 
-MAX_MESSAGE_CHARS = 160  # characters of what a parser says
+MAX_MESSAGE_CHARS = 160  # maximum length of a parser's message
 RERUN_ADVICE = "restore the file, or run the recipe in another folder"
 
 
 class DamagedFileError(UserError):
-    """A file is not there, or holds something else than it should."""
+    """Error for a file that is missing or has unexpected contents."""
 
 
 @contextmanager
 def raise_read_errors(source: Path | str, advice: str) -> Iterator[None]:
-    """Read the file `source` in the block, and make of it what it is for, but nothing else.
+    """Convert errors of the block, which only reads and parses the file `source`.
 
-    Raises DamagedFileError for whatever is raised there: what is wrong, and the advice what to do.
-    A file that may not be read, or that the machine does not give, is not damaged: a UserError has
-    its own remedy.
+    Raises DamagedFileError for any exception in the block, with the fault and the advice.
+    A file that cannot be read because of permissions or the machine is not damaged; it raises a
+    UserError with a specific remedy.
     """
     try:
         yield
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # parsers raise what they like: that of tokenizers, Exception itself
+    except Exception as error:  # parsers raise anything; tokenizers even a plain Exception
         if sentence := describe_access_error(source, error):
             raise UserError(sentence) from error
         raise DamagedFileError(f"{source} {describe_fault(error)}; {advice}.") from error
 
 
 def describe_fault(error: Exception) -> str:
-    """Return the end of a sentence that begins with the name of a file: what is wrong with it."""
+    """Return the fault of a file as the end of a sentence that starts with its name."""
     match error:
         case FileNotFoundError():
             return "does not exist"
@@ -81,7 +81,7 @@ def _shorten(text: str) -> str:
 
 
 def require_file(path: Path, advice: str) -> None:
-    """Raise DamagedFileError for a path that is no file."""
+    """Raise DamagedFileError for a path that is not a file."""
     if not path.exists():
         raise DamagedFileError(f"{path} does not exist; {advice}.")
     if path.is_dir():
@@ -92,10 +92,10 @@ def require_file(path: Path, advice: str) -> None:
 
 
 def read_json(path: Path, expected_type: Any, advice: str) -> Any:
-    """Return the value in a JSON file, as it is there, once it is known to have the type
+    """Return the value of a JSON file unchanged, after validating that it has the type
     `expected_type`.
 
-    Raises DamagedFileError, which ends in the advice, for any other file.
+    Raises DamagedFileError, which ends with the advice, for any other file.
     """
     with raise_read_errors(path, advice):
         value = json.loads(
@@ -111,13 +111,13 @@ def read_json(path: Path, expected_type: Any, advice: str) -> Any:
 def _parse_finite_float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text[:20]} is not a number that can be computed with")
+        raise ValueError(f"{text[:20]} is not a finite number")
     return number
 
 
 def parse_finite_int(text: str) -> int:
-    """Return the integer of a text in JSON. Raises ValueError for one that is too large for a
-    float: it is a mistake, and calculations would fail on it."""
+    """Return the integer of a JSON text. Raises ValueError if it is too large for a float, because
+    calculations would fail on it."""
     _parse_finite_float(text)
     return int(text)
 
@@ -126,7 +126,7 @@ def parse_finite_int(text: str) -> int:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a key that comes twice in a mapping: PyYAML would keep the last one silently."""
+    """Loader that rejects repeated keys in a mapping, of which PyYAML would keep the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[tuple[str, str]] = set()
@@ -137,14 +137,13 @@ class _UniqueKeyLoader(yaml.SafeLoader):
                 )
             if (key.tag, key.value) in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key '{key.value}' comes twice", key.start_mark
+                    None, None, f"the key '{key.value}' is repeated", key.start_mark
                 )
             seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
 
 
 def parse_yaml(text: bytes | str, source: Path | str, advice: str) -> Any:
-    """Return the value that a YAML text stands for. Raises DamagedFileError as `raise_read_errors`
-    does."""
+    """Return the value of a YAML text. Raises DamagedFileError as `raise_read_errors` does."""
     with raise_read_errors(source, advice):
         return yaml.load(text, _UniqueKeyLoader)

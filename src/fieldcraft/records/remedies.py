@@ -1,4 +1,4 @@
-"""Remedies for a file that cannot be read: the true cause first, and nothing that destroys."""
+"""Advice for files that cannot be read: the actual cause first, and nothing destructive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fieldcraft.types import UserError
 
-DAMAGED_SUFFIX = ".damaged"  # the end of the name of what was put aside
+DAMAGED_SUFFIX = ".damaged"  # suffix of renamed files and folders
 _RETRY_ADVICE = "and run the same command again"
 _MEMORY_ERRNOS = {errno.ENOMEM}
 _DESCRIPTOR_ERRNOS = {errno.EMFILE, errno.ENFILE}
@@ -19,22 +19,22 @@ _DEVICE_ERRNOS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errn
 
 
 def advise_renaming(path: Path) -> str:
-    """Return the advice to rename a file or a folder, so that nothing is lost: the name is free."""
+    """Return the advice to rename a file or folder to an unused name, so that nothing is lost."""
     names = (f"{path.name}{f'.{n}' if n > 1 else ''}{DAMAGED_SUFFIX}" for n in count(1))
     free = next(name for name in names if not path.with_name(name).exists())
     return f"rename {path} to {free}"
 
 
 def advise_line_removal(path: Path) -> str:
-    """Return the advice to go on without a line of a journal, whose others were expensive."""
-    return f"keep a copy of {path.name}, then take the line out"
+    """Return the advice to remove one line of a journal, whose other lines were expensive."""
+    return f"keep a copy of {path.name}, then remove the line"
 
 
 def advise_repair(folder: Path, default: str) -> str:
-    """Return what to do about a damaged file in the folder of a model, as the end of a sentence.
+    """Return the remedy for a damaged file in a model folder, as the end of a sentence.
 
-    A run keeps its models in RUN/STAGE/model, adapters in RUN/STAGE/adapter and checkpoints in
-    RUN/STAGE/step-NNNNNN. For models of no run it is `default`.
+    A run stores models in RUN/STAGE/model, adapters in RUN/STAGE/adapter and checkpoints in
+    RUN/STAGE/step-NNNNNN. For models outside a run the remedy is `default`.
     """
     stage = folder.absolute().parent
     run = stage.parent
@@ -43,25 +43,24 @@ def advise_repair(folder: Path, default: str) -> str:
     if folder.name.startswith("step-"):
         return (
             f"{advise_renaming(folder)} and run the recipe again, which resumes the stage from the"
-            " checkpoint before it, or from its beginning"
+            " checkpoint before it, or from the start"
         )
-    # A run with a report is done, and so is one of several seeds: nothing of it is made anew.
+    # A run with a report is complete, as is one of several seeds: nothing in it is repeated.
     reports = [above / "report.html" for above in (run, run.parent)]
     renames = [advise_renaming(path) for path in (stage, *reports) if path.exists()]
     return f"{', '.join(renames)} and run the recipe again, which recreates this model"
 
 
 def advise_index_rebuild(folder: Path) -> str:
-    """Return how a search index is made anew, once nothing stands in its place: that of a run by
-    the run."""
+    """Return how to rebuild a search index after its folder was removed; runs rebuild their own."""
     if (folder.absolute().parent / "recipe.json").exists():
-        return "run the recipe again, which builds it anew"
-    return "build it anew with 'fieldcraft index'"
+        return "run the recipe again, which rebuilds it"
+    return "rebuild it with 'fieldcraft index'"
 
 
 def describe_access_error(path: Path | str, error: BaseException) -> str | None:
-    """Return why a file cannot be read although nothing is wrong with what it holds, and the
-    remedy, as a sentence; None for an error that says something else."""
+    """Return a sentence with the reason why an intact file cannot be read, and the remedy, or None
+    for any other error."""
     file = Path(path) if not isinstance(error, OSError) else Path(error.filename or path)
     match error:
         case PermissionError():
@@ -72,8 +71,8 @@ def describe_access_error(path: Path | str, error: BaseException) -> str | None:
             return f"{file} needs more memory than is free: close other programs, {_RETRY_ADVICE}."
         case OSError(errno=number) if number in _DESCRIPTOR_ERRNOS:
             return (
-                f"{file} is one file too many that is open: raise the limit with 'ulimit -n 4096'"
-                f" {_RETRY_ADVICE}."
+                f"{file} cannot be opened, because too many files are open: raise the limit with"
+                f" 'ulimit -n 4096' {_RETRY_ADVICE}."
             )
         case OSError(errno=number, strerror=reason) if number in _DEVICE_ERRNOS:
             return (
@@ -84,8 +83,8 @@ def describe_access_error(path: Path | str, error: BaseException) -> str | None:
 
 
 def require_readable(folder: Path) -> None:
-    """Raise UserError with the owner, the mode and the remedy if a file that lies in a folder, or
-    the folder itself, may not be read, or does not come from the disk."""
+    """Raise UserError with the owner, the mode and the remedy if a folder, or a file directly in
+    it, cannot be read because of its permissions or the disk."""
     try:
         for file in sorted(folder.iterdir()):
             if file.is_file():
@@ -100,15 +99,15 @@ def require_readable(folder: Path) -> None:
 
 
 def _describe_permission(path: Path) -> str:
-    """Return the owner of the first part of a path that may not be read, and who can change
-    that."""
+    """Return the owner and mode of the first inaccessible part of a path, and the command that
+    changes them."""
     unreadable = next(
         (part for part in (*reversed(path.parents), path) if not _is_accessible(part)), path
     )
     try:
         found = unreadable.stat()
     except OSError:
-        return f"look at the permissions of {unreadable.parent} {_RETRY_ADVICE}"
+        return f"check the permissions of {unreadable.parent} {_RETRY_ADVICE}"
     owner, mode = _get_user_name(found.st_uid), "rx" if unreadable.is_dir() else "r"
     change, quoted = "a+" + mode, shlex.quote(str(unreadable))
     if found.st_uid == os.geteuid():
@@ -122,7 +121,7 @@ def _describe_permission(path: Path) -> str:
 
 
 def _is_accessible(path: Path) -> bool:
-    """Return whether a folder may be entered, or a file be read."""
+    """Return whether a folder can be entered, or a file can be read."""
     mode = os.X_OK if path.is_dir() else os.R_OK
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 

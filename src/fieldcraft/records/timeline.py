@@ -1,8 +1,8 @@
-"""Times at which sampler, trainer and tools were at work in each step of a stage.
+"""Timeline of a stage: activity of sampler, trainer and tools in each step.
 
-A step has one short record, whatever it did. The trainer does one thing at a time, so its phases
-are kept as they were. Turns and calls are many and side by side, so of the sampler and of the tools
-it is kept how many rollouts they were busy with, in each of SLOTS_PER_STEP equal parts of the step.
+Each step has one short record of bounded size. The trainer has one phase at a time, so its phases
+are recorded individually. Turns and calls are numerous and concurrent, so for the sampler and the
+tools only the number of busy rollouts is recorded, in each of SLOTS_PER_STEP equal slots.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from fieldcraft.records.files import append_text
 from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.records.remedies import advise_renaming
 
-TIMELINE_FILE = "timeline.jsonl"  # the file in the folder of a stage
+TIMELINE_FILE = "timeline.jsonl"  # in the folder of a stage
 SLOTS_PER_STEP = 60
 TrainerPhase = Literal["wait", "train", "publish"]
 Activity = Literal["sampler", "tools"]
-TimeSpan = tuple[float, float]  # begin and end, of one clock
+TimeSpan = tuple[float, float]  # start and end, on the same clock
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """A step from the end of the one before it to its own end.
+    """Times of a step, from the end of the previous step to its own end.
 
-    `began` is the time of day in seconds since 1970. `trainer` has phases, each with its begin and
-    end in seconds since then: `wait` for rollouts, `train`, `publish` weights. What lies between
-    them is for checkpoints and evaluations. `sampler` and `tools` have the mean number of rollouts
-    that wrote a turn, or waited for a call, in each slot.
+    `began` is the wall-clock time in seconds since 1970. `trainer` holds phases, each with its
+    start and end in seconds since `began`: `wait` for rollouts, `train`, `publish` weights. The
+    gaps are checkpoints and evaluations. `sampler` and `tools` hold the mean number of rollouts
+    that sampled a turn, or waited for a call, in each slot.
     """
 
     step: int
@@ -47,7 +47,7 @@ class StepTimes:
 
 
 class Timeline:
-    """Measures one step after the other. Spans of rollouts may end after their step."""
+    """Recorder of consecutive steps. Spans of rollouts may end after their step."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -58,7 +58,7 @@ class Timeline:
 
     @contextmanager
     def track_trainer_phase(self, name: TrainerPhase) -> Iterator[None]:
-        """Note that the trainer does this while the block runs."""
+        """Record that the trainer is in this phase during the block."""
         start = self.clock()
         self.step_start = start if self.step_start is None else self.step_start
         yield
@@ -66,8 +66,7 @@ class Timeline:
 
     @contextmanager
     def collect_spans(self) -> Iterator[None]:
-        """Measure what `track_activity` is told in the block, in the tasks that begin in it,
-        too."""
+        """Collect the spans of `track_activity` in the block, including tasks started in it."""
         token = _ACTIVE_TIMELINE.set(self)
         try:
             yield
@@ -85,7 +84,7 @@ class Timeline:
             self.finished_spans[activity].append((start, self.clock()))
 
     def flush_step(self, step: int) -> StepTimes:
-        """Return the times since the last cut; a step has at least one phase."""
+        """Return the times since the previous step; a step has at least one phase."""
         assert self.step_start is not None
         start, end = self.step_start, self.clock()
         spans = {
@@ -117,7 +116,7 @@ _ACTIVE_TIMELINE: ContextVar[Timeline | None] = ContextVar("followed", default=N
 
 @contextmanager
 def track_activity(activity: Activity) -> Iterator[None]:
-    """Note that a rollout is with the sampler, or waits for tools, while the block runs."""
+    """Record that a rollout uses the sampler, or waits for tools, during the block."""
     timeline = _ACTIVE_TIMELINE.get()
     if timeline is None:
         yield
@@ -127,7 +126,7 @@ def track_activity(activity: Activity) -> Iterator[None]:
 
 
 def compute_occupancy(spans: Sequence[TimeSpan], start: float, end: float) -> list[float]:
-    """Return how many spans there are on average in each slot between two times."""
+    """Return the mean number of spans in each slot between two times."""
     width = (end - start) / SLOTS_PER_STEP
     covered = [0.0] * SLOTS_PER_STEP
     if width <= 0:
@@ -143,13 +142,13 @@ def compute_occupancy(spans: Sequence[TimeSpan], start: float, end: float) -> li
 
 
 def append_step_times(path: Path, times: StepTimes) -> None:
-    """Add a step to the file of a stage."""
+    """Append a step to the file of a stage."""
     append_text(path, _ADAPTER.dump_json(times).decode() + "\n")
 
 
 def read_step_times(path: Path) -> list[StepTimes]:
-    """Return the steps in their order, without a line that is still being written; none where there
-    is no file. Of a step that was repeated, as after a kill, the last time counts.
+    """Return the steps in order, ignoring an incomplete last line, or an empty list if the file
+    does not exist. The last record of a repeated step counts, as after a crash.
 
     Raises UserError naming the line.
     """

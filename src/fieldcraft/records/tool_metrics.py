@@ -1,8 +1,8 @@
-"""Use of tools in a set of trajectories: what was written, what was run, what was needed.
+"""Metrics of tool use in a set of trajectories: calls written, executed and needed.
 
-These kinds of calls are counted separately: written (all), executed (the tool was called), failed
-(the tool failed, was unavailable or raised), malformed (the policy failed), refused (over the
-limit). A duplicate is an executed call that repeats one that was answered.
+Calls are counted as: written (all), executed (the tool was called), failed (the tool failed, was
+unavailable or raised), malformed (an error of the policy), refused (over the limit). A duplicate is
+an executed call that repeats an earlier successful call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fieldcraft.types import CallOutcome, CallRecord, Status, Trajectory
 
 
 def count_calls(trajectories: Iterable[Trajectory]) -> dict[str, int]:
-    """Return the numbers of calls of all trajectories: written = executed + malformed + refused."""
+    """Return the total counts of calls: written = executed + malformed + refused."""
     found = list(trajectories)
     outcomes = Counter(call.outcome for t in found for call in t.calls)
     return {
@@ -36,19 +36,19 @@ def count_calls(trajectories: Iterable[Trajectory]) -> dict[str, int]:
 
 
 def compute_tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
-    """Return flat metrics of at least one trajectory; None where one is undefined or not known.
+    """Return flat metrics of at least one trajectory; undefined or unknown metrics are None.
 
     Means are over trajectories, rates over written calls. `tool_productivity` is a ratio of sums,
-    right answers over executed calls (OTC, arXiv 2504.14870, section on metrics). The oracle's
-    numbers need `meta["calls_optimal"]` of every task: needless calls are those above the optimum
-    of their question and missing ones those below; regret is their sum, the mean distance from
-    the optimum; too many here do not make up for too few there. `offloading_rate` is the
-    share of questions wholly within the model's knowledge (`Task.is_known`) on which it still runs
-    a call. `attempt_rate` is the share of the trajectories that write any call;
-    `compute_call_form_metrics` adds what these calls name and how they are written. Costs are those
-    of the executed calls, failed ones included, beside the least that the calls of their questions
-    cost (`meta["cost_optimal"]`), and those of the policy's tokens; `acting_cost_per_success` is a
-    ratio of sums, both costs over right answers.
+    correct answers over executed calls (OTC, arXiv 2504.14870, section on metrics). Metrics that
+    refer to an optimum need `meta["calls_optimal"]` of every task: needless calls are those above
+    the optimum of their question, missing calls those below; regret is their sum, the mean absolute
+    distance from the optimum, in which excess and shortfall do not cancel. `offloading_rate` is the
+    fraction of questions entirely within the model's knowledge (`Task.is_known`) on which it still
+    executes a call. `attempt_rate` is the fraction of trajectories that write any call;
+    `compute_call_form_metrics` adds which tools these calls name and how they are written. Costs
+    include failed calls, and are reported with the minimum cost of calls of their questions
+    (`meta["cost_optimal"]`) and the cost of the policy's tokens; `acting_cost_per_success` is a
+    ratio of sums, both costs over correct answers.
     """
     n, counts = len(trajectories), count_calls(trajectories)
     num_correct = sum(t.is_correct is True for t in trajectories)
@@ -84,12 +84,12 @@ def compute_tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float 
 
 
 def compute_call_form_metrics(calls: Iterable[CallRecord]) -> dict[str, float | None]:
-    """Return metrics of calls that were not refused: the choice of a tool apart from the form of
-    its arguments.
+    """Return metrics of calls that were not refused, separately for the choice of the tool and the
+    form of its arguments.
 
-    `call_named_rate` is the share of them that name a tool which the question offers, and
-    `call_fitting_rate` the share of these whose arguments can be read and fit the tool. None where
-    there are no such calls, or a record does not say what is wrong with a malformed one.
+    `call_named_rate` is the fraction that name a tool offered with the question, and
+    `call_fitting_rate` is the fraction of these whose arguments can be parsed and fit the tool.
+    Both are None if there are no such calls, or if a malformed call has no recorded fault.
     """
     judged = [call for call in calls if call.outcome is not CallOutcome.REFUSED]
     faults = Counter(call.fault for call in judged if call.outcome is CallOutcome.MALFORMED)
@@ -102,25 +102,25 @@ def compute_call_form_metrics(calls: Iterable[CallRecord]) -> dict[str, float | 
 
 
 def compute_mean_optimal_calls(trajectories: Iterable[Trajectory]) -> float | None:
-    """Return the mean optimum. None unless every task has one, because it is compared with
+    """Return the mean optimum, or None unless every task has one, because it is compared with
     `calls_mean`."""
     optima = [t.task.meta.get("calls_optimal") for t in trajectories]
     return None if None in optima else mean_or_none(optima)
 
 
 def compute_mean_optimal_cost(trajectories: Iterable[Trajectory]) -> float | None:
-    """Return the mean of the least costs. None unless every task has one, as in
+    """Return the mean of the minimum costs, or None unless every task has one, as in
     `compute_mean_optimal_calls`."""
     optima = [t.task.meta.get(OPTIMAL_COST_KEY) for t in trajectories]
     return None if None in optima else mean_or_none(optima)
 
 
 def count_duplicate_calls(trajectory: Trajectory) -> int:
-    """Return the number of executed calls that have the tool and arguments of an earlier one that
-    was answered.
+    """Return the number of executed calls with the tool and arguments of an earlier successful
+    call.
 
-    Text is compared without case and with single spaces. A repetition of a failed call
-    is no duplicate: it may succeed.
+    Texts are compared ignoring case and repeated spaces. A repetition of a failed call is not
+    counted as a duplicate, because it may succeed.
     """
     answered: set[str] = set()
     repeated = 0
@@ -133,26 +133,26 @@ def count_duplicate_calls(trajectory: Trajectory) -> int:
 
 
 def has_void_turn(trajectory: Trajectory) -> bool:
-    """Return whether a rollout has a void turn: one that holds neither a call that can be read nor
-    an answer (SimpleTIR, arXiv 2509.02479)."""
+    """Return whether a rollout has a void turn: one with neither a readable call nor an answer
+    (SimpleTIR, arXiv 2509.02479)."""
     return trajectory.status is Status.NO_ANSWER or any(
         call.outcome is CallOutcome.MALFORMED for call in trajectory.calls
     )
 
 
 def mean_or_none(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are not None; None when there is none."""
+    """Return the mean of the values that are not None, or None if there are none."""
     known = [float(value) for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
 def _calls_above_optimum(trajectories: Iterable[Trajectory]) -> list[int]:
-    """Return the executed calls above (or, negative, below) the optimum of each question."""
+    """Return the number of executed calls minus the optimum, for each question."""
     return [t.num_executed_calls - t.task.meta["calls_optimal"] for t in trajectories]
 
 
 def _compute_cost_regret(trajectories: Sequence[Trajectory]) -> float | None:
-    """Return the mean distance of the cost of the calls from the least one of each question."""
+    """Return the mean distance of the cost of the calls from the minimum of each question."""
     if compute_mean_optimal_cost(trajectories) is None:
         return None
     return mean_or_none(
@@ -163,7 +163,7 @@ def _compute_cost_regret(trajectories: Sequence[Trajectory]) -> float | None:
 def _compute_optimal_rate(
     trajectories: Sequence[Trajectory], excess: Sequence[int]
 ) -> float | None:
-    """Return the share of trajectories that are right with no more calls than the optimum."""
+    """Return the fraction of trajectories that are correct with no more calls than the optimum."""
     if not excess:
         return None
     return mean_or_none(

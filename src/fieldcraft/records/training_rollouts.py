@@ -1,4 +1,4 @@
-"""Training rollouts that a run keeps for its reader: one group of a few steps of every stage."""
+"""Recorded training rollouts of a run: one group from each of a few steps of every stage."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fieldcraft.records.remedies import advise_renaming
 from fieldcraft.records.trajectories import to_json, validate_trajectory
 from fieldcraft.types import Trajectory
 
-ROLLOUTS_FOLDER = "rollouts"  # the folder in that of a stage
-RECORDED_STEPS = 12  # of a stage: all of a long run's rollouts would fill a disk
+ROLLOUTS_FOLDER = "rollouts"  # subfolder of a stage's folder
+RECORDED_STEPS = 12  # per stage: recording all rollouts of a long run would fill the disk
 _DECIMALS = 4
 
 
@@ -31,14 +31,14 @@ FloatOrNan = Annotated[float, BeforeValidator(_or_nan)]
 
 @dataclass(frozen=True)
 class TrainingRollout:
-    """A rollout that a step has trained on.
+    """A rollout that was used in a training step.
 
-    `advantages` has a number for each of its tokens up to the last one that was trained, 0 for
-    those of others; it is None where the rollout could not be graded. `entropies` (nats) and
-    `ratios` are those of the last optimiser step that used a token: the entropy of the policy's
-    distribution there, and pi / pi_old of the token. They are None where the rollout had no part
-    in a step, as in a group of equal rewards, and in files of earlier versions. A number of them
-    that is not finite is null in the file, and NaN when it is read.
+    `advantages` has one number per token up to the last trained one, 0 for tokens of other authors;
+    it is None if the rollout could not be graded. `entropies` (nats) and `ratios` refer to the last
+    optimiser step that used a token: the entropy of the policy's distribution at that position, and
+    pi / pi_old of the token. They are None if the rollout took no part in a step, as in a group of
+    equal rewards, and in files of earlier versions. Non-finite values are stored as null, and read
+    as NaN.
     """
 
     step: int
@@ -49,21 +49,21 @@ class TrainingRollout:
 
 
 def is_recorded_step(step: int, steps: int) -> bool:
-    """Return whether a group of `step` of `steps` is kept: RECORDED_STEPS of them, evenly
-    spread, the first and the last among them."""
+    """Return whether a group of `step` of `steps` is recorded: RECORDED_STEPS evenly spaced steps,
+    including the first and the last."""
     intervals = max(1, min(steps, RECORDED_STEPS) - 1)
     return step in {round(index * (steps - 1) / intervals) for index in range(intervals + 1)}
 
 
 def write_training_rollouts(folder: Path, rollouts: Sequence[TrainingRollout]) -> None:
-    """Write the group of a step into the folder of a stage's rollouts, whole or not at all. A step
-    that is repeated replaces it."""
+    """Write the group of a step to the rollouts folder of a stage, atomically. A repeated step
+    replaces its file."""
     write_text(folder / f"{rollouts[0].step:06d}.jsonl", map(_render_line, rollouts))
 
 
 def read_training_rollouts(folder: Path) -> Iterator[TrainingRollout]:
-    """Yield the rollouts that `write_training_rollouts` wrote, in the order of the steps. Raises
-    UserError naming the file and the line."""
+    """Yield the rollouts that `write_training_rollouts` wrote, in step order. Raises UserError
+    naming the file and the line."""
     for path in sorted(folder.glob("*.jsonl")):
         advice = f"{advise_renaming(path)}, and the report leaves it out"
         with raise_read_errors(path, advice):

@@ -18,20 +18,20 @@ from fieldcraft.types import Trajectory
 
 _ADAPTER = TypeAdapter(Trajectory)
 
-# Log-probabilities are float32 of magnitude 0.01 to 20, so six decimals lose nothing real.
+# Log-probabilities are float32 of magnitude 0.01 to 20, so six decimals are sufficient.
 _DECIMALS = 6
-MAX_TOKEN_ID = 2**31  # above it, no tokenizer can be asked
+MAX_TOKEN_ID = 2**31  # exclusive; no tokenizer accepts larger ids
 
 
 def to_json(trajectory: Trajectory) -> str:
-    """Return one line of JSON without the line break. Log-probabilities keep six decimals.
+    """Return one line of JSON without the line break. Log-probabilities have six decimals.
 
-    A trajectory of one chain has no key `folds`, one with tools no `tool_free`, one that ended by
-    itself no `forced`, and one without a price on tokens no `token_cost`. Only a malformed call has
-    a key `fault`, and only one of another cost than usual a key `cost`.
+    Default values are omitted: `folds` for a single chain, `tool_free` if tools were available,
+    `forced` if the answer was not forced, `token_cost` without a price on tokens, the `fault` of
+    calls that are not malformed, and the default `cost` of calls.
 
-    A number that is not finite (a model may write one as an argument) stays `NaN` or `Infinity`,
-    as Python's `json` writes it: `null` would turn a broken number into "not gradable".
+    Non-finite numbers (a model may write one as an argument) stay `NaN` or `Infinity`, as in
+    Python's `json`: `null` would turn a broken number into "not gradable".
     """
     record = _ADAPTER.dump_python(trajectory)
     for segment in record["segments"]:
@@ -53,14 +53,13 @@ def to_json(trajectory: Trajectory) -> str:
 
 
 def from_json(line: str | bytes) -> Trajectory:
-    """Return the trajectory of a line of `to_json`. Raises ValueError, such as pydantic's, for
-    anything else."""
+    """Return the trajectory of a line written by `to_json`. Raises ValueError, or a subclass such
+    as pydantic's, for anything else."""
     return validate_trajectory(_ADAPTER.validate_json(line))
 
 
 def validate_trajectory(trajectory: Trajectory) -> Trajectory:
-    """Return a trajectory that was read. Raises ValueError for numbers and `meta` that none can
-    have."""
+    """Return a parsed trajectory unchanged. Raises ValueError for invalid numbers or `meta`."""
     validate_meta(trajectory.task.meta)
     scores = (trajectory.reward, *trajectory.rewards.values())
     seconds = (trajectory.seconds, *(call.seconds for call in trajectory.calls))
@@ -71,20 +70,20 @@ def validate_trajectory(trajectory: Trajectory) -> Trajectory:
         raise ValueError("it has costs that are not finite, or below 0")
     for segment in trajectory.segments:
         if segment.ids and not 0 <= min(segment.ids) <= max(segment.ids) < MAX_TOKEN_ID:
-            raise ValueError("it has ids that no token has")
+            raise ValueError("it has invalid token ids")
     validate_folds(trajectory)
     return trajectory
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
-    """Write a JSON-lines file, whole or not at all."""
+    """Write a JSON-lines file atomically."""
     write_text(path, (to_json(trajectory) + "\n" for trajectory in trajectories))
 
 
 def read_trajectories(
     path: Path, advice: str = "give a file that fieldcraft wrote"
 ) -> Iterator[Trajectory]:
-    """Read what `write_trajectories` wrote, one by one, and only as far as the caller goes.
+    """Read the trajectories that `write_trajectories` wrote, lazily.
 
     Raises UserError naming the file and the line.
     """

@@ -1,8 +1,8 @@
-"""A trajectory as a reader sees it: question, thought, action, observation, answer.
+"""Transcript of a trajectory for display: question, thought, action, observation, answer.
 
-This is a view for people. It reads the record (who wrote a segment, which calls were made) and
-uses tags only to place the cut between a thought and the action or answer that ends it; nothing
-that trains or grades a model depends on it.
+The transcript is for people. It is built from the record (author of a segment, calls made), and
+uses tags only to separate a thought from the action or answer that ends it; training and grading do
+not depend on it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TranscriptEntry:
-    """One block of a transcript. `label` is the tool of an action, what is special about an
-    observation ("simulated", "failed", "9 characters cut"), the chain that the prompt after a fold
-    begins ("chain 2 of 3"), "given" for a thought that the policy did not write, or "forced" for an
-    answer that it was made to give, else empty."""
+    """One block of a transcript. `label` is the tool of an action, the properties of an observation
+    ("simulated", "failed", "9 characters cut"), the chain that starts with the prompt after a fold
+    ("chain 2 of 3"), "given" for a thought that the policy did not write, "forced" for a forced
+    answer, else empty."""
 
     kind: EntryKind
     text: str
@@ -40,7 +40,7 @@ class TranscriptEntry:
 
 
 _ESCAPE_REGEX = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
-# C0 and C1 controls but for tab and line feed, and the marks that reorder text on the screen.
+# C0 and C1 controls except tab and line feed, and the marks that reorder text on the screen.
 _CONTROL_REGEX = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _TAG_REGEX = re.compile(r"</?[|｜]?[A-Za-z][\w.:-]*[|｜]?>")
 _MARK_REGEX = re.compile(rf"{_TAG_REGEX.pattern}|```\w*|\\boxed\{{")
@@ -48,12 +48,12 @@ _MARK_REGEX = re.compile(rf"{_TAG_REGEX.pattern}|```\w*|\\boxed\{{")
 
 def strip_control_characters(text: str) -> str:
     """Return `text` without terminal escapes, control characters and direction overrides, so that
-    text of a model or a web page can be shown safely."""
+    text of a model or a web page can be displayed safely."""
     return _CONTROL_REGEX.sub("", _ESCAPE_REGEX.sub("", text))
 
 
 def split_tags(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the pieces of `text` in order, each with whether it is a tag like `<think>`."""
+    """Yield the pieces of `text` in order, each with whether it is a tag such as `<think>`."""
     end = 0
     for match in _TAG_REGEX.finditer(text):
         if match.start() > end:
@@ -65,7 +65,7 @@ def split_tags(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def build_transcript(trajectory: Trajectory) -> list[TranscriptEntry]:
-    """Return the blocks of `trajectory` in order, cleaned for display; empty ones are left out."""
+    """Return the blocks of `trajectory` in order, cleaned for display; empty ones are omitted."""
     entries: list[TranscriptEntry] = []
     calls = list(trajectory.calls)
     pending: list[CallRecord] = []
@@ -97,7 +97,7 @@ def build_transcript(trajectory: Trajectory) -> list[TranscriptEntry]:
             ]
         else:
             entries.append(TranscriptEntry(EntryKind.THOUGHT, text))
-    # of a trajectory that ended before its observations could be appended
+    # calls of a trajectory that ended before their observations could be appended
     entries += [_make_observation_entry(call.observation, call) for call in pending]
     _label_chains(entries)
     _label_given_thoughts(entries)
@@ -113,8 +113,8 @@ def build_transcript(trajectory: Trajectory) -> list[TranscriptEntry]:
 
 
 def _group_by_author(trajectory: Trajectory) -> list[tuple[EntryKind, str]]:
-    """Return the texts of those who took turns, chain by chain. What ends a folded chain is its
-    summary; a prompt stands on either side of it."""
+    """Return the merged texts of consecutive segments of the same kind, chain by chain. The end of
+    a folded chain is its summary, with prompts before and after it."""
     runs: list[tuple[EntryKind, str]] = []
     *folded, last = split_chains(trajectory)
     for chain in (*folded, last):
@@ -137,7 +137,7 @@ def _label_chains(entries: list[TranscriptEntry]) -> None:
 
 
 def _label_given_thoughts(entries: list[TranscriptEntry]) -> None:
-    """Mark the prompts in the middle of a chain that a turn was begun with; others ask for a
+    """Mark prompts in the middle of a chain that start a turn; other such prompts request a
     summary."""
     for index, entry in enumerate(entries[1:], start=1):
         asks = entry.text.rstrip().endswith("<summary>")
@@ -151,22 +151,22 @@ def _get_entry_kind(author: Author) -> EntryKind:
             return EntryKind.PROMPT
         case Author.POLICY:
             return EntryKind.THOUGHT
-        case Author.TOOL | Author.SIMULATOR:  # a simulator writes inside the tool's frame
+        case Author.TOOL | Author.SIMULATOR:  # a simulator writes between the tool's tags
             return EntryKind.OBSERVATION
 
 
 def _turn_has_call(calls: list[CallRecord], rest: list[tuple[EntryKind, str]]) -> bool:
-    """Return whether the next call was written in this turn. A malformed attempt is answered but
-    may have left no call; then there are more observations than calls, and the text tells them
-    apart."""
+    """Return whether the next call was written in this turn. A malformed attempt has an observation
+    but may have no call; then there are more observations than calls, and the text distinguishes
+    them."""
     observations = [text for side, text in rest if side is EntryKind.OBSERVATION]
     return len(observations) <= len(calls) or calls[0].observation.strip() in observations[0]
 
 
 def _pop_turn_calls(calls: list[CallRecord], rest: list[tuple[EntryKind, str]]) -> list[CallRecord]:
-    """Take the calls of one turn from those that are left. There are as many turns with calls as
-    observation blocks, so only what is more can be further calls of this turn: those whose
-    observations the block holds one after the other."""
+    """Take the calls of one turn from the remaining calls. There are as many turns with calls as
+    observation blocks, so only surplus calls can be further calls of this turn: those whose
+    observations follow one another in the block."""
     observations = [text for side, text in rest if side is EntryKind.OBSERVATION]
     taken = [calls.pop(0)]
     while observations and len(calls) >= len(observations):
@@ -185,15 +185,14 @@ def _make_observation_entry(text: str, call: CallRecord) -> TranscriptEntry:
         marks.append(call.outcome.value)
     if call.cut:
         marks.append(f"{call.cut} characters cut")
-    # The frame's tags are noise to a reader; what was cut or escaped differs and is shown as it is.
+    # The tags are noise for display; a cut or escaped observation differs and is shown unchanged.
     inner = call.observation.strip()
     excerpt = inner if inner and inner in text else text
     return TranscriptEntry(EntryKind.OBSERVATION, excerpt, ", ".join(marks))
 
 
 def _strip_delimiters(kind: EntryKind, text: str) -> str:
-    """Return the text without the space around it, and without the tags that only say what its kind
-    is."""
+    """Return the text without surrounding white space, and without tags that only mark its kind."""
     text = text.strip()
     if kind is EntryKind.THOUGHT:
         text = text.removeprefix("<think>").removesuffix("</think>").strip()
@@ -210,10 +209,10 @@ def _render_arguments(call: CallRecord) -> str:
 
 
 def _text_before(text: str, content: str) -> str:
-    """Return the text before the tag, fence or box that holds `content`; all of it if there is
-    none.
+    """Return the text before the tag, fence or box that contains `content`, or all of it if there
+    is none.
 
-    If the last tag before it closes (`</think>`), `content` follows that tag without a frame.
+    If the last tag before it is a closing tag (`</think>`), `content` directly follows that tag.
     """
     start = max(text.rfind(content), text.rfind(json.dumps(content, ensure_ascii=False)[1:-1]))
     if start < 0:

@@ -1,7 +1,7 @@
-"""Long waits are told: whoever waits for more than two seconds says for whom.
+"""Log messages for long waits: a wait of more than two seconds is logged with its cause.
 
-What waits lies deep in a run, and knows nothing of its reader. So whoever begins the work says who
-listens, and all that is done inside is heard, in tasks and in threads of asyncio.
+Code that waits is nested deep inside a run and has no logger. So the caller that starts the work
+sets one in the context, which the tasks and threads of asyncio inherit.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 REPORT_AFTER_SECONDS = 2.0
-REPORT_INTERVAL_SECONDS = 60.0  # after a line, until the same waits are told again
+REPORT_INTERVAL_SECONDS = 60.0  # minimum time between two messages about the same kind of wait
 
 
 @dataclass
 class _WaitReporter:
-    """Listener to waits, with the time at which each kind of wait was told last."""
+    """Logger of waits, with the time of the last message about each kind of wait."""
 
     log: Callable[[str], None]
     last_reported: dict[str, float] = field(default_factory=dict)
@@ -39,8 +39,8 @@ _REPORTER: ContextVar[_WaitReporter | None] = ContextVar("listener to waits", de
 
 @contextmanager
 def report_waits_to(log: Callable[[str], None]) -> Iterator[None]:
-    """Call `log` with a line for each long wait inside the block: it may come from another thread.
-    Waits of the same `waiter` have one line a minute."""
+    """Call `log` with a line for each long wait inside the block, possibly from another thread.
+    Waits of the same `waiter` are logged at most once a minute."""
     token = _REPORTER.set(_WaitReporter(log))
     try:
         yield
@@ -49,15 +49,15 @@ def report_waits_to(log: Callable[[str], None]) -> Iterator[None]:
 
 
 def log_line(line: str) -> None:
-    """Tell another line to whoever listens to waits, such as that one was given up."""
+    """Log another line to the logger of waits, for example that a wait was abandoned."""
     if (reporter := _REPORTER.get()) is not None:
         reporter.log(line)
 
 
 @contextmanager
 def report_wait(waiter: str, awaited: str) -> Iterator[None]:
-    """Tell if the block, around an `await`, takes longer than REPORT_AFTER_SECONDS. `waiter` is a
-    kind of wait, such as "a search"; `awaited` says what it waits for."""
+    """Log a message if the block, around an `await`, takes longer than REPORT_AFTER_SECONDS.
+    `waiter` is a kind of wait, such as "a search"; `awaited` is the thing that it waits for."""
     if (reporter := _REPORTER.get()) is None:
         yield
         return
@@ -73,7 +73,7 @@ def report_wait(waiter: str, awaited: str) -> Iterator[None]:
 
 @contextmanager
 def report_blocking_wait(waiter: str, awaited: str) -> Iterator[None]:
-    """Tell as `report_wait` does, from a thread, where the block holds up its whole thread."""
+    """Log as `report_wait` does, from a thread, for a block that blocks its whole thread."""
     if (reporter := _REPORTER.get()) is None:
         yield
         return

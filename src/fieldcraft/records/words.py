@@ -1,9 +1,9 @@
-"""Words of a text in any script: one tokenizer for search, filters and near duplicates.
+"""Words of text in any script: one tokenizer for search, filters and near duplicates.
 
-A word is a run of letters, digits and the marks on them, such as vowel signs and points. Nothing is
-stemmed, so distinct names stay distinct. Where words are written without spaces, an ideograph is a
-word, and a run of Thai, Lao, Burmese or Khmer is cut into its overlapping pairs of signs; a short
-run is a word as well.
+A word is a run of letters, digits and their combining marks, such as vowel signs and points. There
+is no stemming, so distinct names stay distinct. In scripts without spaces, each ideograph is a
+word, and a run of Thai, Lao, Burmese or Khmer is split into overlapping pairs of signs; a short run
+is also a word.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from functools import cache
 from itertools import groupby, pairwise
 
 _ACCENTS_REGEX = re.compile("[\u0300-\u036f]")
-# Each of them is a word.
+# Each of these is a word.
 _IDEOGRAPHS = "\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff"
 # Thai and Lao, Burmese with its extensions, Khmer.
 _SPACELESS = "\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff"
-_MAX_SINGLE_WORD_SIGNS = 8  # signs of a run that may be a single word
-_LAST_MARK = 0x1F000  # there are none behind it but selectors of variants
-# Joiners say how letters are drawn; between Arabic letters one of them separates, as a space does.
+_MAX_SINGLE_WORD_SIGNS = 8  # maximum length of a run that may be a single word
+_LAST_MARK = 0x1F000  # only variation selectors follow
+# Joiners control rendering; between Arabic letters the non-joiner separates, as a space does.
 _JOINERS_REGEX = re.compile("\u200d|(?<![\u0600-\u06ff])\u200c")
 _VOWELS_REGEX = re.compile(
     "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670]"
 )
-# Where marks and scripts without spaces lie, and more. Most texts have nothing of it, and a few
-# ranges are looked for ten times as fast as all marks.
+# Ranges that include all marks and scripts without spaces. Most texts contain none of them, and a
+# search for a few ranges is ten times as fast as one for all marks.
 _SPECIAL_REGEX = re.compile(
     "[\u0483-\u0489\u0591-\u1fff\u20d0-\u20ff\u2c00-\u2dff\u3020-\u302f\ua600-\uabff\ufb1e\ufe00-\ufe2f"
     "\U00010000-\U0001f000]"
@@ -53,7 +53,7 @@ def _render_ranges(numbers: list[int]) -> str:
 
 @cache
 def _make_word_regex() -> re.Pattern[str]:
-    """Return the pattern of a word: an ideograph, a run without spaces, or a word."""
+    """Return the pattern of an ideograph, a run of a script without spaces, or a word."""
     other = rf"[^\W{_IDEOGRAPHS}{_SPACELESS}]"
     unspaced = re.compile(f"[{_IDEOGRAPHS}{_SPACELESS}]")
     mark = f"[{_render_ranges([n for n in _list_mark_codes() if not unspaced.match(chr(n))])}]"
@@ -70,7 +70,7 @@ def _make_sign_regex() -> re.Pattern[str]:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the lower-case words without accents, in order."""
+    """Return the words in lower case and without accents, in order."""
     if text.isascii():
         return _ASCII_WORD_REGEX.findall(text.lower())
     bare = _ACCENTS_REGEX.sub("", unicodedata.normalize("NFKD", text))
@@ -86,8 +86,7 @@ def split_words(text: str) -> list[str]:
 
 
 def strip_vowel_points(word: str) -> str:
-    """Return a word without the points and strokes of Hebrew and Arabic, which most texts leave
-    out."""
+    """Return a word without the vowel points of Hebrew and Arabic, which most texts omit."""
     return word if word.isascii() else _VOWELS_REGEX.sub("", word)
 
 

@@ -1,7 +1,7 @@
-"""Rewards that compare a short answer with the gold answers, by the rules of SQuAD.
+"""Rewards that compare a short answer with the gold answers, following the SQuAD rules.
 
-The rules are named and versioned, so that a reported number says how it was computed; a change of a
-rule is a new name.
+The rules are named and versioned, so that a reported number identifies how it was computed. A
+changed rule gets a new name.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ AnswerRule = Callable[[str, Sequence[str]], float]
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
-REDUNDANT_SPACE = re.compile(r"(?<!\w)\s+|\s+(?!\w)")  # white space that separates nothing
+REDUNDANT_SPACE = re.compile(r"(?<!\w)\s+|\s+(?!\w)")  # redundant white space
 QUOTES = "\"'`‘’‚‛“”„‟«»‹›「」『』"
 SPACE_CHARACTERS = f"{string.whitespace}\u00a0\u202f"
-# What shows nothing: soft hyphens, unless they are meant as a minus, marks of direction, and signs
-# without a width. Those of mathematics, such as an invisible plus, stay, and the two joiners stay
-# between letters, as they change how these are drawn.
+# Invisible characters: soft hyphens (unless used as a minus sign), directional marks and zero-width
+# characters. Mathematical ones, such as invisible plus, are kept. The two joiners are kept between
+# letters, because they change how the letters are drawn.
 INVISIBLE_CHARACTERS = re.compile(
     r"\u00ad(?!\d)"
     r"|[\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060\u2065-\u206f\ufeff]"
     r"|(?<!\S)[\u200c\u200d]+|[\u200c\u200d]+(?!\S)"
 )
-# What people and models put around a short answer: quotation marks, brackets, emphasis, formulas.
+# Characters that people and models put around a short answer: quotation marks, brackets, emphasis,
+# formula delimiters.
 WRAPPING = f"{QUOTES}{SPACE_CHARACTERS}*_$\\()[]{{}}.,:;"
 OPTION_PATTERN = re.compile(
     r"(?:(?:the\s+)?(?:option|choice|answer)\b[\W_]*+)?([A-Za-z])", re.IGNORECASE
@@ -40,19 +41,20 @@ OPTION_PATTERN = re.compile(
 OPTION_LETTER_PATTERN = re.compile(rf"[{QUOTES}]?[(\[]?[A-Z][)\]]?[.:]?[{QUOTES}]?\.?")
 OPTION_LIST_PATTERN = re.compile(
     r"\W*[A-Z]\)?(?:(?:\s*[,;&/]\s*|\s+and\s+|\s+)\(?[A-Z]\)?)+\W*"
-)  # such as A, C
+)  # such as "A, C"
 CLOSED_ANSWERS = {"yes", "no", "noanswer"}
 
 
 def strip_invisible(text: str) -> str:
-    """Return a text without the signs that show nothing, which web pages and models put around
-    words and into them."""
+    """Return a text without invisible characters, which web pages and models insert around and
+    inside words."""
     return text if text.isascii() else INVISIBLE_CHARACTERS.sub("", text)
 
 
 def normalise(text: str) -> str:
-    """Return a text in lower case, without punctuation, without articles, single spaces: SQuAD
-    v1.1, with the punctuation and the marks of all scripts, and without what shows nothing."""
+    """Return a text in lower case, without punctuation and articles, with single spaces: SQuAD
+    v1.1, extended to the punctuation and combining marks of all scripts and to invisible
+    characters."""
     plain = unicodedata.normalize("NFC", strip_invisible(text).lower()).translate(PUNCTUATION)
     if plain.isascii():
         return " ".join(ARTICLES.sub(" ", plain).split())
@@ -62,28 +64,28 @@ def normalise(text: str) -> str:
 
 @cache
 def _article_pattern() -> re.Pattern[str]:
-    """Return a pattern for the articles that are no parts of a word with marks."""
+    """Return a pattern for articles that are not part of a word with combining marks."""
     letter = rf"[\w{get_combining_marks()}]"
     return re.compile(rf"(?<!{letter})(?:a|an|the)(?!{letter})")
 
 
 def strip_wrapping(text: str) -> str:
-    """Return an answer without what is written around it: A of "A", (A) and **A**. One that is
-    nothing else, as a full stop, stays."""
+    """Return an answer without its wrapping: A for "A", (A) and **A**. An answer that consists only
+    of wrapping characters, such as a full stop, is kept."""
     text = strip_invisible(text)
     return text.strip(WRAPPING) or text.strip(QUOTES + SPACE_CHARACTERS) or text.strip()
 
 
 def parse_option(text: str) -> str | None:
-    """Return the letter of an option, as in A, (A), A., "A", **A**, Option A; None for any other
-    text."""
+    """Return the option letter of a text such as A, (A), A., "A", **A** or Option A; None for any
+    other text."""
     match = OPTION_PATTERN.fullmatch(_strip_punctuation(text))
     return match[1].upper() if match else None
 
 
 def _strip_punctuation(text: str) -> str:
-    """Return an answer without what is written around it, and the punctuation of all scripts. A #
-    stays: F# is no F."""
+    """Return an answer without its wrapping and the punctuation of all scripts. A # is kept: F#
+    differs from F."""
     normalised = unicodedata.normalize("NFKC", strip_wrapping(text))
     return normalised.strip(
         "".join(s for s in set(normalised) - {"#"} if unicodedata.category(s)[0] == "P")
@@ -91,36 +93,34 @@ def _strip_punctuation(text: str) -> str:
 
 
 def is_option_letter(gold: str) -> bool:
-    """Tell whether a gold answer is the letter of an option and nothing else."""
+    """Return whether a gold answer is only an option letter."""
     return OPTION_LETTER_PATTERN.fullmatch(strip_invisible(gold).strip()) is not None
 
 
 def remove_redundant_space(text: str) -> str:
-    """Return a text without the white space that separates nothing: "1 1/2" stays, as it is not
-    11/2."""
+    """Return a text without redundant white space. "1 1/2" is unchanged, because it is not 11/2."""
     return REDUNDANT_SPACE.sub("", strip_invisible(text).strip())
 
 
 def normalise_or_raw(text: str) -> str:
-    """Return the part of an answer that is compared: `normalise` of it or, where nothing is left
-    ("The", "A", "!"), the text of `strip_wrapping` in lower case. Else all answers of which nothing
-    is left would be the same."""
+    """Return the form of an answer that is compared: the result of `normalise` or, if that is empty
+    ("The", "A", "!"), of `strip_wrapping` in lower case. Otherwise all answers that normalise to
+    the empty string would be equal."""
     return normalise(text) or strip_wrapping(text).lower()
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """Return 1.0 if any gold answer equals the prediction as `normalise_or_raw`; an empty
-    prediction is 0.
-    Where a gold answer is the letter of an option, the prediction must be one letter: "A, B" is not
-    B."""
+    """Return 1.0 if any gold answer equals the prediction after `normalise_or_raw`, else 0.0. An
+    empty prediction scores 0. If a gold answer is an option letter, the prediction must be a single
+    letter: "A, B" does not match B."""
     if not strip_invisible(prediction).strip():
         return 0.0
     return float(any(predicted == gold for predicted, gold in _make_pairs(prediction, golds)))
 
 
 def _make_pairs(prediction: str, golds: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of a prediction and each gold answer, as they are compared. Nothing of a
-    prediction counts that names no single option, or not several, where they are asked for."""
+    """Return pairs of the prediction and each gold answer, in the form in which they are compared.
+    If options are expected, a prediction that does not name one or several options becomes ""."""
     return [_make_pair(prediction, gold) for gold in golds]
 
 
@@ -133,7 +133,7 @@ def _make_pair(prediction: str, gold: str) -> tuple[str, str]:
 
 
 def _parse_options(text: str) -> str:
-    """Return the letters of several options in their order, whatever separates them; "" for a text
+    """Return the sorted letters of several options, regardless of their separators; "" for a text
     with other words."""
     words = re.findall(r"\w+", text.lower().replace(" and ", " "))
     if len(words) == 1 and words[0].isalpha():  # AC
@@ -142,8 +142,8 @@ def _parse_options(text: str) -> str:
 
 
 def f1(prediction: str, golds: Sequence[str]) -> float:
-    """Return the harmonic mean of the precision and recall of words, best over the gold answers.
-    Where either side is yes, no or noanswer, only equality counts (HotpotQA's evaluation)."""
+    """Return the harmonic mean of word precision and recall, maximised over the gold answers. If
+    either side is yes, no or noanswer, only equality counts (HotpotQA's evaluation)."""
     return max(
         (_f1(predicted, gold) for predicted, gold in _make_pairs(prediction, golds)), default=0.0
     )
@@ -160,10 +160,12 @@ def _f1(predicted: str, gold: str) -> float:
 
 def cover_em(prediction: str, golds: Sequence[str]) -> float:
     """Return 1.0 if the prediction contains a gold answer after `normalise` (FlashRAG's accuracy),
-    for answers in sentences. Yes, no, noanswer and the letters of options must stand as words of
-    their own, lest "unknown" cover "no"; a gold answer of which nothing is left must be the whole
-    prediction. A prediction that lists guesses passes too, so it is a lenient measure and a reward
-    to be careful with."""
+    for answers in sentences.
+
+    Yes, no, noanswer and option letters must match whole words, so that "unknown" does not cover
+    "no". A gold answer that normalises to the empty string must equal the whole prediction. A
+    prediction that lists guesses also passes, so the metric is lenient and risky as a reward.
+    """
     predicted = normalise(prediction)
     words = predicted.split()
     normalised_golds = filter(
@@ -176,7 +178,7 @@ def cover_em(prediction: str, golds: Sequence[str]) -> float:
 
 
 def _must_match_word(gold: str) -> bool:
-    """Tell whether a gold answer, as it is normalised, covers nothing as a part of a word."""
+    """Return whether a normalised gold answer must match a whole word."""
     return gold in CLOSED_ANSWERS or (len(gold) == 1 and gold.isascii() and gold.isalpha())
 
 
@@ -188,19 +190,19 @@ RULES: Mapping[str, AnswerRule] = {
 
 
 class StatelessReward:
-    """A reward that remembers nothing over the run."""
+    """Base class of rewards without state."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
-            raise ValueError(f"{type(self).__name__} keeps no state, but was given {state}")
+            raise ValueError(f"{type(self).__name__} is stateless, but received {state}")
 
 
 class RuleReward(StatelessReward):
-    """Score of each answer by a rule of `RULES`: no answer is 0, a task without gold answers
-    None."""
+    """Score of each answer by a rule of `RULES`: 0 without an answer, None for a task without gold
+    answers."""
 
     name: str
     rule: ClassVar[str]
@@ -230,7 +232,7 @@ class CoverExactMatch(RuleReward):
 
 
 class FormatReward(StatelessReward):
-    """1 if the trajectory obeys its dialect's grammar, else 0."""
+    """Reward of 1 if the trajectory matches its dialect's grammar, else 0."""
 
     name = "format"
 
@@ -239,12 +241,13 @@ class FormatReward(StatelessReward):
 
 
 class FormatPenaltyReward(StatelessReward):
-    """-1 if the trajectory breaks its dialect's grammar, else 0 (AutoCoA, arXiv 2503.06580, section
-    3.3, penalises an answer that leaves out a required tag).
+    """Reward of -1 if the trajectory violates its dialect's grammar, else 0 (AutoCoA, arXiv
+    2503.06580, section 3.3, penalises an answer that leaves out a required tag).
 
-    With {em: 1, format_penalty: p}, 0 < p < 1, a right answer in a broken form is worth 1 - p, and
-    a wrong one, or none, is worth -p. A rollout whose tools were unavailable, and which ended
-    without an answer, is not penalised: its call was well-formed where tools are there.
+    With {em: 1, format_penalty: p}, 0 < p < 1, a correct answer in an invalid format is worth 1 -
+    p; a wrong or missing one is worth -p. A rollout whose tools were unavailable and which ended
+    without an answer is not penalised: its call would have been well-formed with the tools
+    available.
     """
 
     name = "format_penalty"

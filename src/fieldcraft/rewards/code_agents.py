@@ -1,4 +1,4 @@
-"""Rewards of papers on agents with code and tools: AFM, ToRL, ReTool and ToolRL."""
+"""Rewards from papers on agents with code and tools: AFM, ToRL, ReTool and ToolRL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fieldcraft.types import CallOutcome, MalformedCall, Reward, Task, Trajector
 
 
 class FormattedVerdictReward(StatelessReward):
-    """AFM's reward (arXiv 2508.13167): r_correct times 1 for a well-formed rollout, else 0."""
+    """AFM's reward (arXiv 2508.13167): r_correct if the rollout is well-formed, else 0."""
 
     name = "answer_format"
 
@@ -28,8 +28,8 @@ class FormattedVerdictReward(StatelessReward):
 
 
 class SignedVerdictReward(StatelessReward):
-    """The reward of ToRL (arXiv 2503.23383) and ReTool (arXiv 2504.11536): 1 for a right answer, -1
-    for a wrong one or none."""
+    """Reward of ToRL (arXiv 2503.23383) and ReTool (arXiv 2504.11536): 1 for a correct answer, -1
+    for a wrong or missing one."""
 
     name = "plus_minus"
 
@@ -41,9 +41,9 @@ class SignedVerdictReward(StatelessReward):
 
 
 class ExecutablePenalty(StatelessReward):
-    """ToRL's penalty for code that does not run (arXiv 2503.23383): -1 for a rollout with a call
-    that failed or could not be read, else 0. The paper's weight is 0.5. A call is no failure of the
-    rollout where the tool did not answer."""
+    """ToRL's penalty for code that does not run (arXiv 2503.23383): -1 for a rollout with a failed
+    or malformed call, else 0. The paper's weight is 0.5. A call to an unavailable tool is not
+    counted as a failure of the rollout."""
 
     name = "executable"
 
@@ -52,12 +52,12 @@ class ExecutablePenalty(StatelessReward):
         return [-float(any(call.outcome in bad for call in t.calls)) for t in group]
 
 
-NamedCall = tuple[str, Mapping[str, Any]]  # the name of a tool and the arguments
+NamedCall = tuple[str, Mapping[str, Any]]  # tool name and arguments
 
 
 class _CallComparisonReward(StatelessReward):
-    """A score of the calls that a rollout made, beside those that its task wants. A task without
-    `meta["calls"]` is None."""
+    """Base class of scores that compare the calls of a rollout with the expected calls of its task.
+    The score is None for a task without `meta["calls"]`."""
 
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
         return [self._score_or_none(trajectory) for trajectory in group]
@@ -72,20 +72,20 @@ class _CallComparisonReward(StatelessReward):
     def _score(
         self, trajectory: Trajectory, wanted: list[NamedCall], calls: list[NamedCall] | None
     ) -> float:
-        """Return the score of a trajectory; `calls` is None where a call cannot be read."""
+        """Return the score of a trajectory; `calls` is None if a call is malformed."""
 
 
 class ToolRLReward(_CallComparisonReward):
     """ToolRL's score of the calls of a rollout (arXiv 2504.13958): 6 R / S - 3, from -3 to 3.
 
-    `task.meta["calls"]` has the calls that are wanted, as {"name": ..., "arguments": {...}}. The
-    calls that are made are those of the rollout or, in the dialect `toolrl`, where none is run,
-    those in its answer. R is the sum of r_name, the Jaccard index of the names as multisets, and
-    for every wanted call, of the one that is matched to it, the Jaccard index of the names of
-    arguments and the number of equal values. S, the largest R, is 1 + the number of wanted calls +
-    that of their arguments. Calls of the same name are matched greedily, the most similar first;
-    the paper maximises over all matchings, and its code is greedy. A call that cannot be read makes
-    the score -3, and without wanted calls it is 0, as in that code. A task without `calls` is None.
+    `task.meta["calls"]` lists the expected calls as {"name": ..., "arguments": {...}}. They are
+    compared with the calls of the rollout or, in the dialect `toolrl`, which executes none, with
+    the calls in its answer. R is r_name, the Jaccard index of the tool names as multisets, plus,
+    for each expected call that is matched, the Jaccard index of the argument names and the number
+    of equal values. S, the maximum of R, is 1 + the number of expected calls + the number of their
+    arguments. Calls with the same name are matched greedily, most similar first; the paper
+    maximises over all matchings, but its code is greedy. As in that code, a malformed call gives
+    -3, and a task that expects no calls gives 0. A task without `calls` gives None.
 
     The paper's reward is the sum of this one and `toolrl_format`, both with weight 1.
     """
@@ -103,9 +103,9 @@ class ToolRLReward(_CallComparisonReward):
 
 
 class ToolRLFormatReward(StatelessReward):
-    """ToolRL's score of the layout (arXiv 2504.13958): 1 for a well-formed rollout whose answer has
-    the same blocks as a gold answer, which are calls, a response or both; else 0. Without gold
-    answers any blocks will do."""
+    """ToolRL's format score (arXiv 2504.13958): 1 for a well-formed rollout whose answer has the
+    same blocks (calls, a response, or both) as a gold answer, else 0. Without gold answers, any
+    blocks are accepted."""
 
     name = "toolrl_format"
 
@@ -114,8 +114,8 @@ class ToolRLFormatReward(StatelessReward):
 
 
 class ToolRLExactReward(_CallComparisonReward):
-    """1 for the layout of `toolrl_format` and all wanted calls, in any order and with the same
-    arguments, and no other; else 0. A task without `meta["calls"]` is None."""
+    """Reward of 1 for the format of `toolrl_format` and exactly the expected calls, in any order
+    and with the same arguments, else 0. None for a task without `meta["calls"]`."""
 
     name = "toolrl_exact"
 
@@ -141,7 +141,7 @@ def _read_wanted_calls(task: Task) -> list[NamedCall] | None:
 
 
 def _collect_calls(trajectory: Trajectory) -> list[NamedCall] | None:
-    """Return the calls that were made; None if one cannot be read."""
+    """Return the calls of a trajectory; None if one is malformed."""
     calls: list[NamedCall] = []
     for call in trajectory.calls or parse_answer_calls(trajectory.answer or ""):
         if isinstance(call, MalformedCall) or not call.tool:
@@ -156,7 +156,7 @@ def _max_call_score(wanted: Sequence[NamedCall]) -> int:
 
 
 def compute_call_score(wanted: Sequence[NamedCall], calls: Sequence[NamedCall]) -> float:
-    """Return ToolRL's R of the calls that were made."""
+    """Return ToolRL's R for the given calls."""
     names, call_names = (Counter(name for name, _ in side) for side in (wanted, calls))
     score = (names & call_names).total() / (names | call_names).total()
     pairs = [
@@ -176,8 +176,8 @@ def compute_call_score(wanted: Sequence[NamedCall], calls: Sequence[NamedCall]) 
 
 
 def _similarity(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> float:
-    """Return the Jaccard index of the names of two calls' arguments, plus the number of values that
-    are equal. Two calls without arguments are the same."""
+    """Return the Jaccard index of the argument names of two calls plus the number of equal values.
+    Two calls without arguments are equal."""
     all_keys = wanted.keys() | given.keys()
     shared = wanted.keys() & given.keys()
     jaccard = len(shared) / len(all_keys) if all_keys else 1.0
@@ -189,6 +189,6 @@ def _parse_wanted_call(call: Any, task: str) -> NamedCall:
         case {"name": str(name), "arguments": dict(arguments)}:
             return name, arguments
     raise UserError(
-        f"the wanted calls of task '{task}' cannot be read: write each in the metadata as"
+        f"the expected calls of task '{task}' cannot be parsed: write each in the metadata as"
         ' {"name": "...", "arguments": {...}}.'
     )

@@ -1,4 +1,4 @@
-"""The reward that an environment of others gave."""
+"""Reward computed by an external environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fieldcraft.types import Trajectory
 
 
 class EnvironmentReward(StatelessReward):
-    """Reward that the environment left in `Trajectory.rewards`; None where it left nothing."""
+    """Reward that the environment stored in `Trajectory.rewards`; None if it stored none."""
 
     name = ENVIRONMENT_REWARD
 

@@ -1,4 +1,4 @@
-"""Rewards by name: the built-in ones, those of packages, and the user's as `module:Name`."""
+"""Rewards by name: built-in, from installed packages, and user-defined (`module:Name`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fieldcraft.types import Reward, Trajectory, UserError
 
 
 class FunctionReward(StatelessReward):
-    """A function of a group as a reward."""
+    """Reward computed by a function of a group."""
 
     def __init__(
         self, name: str, function: Callable[[Sequence[Trajectory]], list[float | None]]
@@ -26,21 +26,19 @@ class FunctionReward(StatelessReward):
 
 
 def make_reward(name: str, settings: Mapping[str, Any], offered: Mapping[str, Any]) -> Reward:
-    """Make the reward of a name.
+    """Instantiate the reward with the given name.
 
-    It is a function of a group (all rollouts of one question) or a class. A class is called with
-    the `settings` of the recipe, and with those of the `offered` arguments that it takes: `correct`
-    is the reward that says which answers are right, `priced` is OTC's r_phi, `smoothing` its c and
-    `measure` its m.
+    It is a function of a group (all rollouts of one question) or a class. A class receives the
+    `settings` of the recipe and those of the `offered` arguments that it accepts: `correct` is the
+    verdict reward, `priced` is OTC's r_phi, `smoothing` its c and `measure` its m.
 
-    Raises UserError for an unknown name, a setting that it does not have, or something that is no
-    reward.
+    Raises UserError for an unknown name, an unknown setting, or an object that is not a reward.
     """
     component = resolve(ComponentKind.REWARD, name)
     if _is_group_function(component):
         if settings:
             raise UserError(
-                f"the reward '{name}' is a function, which takes no settings: remove"
+                f"the reward '{name}' is a function, which accepts no settings: remove"
                 f" '{next(iter(settings))}', or write a class."
             )
         return FunctionReward(get_display_name(name), component)
@@ -60,8 +58,8 @@ def make_reward(name: str, settings: Mapping[str, Any], offered: Mapping[str, An
 
 
 def _is_group_function(component: Any) -> bool:
-    """Return whether a part is a plain function of a group: scores are computed, and what has to be
-    asked for is an AsyncReward."""
+    """Return whether a component is a plain function of a group. Such a function computes its
+    scores itself; a reward that sends requests must be an AsyncReward."""
     if not inspect.isfunction(component) or inspect.iscoroutinefunction(component):
         return False
     return len(inspect.signature(component).parameters) == 1

@@ -1,7 +1,7 @@
-"""Fenced blocks in Markdown, and the Python program among them.
+"""Fenced blocks in Markdown, and extraction of the Python program from them.
 
-Fences are those of CommonMark, as people and models use them: of ``` or ~~~, of any length,
-indented, in lists and quotations, with a language and attributes, and perhaps never closed.
+Fences follow CommonMark as people and models use it: ``` or ~~~ of any length, indented, in lists
+and quotations, with a language and attributes, and possibly unclosed.
 """
 
 from __future__ import annotations
@@ -17,39 +17,36 @@ from dataclasses import dataclass
 from fieldcraft.rewards.program_parts import join_program_parts
 
 _LINE = re.compile(r"\r\n|\n|\r")
-# What may stand before a fence: indentation, and the marks of quotations and list items.
+# Text allowed before a fence: indentation, and the markers of quotations and list items.
 _MARGIN = r"(?P<margin>(?:[ \t]*(?:>|[-*+]|\d{1,9}[.)])(?=[ \t]|[`~]))*[ \t]*)"
 _OPENING = re.compile(rf"{_MARGIN}(?P<fence>`{{3,}}|~{{3,}})(?P<info>.*)")
-# CommonMark wants a line of its own, but people and models write "So: ```python", too.
+# CommonMark requires a separate line, but people and models also write "So: ```python".
 _INLINE_OPENING = re.compile(
     r"[^`]*[^`\w](?P<margin>)(?P<fence>`{3,})(?P<info>(?:python|py)[\d.]*)\s*", re.IGNORECASE
 )
 _LANGUAGE = re.compile(r"\s*\{?\s*\.?(?:language-)?([\w+#./-]*)")
 _PYTHON = re.compile(r"(?:i?python|py|pypy)[\d.]*|[\w./-]+\.py|sage", re.IGNORECASE)
-_SESSION = re.compile(r"pycon|python-?(?:repl|console)")  # with prompts before its lines
+_SESSION = re.compile(r"pycon|python-?(?:repl|console)")  # lines start with prompts
 _PROMPT = re.compile(r"(?:>>>|\.\.\.)(?: |$)")
-# Words behind a fence that name no language.
+# Words after a fence that do not name a language.
 _UNSPECIFIC_LANGUAGES = ("", "code", "none", "tool_code", "solution")
-_TEXT_LANGUAGES = ("text", "txt", "plain", "plaintext")  # mostly output, but some call programs so
-# What else people and models put around a program.
+_TEXT_LANGUAGES = ("text", "txt", "plain", "plaintext")  # mostly output, but sometimes programs
+# Other delimiters that people and models put around a program.
 _TAGGED = re.compile(
     r"<(?P<tag>answer|code|python|solution|program)(?: [^<>]*)?>(?P<inside>.*?)(?:</(?P=tag)>|\Z)"
     r"|\[PYTHON\](?P<inside2>.*?)(?:\[/PYTHON\]|\Z)",
     re.DOTALL | re.IGNORECASE,
 )
-# Of MBPP's prompt. In brackets the marks would be lists of Python.
+# Delimiters of MBPP's prompt. In brackets they would be Python lists.
 _MBPP_BEGIN = re.compile(r"\s*\[BEGIN\](.*?)(?:\[(?:DONE|END)\].*)?\Z", re.DOTALL)
 _MARKDOWN_LANGUAGES = ("markdown", "md")
 _TAB_COLUMNS = 4  # columns
-_MAX_TEXT_PARAGRAPHS = (
-    40  # paragraphs of text that may stand behind a program whose fence is not closed
-)
+_MAX_TEXT_PARAGRAPHS = 40  # paragraphs of text that may follow a program in an unclosed fence
 
 
 @dataclass(frozen=True, slots=True)
 class FencedBlock:
-    """The content of a fenced block. `language` is the first word behind the fence, in small
-    letters."""
+    """Content of a fenced block. `language` is the first word after the fence, in lower case."""
 
     language: str
     text: str
@@ -61,7 +58,7 @@ class FencedBlock:
 
 
 def find_blocks(text: str) -> list[FencedBlock]:
-    """Return the fenced blocks of a text, in order. A block of Markdown stands for those inside
+    """Return the fenced blocks of a text, in order. A Markdown block includes the blocks nested in
     it."""
     return [inner for block in _iter_blocks(_LINE.split(text)) for inner in _expand_markdown(block)]
 
@@ -86,7 +83,7 @@ def _iter_blocks(lines: Iterable[str]) -> Iterator[FencedBlock]:
 
 
 def _match_opening(line: str) -> re.Match[str] | None:
-    """Match a fence that begins a block. Code between ``` in one line is no block."""
+    """Match a fence that opens a block. Inline code between ``` on one line is not a block."""
     match = _OPENING.fullmatch(line) or _INLINE_OPENING.fullmatch(line)
     return None if match is None or (match["fence"][0] == "`" and "`" in match["info"]) else match
 
@@ -107,8 +104,8 @@ def _make_block(opening: re.Match[str], inside: Iterable[str], is_closed: bool) 
 
 
 def _strip_margin(opening: re.Match[str], line: str) -> str:
-    """Return a line of a block without the marks of quotations, and without as much of its
-    indentation as the opening fence has."""
+    """Return a line of a block without quotation markers and without the indentation of the opening
+    fence."""
     for _ in range(opening["margin"].count(">")):
         line = re.sub(r"^[ \t]{0,3}>", "", line)
     width = len(opening["margin"].rpartition(">")[2].expandtabs(_TAB_COLUMNS))
@@ -123,14 +120,14 @@ def _strip_margin(opening: re.Match[str], line: str) -> str:
 
 
 def extract_program(answer: str) -> str | None:
-    """Return the Python program in an answer, None where there is none.
+    """Return the Python program in an answer, or None.
 
-    It is the last block of Python that compiles, with the earlier ones that it needs and without
-    examples of its use (`program_parts.join_program_parts`). Without one, it is the same among
-    blocks without a language, and then among those of plain text. Behind these come a block of
-    Python with a mistake and, where there are no fences, an answer that is a program as a whole, or
-    has one between tags, in indented lines or in its last paragraphs. Text that computes nothing,
-    such as the output "5", is no program.
+    It is the last Python block that compiles, together with the earlier blocks that it requires and
+    without usage examples (`program_parts.join_program_parts`). If there is none, blocks without a
+    language and then blocks of plain text are searched the same way. The last resorts are a Python
+    block with a syntax error and, in an answer without fences, the whole answer, code between tags,
+    indented lines, or the last paragraphs. Text that computes nothing, such as the output "5", is
+    not a program.
     """
     answer = _MBPP_BEGIN.sub(r"\1", answer.lstrip("\ufeff\u200b"))
     blocks = [_strip_prompts(block) for block in find_blocks(answer)]
@@ -161,8 +158,7 @@ def extract_program(answer: str) -> str | None:
 
 
 def _strip_prompts(block: FencedBlock) -> FencedBlock:
-    """Return a block without the prompts of an interpreter: a session becomes the program that was
-    typed."""
+    """Return a block without interpreter prompts: a session becomes the program that was typed."""
     if not _SESSION.fullmatch(block.language):
         return block
     typed = [_PROMPT.sub("", line) for line in block.text.split("\n") if _PROMPT.match(line)]
@@ -170,14 +166,14 @@ def _strip_prompts(block: FencedBlock) -> FencedBlock:
 
 
 def _find_tagged(answer: str) -> str | None:
-    """Return the last program between tags; as HTML, it may have its signs escaped."""
+    """Return the last program between tags; in HTML, its characters may be escaped."""
     found = [match["inside"] or match["inside2"] or "" for match in _TAGGED.finditer(answer)]
     texts = [text for inside in reversed(found) for text in (inside, html.unescape(inside))]
     return next((code for text in texts if (code := _as_program(text) or _find_tagged(text))), None)
 
 
 def _find_trailing(answer: str) -> str | None:
-    """Return the program that an answer ends with, behind paragraphs of text."""
+    """Return the program at the end of an answer, after paragraphs of text."""
     paragraphs = "\n".join(_LINE.split(answer)).split("\n\n")
     places = range(max(len(paragraphs) - _MAX_TEXT_PARAGRAPHS, 1), len(paragraphs))
     texts = ("\n\n".join(paragraphs[place:]) for place in places)
@@ -185,8 +181,8 @@ def _find_trailing(answer: str) -> str | None:
 
 
 def _extract_code(block: FencedBlock) -> str | None:
-    """Return the program of a block. A fence may close it at the end of a line, and text may follow
-    one that is never closed."""
+    """Return the program of a block. The closing fence may be at the end of a line, and an unclosed
+    block may be followed by text."""
     if (code := _as_program(block.text)) is not None:
         return code
     text, fence, _ = block.text.partition("```")
@@ -199,7 +195,7 @@ def _extract_code(block: FencedBlock) -> str | None:
 
 
 def _extract_constants(block: FencedBlock) -> str | None:
-    """Return the text of a block that only binds names, which a later block may need."""
+    """Return the text of a block that only binds names, which a later block may require."""
     tree = _parse(text := textwrap.dedent(block.text))
     binds_only = tree is not None and all(
         isinstance(n, ast.Assign | ast.AnnAssign) for n in tree.body
@@ -217,12 +213,12 @@ def _find_indented(answer: str) -> str | None:
 
 
 def _as_program(text: str) -> str | None:
-    """Return the text, or without its indentation, where it is a program that compiles."""
+    """Return the text, if necessary without its indentation, if it is a program that compiles."""
     return next((code for code in (text, textwrap.dedent(text)) if _is_program(code)), None)
 
 
 def _is_program(text: str) -> bool:
-    """Tell whether a text compiles and does something: it calls, defines or imports."""
+    """Return whether a text compiles and does something: it calls, defines or imports."""
     tree = _parse(text)
     active_nodes = ast.Call | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
     active_nodes |= ast.Import | ast.ImportFrom
@@ -230,7 +226,7 @@ def _is_program(text: str) -> bool:
 
 
 def _parse(text: str) -> ast.Module | None:
-    """Return the tree of a text that compiles, None for any other."""
+    """Return the syntax tree of a text that compiles, else None."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Grading of a task: by the reward that it names, or by what it has to be graded by."""
+"""Selection of the reward that grades a task: the one it names, or one that fits its metadata."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fieldcraft.records.meta import GRADED_BY_KEY
 from fieldcraft.types import DEFAULT_VERDICT_REWARD, Task
 
 JUDGE, MATH = "judge", "math"
-# Rewards that compare with no gold answer, and what of a task's `meta` they grade by.
+# Rewards that use no gold answer, and the key of a task's `meta` that they grade by.
 GRADED_BY_META: Mapping[str, str] = MappingProxyType(
     {"unit_tests": "unit_tests", "stdin_tests": "stdin_tests", "toolrl_exact": "calls"}
 )
 
 
 def resolve_grader(task: Task) -> str:
-    """Return the reward that a task names in its metadata; without one, that of its tests or wanted
-    calls, exact match where it has gold answers, and a judge where it has nothing."""
+    """Return the reward that a task names in its metadata. By default, return the reward for its
+    tests or expected calls, exact match if it has gold answers, and otherwise a judge."""
     if explicit := task.meta.get(GRADED_BY_KEY):
         return str(explicit)
     for name, key in GRADED_BY_META.items():
@@ -28,6 +28,6 @@ def resolve_grader(task: Task) -> str:
 
 
 def resolve_reward_name(reward: str, task: Task) -> str:
-    """Return the name under which a score is kept: that of the reward and, of AUTO_VERDICT, that of
-    the grader."""
+    """Return the name under which a score is recorded: the name of the reward or, for AUTO_VERDICT,
+    of the task's grader."""
     return resolve_grader(task) if reward == AUTO_VERDICT else reward

@@ -1,7 +1,7 @@
-"""A language model as judge of answers that no rule can compare.
+"""Language model as judge of answers that no rule can compare.
 
-What a policy wrote is quoted in the request so that it can end neither the quotation nor the block
-around it, and a verdict that cannot be read is no verdict: never a 0.
+The policy's text is quoted in the request, so that it can end neither the quotation nor the
+enclosing block. A verdict that cannot be parsed counts as missing, never as 0.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from fieldcraft.endpoints.openai import ChatClient, ChatRequestError
 from fieldcraft.rewards.rubric import AsyncReward
 from fieldcraft.types import Task, Trajectory, UserError
 
-# Names the requests, with and without accepted answers, and how the reply is read; a change of any
-# of these is a new name.
+# Name of the requests, with and without accepted answers, and of the parsing of the reply. Any
+# change to these requires a new name.
 JUDGE_RULES = ("judge/verdict-1", "judge/unreferenced-1")
-MAX_CONSECUTIVE_FAILURES = 20  # judgements without a usable verdict that stop a run
-MAX_REPLY_TOKENS = 2048  # of a reply: judges may reason first
-VOTING_TEMPERATURE = 0.7  # of several votes, which would be one and the same at 0
+MAX_CONSECUTIVE_FAILURES = 20  # consecutive failed judgements that stop a run
+MAX_REPLY_TOKENS = 2048  # per reply; judges may reason first
+VOTING_TEMPERATURE = 0.7  # for several votes, which would be identical at 0
 
-# `<` and `[` begin the special tokens of chat templates, which some servers read in any text.
+# `<` and `[` start the special tokens of chat templates, which some servers parse in any text.
 UNSAFE_CHARACTERS = frozenset("<>[]")
 VERDICT_PATTERN = re.compile(r"[\W_]*verdict[\W_]*\b(correct|incorrect)\b[\W_]*", re.IGNORECASE)
 
@@ -67,8 +67,8 @@ contradicts itself, lists several guesses or gives no answer, and if you cannot 
 
 
 def quote(text: str) -> str:
-    """Return a JSON string of one line, without anything that could end it, start markup or be
-    invisible; `json.loads` gives the text back."""
+    """Return a single-line JSON string without characters that could end it, start markup or be
+    invisible; `json.loads` restores the text."""
     return "".join(
         c if c.isprintable() and c not in UNSAFE_CHARACTERS else _escape(c)
         for c in json.dumps(text, ensure_ascii=False)
@@ -94,8 +94,8 @@ def render_judge_request(task: Task, prediction: str) -> str:
 
 
 def parse_verdict(reply: str) -> bool | None:
-    """Read a verdict: True for correct, False for incorrect; None unless the reply ends with the
-    one and only line that gives a verdict. Reasoning up to `</think>` does not count."""
+    """Parse a verdict: True for correct, False for incorrect, None unless the reply ends with its
+    only verdict line. Reasoning up to `</think>` is ignored."""
     _, text = split_reasoning(reply)
     lines = [line for line in text.splitlines() if line.strip()]
     *others, last = [VERDICT_PATTERN.fullmatch(line) for line in lines] or [None]
@@ -105,9 +105,9 @@ def parse_verdict(reply: str) -> bool | None:
 
 
 class JudgeReward(AsyncReward):
-    """1.0 for what a judge calls correct, 0.0 for what it calls incorrect, by the majority of
-    `votes`; None for a tie, and where neither vote could be read. No answer is 0 unasked. Without
-    accepted answers the judge has to be sure by itself."""
+    """Reward of 1.0 for an answer that a judge considers correct, else 0.0, by the majority of
+    `votes`. None for a tie or if no vote could be parsed. A missing answer is 0 without a request.
+    Without accepted answers the judge relies on its own knowledge."""
 
     name = "judge"
 
@@ -121,7 +121,8 @@ class JudgeReward(AsyncReward):
         await self.endpoint.close()
 
     async def score_trajectory(self, trajectory: Trajectory) -> float | None:
-        """Judge the answer. Raises UserError when practically every judgement fails."""
+        """Judge the answer. Raises UserError if MAX_CONSECUTIVE_FAILURES judgements in a row
+        fail."""
         task, answer = trajectory.task, trajectory.answer or ""
         if not answer.strip():
             return 0.0
@@ -134,7 +135,7 @@ class JudgeReward(AsyncReward):
         return None if num_correct == num_incorrect else float(num_correct > num_incorrect)
 
     async def _vote(self, request: str, seed: int) -> bool | str:
-        """Ask for one vote. Returns a verdict, or why there is none."""
+        """Request one vote. Return the verdict, or the reason why it is missing."""
         try:
             reply = await self.endpoint.chat(
                 [{"role": "user", "content": request}],

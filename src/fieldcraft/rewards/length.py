@@ -10,12 +10,13 @@ from fieldcraft.types import Trajectory
 
 
 class SoftOverlongPenalty(StatelessReward):
-    """DAPO's soft overlong punishment (arXiv 2503.14476, equation 13), for rollouts that also read.
+    """DAPO's soft overlong punishment (arXiv 2503.14476, equation 13), for rollouts with
+    observations.
 
-    0 up to `limit` - `cache` tokens of the longest chain, then falling in a straight line to -1 at
-    `limit` and beyond. A chain is counted as `budget.max_context_tokens` counts it, with its prompt
-    and observations. So what the policy writes is held against the room that they leave: counted
-    alone, it could not reach the limit at which the rollout is truncated.
+    The score is 0 up to `limit` - `cache` tokens of the longest chain, then decreases linearly to
+    -1 at `limit` and beyond. Tokens are counted like `budget.max_context_tokens`, including the
+    prompt and observations. The tokens of the policy alone could not reach the limit at which the
+    rollout is truncated.
     """
 
     name = "overlong"

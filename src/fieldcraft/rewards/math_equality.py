@@ -1,10 +1,10 @@
-"""Equality of what was read from two answers, which is exact wherever it can be.
+"""Equality of the parsed values of two answers, exact wherever possible.
 
-Two decimals, or a decimal and a number that is a finite decimal, as 1 or 1/8, are equal where they
-are the same: 0.9999999 is no 1. Only beside a number that no decimal can write, as 1/3 or the root
-of 2, is a decimal an approximation: six digits behind the point must agree, and six significant
-ones of a number below 1. What a program prints in floating point, with its 16 or 17 digits, may
-be off by a rounding error. Math-Verify itself would round everything to six digits.
+Two decimals, or a decimal and a number that is a finite decimal, such as 1 or 1/8, must be the
+same: 0.9999999 does not equal 1. A decimal is an approximation only if the other number has no
+finite decimal form, such as 1/3 or the root of 2: six digits after the decimal point must agree,
+and six significant digits of a number below 1. Floating-point output of a program, with its 16 or
+17 digits, may differ by a rounding error. Math-Verify itself would round everything to six digits.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from sympy import Basic, Expr, Float, MatrixBase, Rational, UnevaluatedExpr, flo
 
 from fieldcraft.rewards.math_units import Quantity
 
-MATCHING_DIGITS = 6  # behind the point, and significant ones of a number below 1
-FLOAT_RELATIVE_ERROR = 1e-12  # relative error of what a program computes in floating point
+MATCHING_DIGITS = 6  # after the decimal point; significant digits for a number below 1
+FLOAT_RELATIVE_ERROR = 1e-12  # relative error of floating-point results of a program
 EXACT_RELATIVE_ERROR = (
-    1e-25  # relative difference that two different numbers of exact form do not fall below
+    1e-25  # smallest relative difference between two different numbers of exact form
 )
 _EVALUATION_DIGITS, _VERIFY_DIGITS = 40, 15
 _MAX_DECIMAL_PLACES = (
-    12  # of a decimal that a number may turn out to be, as a sum of roots that cancel out
+    12  # of a decimal that a number may be equal to, such as a sum of roots that cancel out
 )
 _MIN_PRINTED_DIGITS = (
-    16  # significant digits by which a number in floating point is told from a short decimal
+    16  # minimum significant digits of a floating-point number, in contrast to a short decimal
 )
-_MAX_EXPONENT = 10_000  # exponent up to which numbers are told apart
+_MAX_EXPONENT = 10_000  # largest exponent for which numbers are compared
 
 
 def is_equivalent(golds: list[list[Any]], answers: list[list[Any]]) -> bool:
-    """Tell whether any reading of the gold answer equals any of the answer."""
+    """Return whether any parsed value of the gold answer equals any parsed value of the answer."""
     readings = product(golds, answers)
     return any(
         _is_equal(left, right) for gold, answer in readings for left, right in product(gold, answer)
@@ -63,15 +63,16 @@ def _is_equal(gold: Any, answer: Any) -> bool:
 
 
 def _has_same_dimensions(gold: Any, answer: Any) -> bool:
-    """Tell whether two values have units of the same dimensions, or one has none at all."""
+    """Return whether two values have units of the same dimensions, or at least one has no unit."""
     if isinstance(gold, Quantity) and isinstance(answer, Quantity):
         return gold.unit.dimensions == answer.unit.dimensions
     return True
 
 
 def _candidate_values(value: Any, other: Any) -> list[Any]:
-    """Return the numbers that a value can be, beside another. Without a unit there, the number
-    alone is meant or, of a unit without dimensions, as 50 %, what it is worth."""
+    """Return the numbers that a value may represent when compared with another. If the other value
+    has no unit, this is the bare number or, for a dimensionless unit such as 50 %, its numeric
+    value."""
     if not isinstance(value, Quantity):
         return [value]
     if isinstance(other, Quantity):
@@ -83,7 +84,7 @@ def _candidate_values(value: Any, other: Any) -> list[Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether a value is one real number. A percentage is left to Math-Verify."""
+    """Return whether a value is one real number. Percentages are left to Math-Verify."""
     if not isinstance(value, Expr) or value.has(UnevaluatedExpr) or not value.is_number:
         return False
     return bool(value.is_comparable and value.is_finite)
@@ -112,12 +113,13 @@ def _is_same_number(gold: Expr, answer: Expr) -> bool:
 
 
 def _to_fractions(value: Any) -> Any:
-    """Return a value whose decimals are the fractions that they write."""
+    """Return a value with its decimals replaced by the equivalent fractions."""
     return value.xreplace({number: Rational(str(number)) for number in value.atoms(Float)})
 
 
 def _is_printed_float(value: Expr) -> bool:
-    """Tell whether a value has a number as a program prints it that computes in floating point."""
+    """Return whether a value contains a number with the precision of printed floating-point
+    output."""
     return any(
         len(Decimal(repr(float(number))).as_tuple().digits) >= _MIN_PRINTED_DIGITS
         and Rational(repr(float(number))) == Rational(str(number))
@@ -126,7 +128,7 @@ def _is_printed_float(value: Expr) -> bool:
 
 
 def _is_decimal(value: Expr) -> bool:
-    """Tell whether digits behind a point can write a number of exact form."""
+    """Return whether a number of exact form has a finite decimal form."""
     if isinstance(value, Rational):
         return 10 ** int(value.q).bit_length() % value.q == 0
     places = value.evalf(_EVALUATION_DIGITS) * 10**_MAX_DECIMAL_PLACES
@@ -134,8 +136,8 @@ def _is_decimal(value: Expr) -> bool:
 
 
 def _match_decimals(value: Any, other: Any) -> Any:
-    """Return a value whose decimals are exact, each as the number of the other value that it
-    approximates, or else as the fraction that it writes."""
+    """Return a value with exact numbers in place of its decimals: each becomes the number of the
+    other value that it approximates, or else the equivalent fraction."""
     if not isinstance(value, Basic | MatrixBase) or value.has(UnevaluatedExpr):
         return value
     exact_numbers = [number for number in _list_numbers(other) if not number.has(Float)]
@@ -150,7 +152,7 @@ def _match_decimals(value: Any, other: Any) -> Any:
 
 
 def _leading_zeros(value: Any) -> int:
-    """Return the number of zeros that stand between the point and the first digit of the smallest
+    """Return the number of zeros between the decimal point and the first digit of the smallest
     number in a value."""
     sizes = (abs(number.evalf(_VERIFY_DIGITS)) for number in _list_numbers(value))
     exponents = [int(floor(log(size, 10))) + 1 for size in sizes if 0 < size < 1]
@@ -158,7 +160,7 @@ def _leading_zeros(value: Any) -> int:
 
 
 def _list_numbers(value: Any) -> list[Expr]:
-    """Return the numbers in a value that are no parts of other numbers."""
+    """Return the numbers in a value that are not parts of other numbers."""
     if _is_comparable(value):
         return [value]
     if isinstance(value, MatrixBase):

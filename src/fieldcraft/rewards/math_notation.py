@@ -1,4 +1,4 @@
-"""Notation that Math-Verify reads as something else: degrees in functions, matrices of programs."""
+"""Conversion of notation that Math-Verify misreads: degrees in functions, matrices of programs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MATRIX = re.compile(
 )
 _NESTED = re.compile(rf"\s*(?P<rows>{_ROWS})\s*\.?\s*")
 _RATIONAL = re.compile(r"Rational\(\s*(-?\d+)\s*,\s*(\d+)\s*\)")
-_COMMA = re.compile(r",(?![^()]*\))")  # between entries, and not in a call
+_COMMA = re.compile(r",(?![^()]*\))")  # between entries, not inside a call
 
 
 def degrees_to_radians(text: str) -> str:
-    """Return a text in which the degrees that a function is taken of are written in radians."""
+    """Return a text in which degrees in the argument of a function are converted to radians."""
     return _FUNCTION.sub(lambda found: _DEGREES.sub(_to_radians, found[0]), text)
 
 
@@ -34,7 +34,7 @@ def _to_radians(match: re.Match[str]) -> str:
 
 
 def convert_matrices(text: str) -> str:
-    """Return a text in which matrices as sympy and numpy print them, and lists of lists, are
+    """Return a text in which matrices as printed by sympy and numpy, and lists of lists, are
     LaTeX."""
     text = _MATRIX.sub(lambda found: _render_matrix(found["rows"]), text)
     found = _NESTED.fullmatch(text)
@@ -42,7 +42,8 @@ def convert_matrices(text: str) -> str:
 
 
 def _render_matrix(source: str) -> str:
-    """Return a matrix of the rows that a program writes; one row of numbers is a column."""
+    """Return the LaTeX matrix of the rows printed by a program; one row of numbers becomes a
+    column."""
     source = _RATIONAL.sub(r"\\frac{\1}{\2}", source)
     rows = [_COMMA.split(row[1:-1].strip().rstrip(",")) for row in re.findall(_ROW, source)]
     if not source[1:].lstrip().startswith("["):

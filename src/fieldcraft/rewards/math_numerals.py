@@ -28,8 +28,8 @@ _SPELT = re.compile(r"(?:\\text\s*)?\{(?P<words>\s*[A-Za-z][A-Za-z\s-]*)\}")
 
 
 def convert_number_words(text: str) -> str:
-    """Return a text in which numbers with a word of scale, as 1 million, are written out, and a
-    number in words alone, as twenty-one."""
+    """Return a text with digits in place of numbers with a scale word, such as 1 million, and of a
+    number entirely in words, such as twenty-one."""
     text = _SPELT.sub(_convert_in_braces, _SCALED.sub(_expand_scale, text))
     value = parse_number_words(text)
     return text if value is None else str(value)
@@ -46,7 +46,7 @@ def _convert_in_braces(match: re.Match[str]) -> str:
 
 
 def parse_number_words(text: str) -> int | None:
-    """Return the whole number that words say, None for any other text."""
+    """Return the integer expressed by words, None for any other text."""
     text = _LEADING_ARTICLE.sub("one ", text.strip().lower().removesuffix("."))
     sign = -1 if text.startswith("minus ") else 1
     words = re.split(r"[-\s]+", text.removeprefix("minus "))
@@ -58,7 +58,7 @@ def parse_number_words(text: str) -> int | None:
 
 
 def _parse_scaled(words: list[str]) -> int | None:
-    """Return the number that words say. What follows a word of scale is less than that scale."""
+    """Return the number expressed by words. The part after a scale word is less than that scale."""
     scales = [word for word in words if word in _SCALES]
     if not scales:
         return _parse_below_thousand(words)

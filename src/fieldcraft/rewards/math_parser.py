@@ -1,8 +1,8 @@
-"""Mathematics in an answer, read by Math-Verify in every way that it can be meant.
+"""Parsing of mathematics in an answer with Math-Verify, in every plausible interpretation.
 
-What Math-Verify reads in part only, or as something else, is rewritten as LaTeX before: numbers as
-Python writes them, mixed numbers, powers with `**`. A text of which only a part can be read counts
-as a text, which equals nothing but itself.
+Notation that Math-Verify misreads or parses only partially is first rewritten as LaTeX: numbers in
+Python notation, mixed numbers, powers with `**`. A text that can be parsed only partially is
+treated as a string, which equals only itself.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from fieldcraft.rewards.math_quantities import (
 )
 from fieldcraft.rewards.math_units import Quantity
 
-# Where Math-Verify finds mathematics. An escaped $ is a currency.
+# Delimiters of mathematics in Math-Verify. An escaped $ is a currency sign.
 MATH_DELIMITERS = re.compile(r"\\boxed|(?<!\\)\$|\\\(|\\\[")
 COMMA_NUMBERS = re.compile(r"[-+]?\d+,\d+")  # two numbers, or one with a decimal comma
-_MAX_EXPONENT = 400  # an exponent that is written out
+_MAX_EXPONENT = 400  # largest exponent that is expanded
 
 _DIGITS = r"(?:\d{1,3}(?:_\d{3})+|\d+)"
 _FLOAT = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
-_NUMBER_START = r"(?<![\w.\\^])"  # no part of a word, of another number or of a command
+_NUMBER_START = r"(?<![\w.\\^])"  # not inside a word, another number or a command
 _NUMBER_END = r"(?![\w^]|\.\d)"
-# What a fraction of two numbers is a factor of, without a space: 4/3πr^3 is no 4/(3πr^3). Before
-# a variable, as in 1/2x, it is none without one.
+# Factors that may follow a fraction of two numbers without a space: 4/3πr^3 is not 4/(3πr^3).
+# Before a variable, as in 1/2x, a space is required.
 _CONSTANT = r"(?:\u03c0|(?:\\pi|pi|i)(?![A-Za-z])|\\sqrt\{?\d)"
 _FRACTION_END = rf"(?:{_NUMBER_END}|(?={_CONSTANT}))"
-_SHORT_DIGITS = r"\d{1,99}"  # digits of a number that is computed with
-_ELLIPSIS = r"(?:\.\.\.|\u2026|\\(?:ldots|dots|cdots))"  # the digits go on
-# Of a program: without a sign of LaTeX they are products of letters.
+_SHORT_DIGITS = r"\d{1,99}"  # digits of a number used in arithmetic
+_ELLIPSIS = r"(?:\.\.\.|\u2026|\\(?:ldots|dots|cdots))"  # continued digits
+# Notation of programs: without LaTeX commands these would be products of letters.
 _FUNCTION = r"(?:exp|ln|log|sin|cos|tan|arc(?:sin|cos|tan))"
 _GAP = r"(?:\\[ ,;!]|[\u00a0\u2009\u202f ])"  # white space in a number, in LaTeX and in Unicode
 
 _RAISED = "\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b"
 
-# Several numbers, which are no product, and a date, which is no difference.
+# Several numbers, which are not a product, and a date, which is not a difference.
 _NO_TERM = re.compile(r"[-+]?[\d.]+(?:\s+[-+]?[\d.]+)+|\d{4}-\d\d-\d\d")
-_EMPHASIS = re.compile(r"(\*{1,3}|`)(?P<inside>[^*`]+)\1")  # of Markdown, around all of an answer
+_EMPHASIS = re.compile(r"(\*{1,3}|`)(?P<inside>[^*`]+)\1")  # Markdown around a whole answer
 _QUOTED = re.compile(rf"[{QUOTES}](?P<inside>[^{QUOTES}]+)[{QUOTES}]\.?")
 _LETTERS = re.compile(r"[-+]?\d[\d.]*\s*[A-Za-z](?:\^\{?\d\}?)?")  # a unit or a variable
 _PLAIN = re.compile(r"[-+*/^().,%$\d\s]+")
@@ -59,7 +59,7 @@ _Rewrite = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 
 def _expand_exponent(found: re.Match[str]) -> str:
-    """Return a number with an exponent, written out. One with a point stays one with a point."""
+    """Return a number with an exponent in expanded form. A number with a decimal point keeps it."""
     if abs(int(found[2])) > _MAX_EXPONENT:
         return f"{found[1]} \\times 10^{{{found[2]}}}"
     written = f"{Decimal(found[1].replace('_', '') + 'e' + found[2]):f}"
@@ -71,7 +71,7 @@ def _to_decimal_integer(found: re.Match[str]) -> str:
 
 
 def _convert_repeating(found: re.Match[str]) -> str:
-    """Return a decimal whose last digits repeat, as a fraction."""
+    """Return a decimal with repeating last digits as a fraction."""
     return _repeating_to_fraction(*found.groups())
 
 
@@ -81,7 +81,7 @@ def _repeating_to_fraction(before: str, prefix: str, period: str) -> str:
 
 
 def _convert_recurring(found: re.Match[str]) -> str:
-    """Return a decimal whose last digit goes on and on, as a fraction."""
+    """Return a decimal whose last digit repeats infinitely as a fraction."""
     before, _, behind = found[1].rpartition(".")
     return _repeating_to_fraction(before, behind, found[2])
 
@@ -91,13 +91,13 @@ def _to_ascii_digit(found: re.Match[str]) -> str:
 
 
 def _convert_superscript(found: re.Match[str]) -> str:
-    """Return an exponent in raised signs."""
+    """Return an exponent written in superscript characters."""
     plain = unicodedata.normalize("NFKC", found[0]).replace("\u2212", "-")
     return f"^{{{plain}}}"
 
 
 def _convert_vulgar_fraction(found: re.Match[str]) -> str:
-    """Return a fraction that is one sign, maybe of a mixed number."""
+    """Return a single-character fraction, possibly of a mixed number."""
     above, _, below = unicodedata.normalize("NFKC", found[2]).partition("\u2044")
     return _render_fraction(found[1], above, below)
 
@@ -107,7 +107,7 @@ def _convert_mixed(found: re.Match[str]) -> str:
 
 
 def _render_fraction(integer: str | None, numerator: str, denominator: str) -> str:
-    """Return a fraction, or a mixed number as one: behind it may stand a factor."""
+    """Return a fraction, or a mixed number as one fraction; a factor may follow."""
     return rf"\frac{{{int(integer or 0) * int(denominator) + int(numerator)}}}{{{denominator}}}"
 
 
@@ -168,16 +168,16 @@ _REWRITES: tuple[_Rewrite, ...] = (
 
 
 def rewrite_for_math_verify(text: str) -> str:
-    """Return a text in which numbers and powers are written as Math-Verify reads them."""
+    """Return a text with numbers and powers in the notation that Math-Verify parses."""
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     return text
 
 
 def parse_math(text: str) -> list[list[Any]]:
-    """Read an answer as Math-Verify does, in every way that it can be meant. One without marks is
-    mathematics as a whole. A number with a unit is a `Quantity`, and the formula beside it, for
-    letters may be variables."""
+    """Parse an answer with Math-Verify in every plausible interpretation. An answer without math
+    delimiters is parsed as a whole. A number with a unit yields a `Quantity` and also the formula,
+    because its letters may be variables."""
     text = strip_invisible(text).strip()
     if wrapping := _EMPHASIS.fullmatch(text) or _QUOTED.fullmatch(text):
         text = wrapping["inside"].strip()
@@ -211,7 +211,7 @@ def _parse_plain(text: str) -> list[list[Any]]:
     return [reading for reading in found if reading]
 
 
-# -- whole and in part -------------------------------------------------------------------------
+# -- whole and partial parses ------------------------------------------------------------------
 
 _LATEX = LatexExtractionConfig()
 _WITH_UNITS = LatexExtractionConfig(
@@ -221,19 +221,19 @@ _WITH_UNITS = LatexExtractionConfig(
 
 _SENTENCE = re.compile(r"[A-Za-z]{2,} +[A-Za-z]{2,}")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-# A sentence that ends with two numbers, of which neither alone is the answer.
+# A sentence that ends with two numbers, neither of which is the answer by itself.
 _JOINT = r"(?:\b(?:or|and|to)\b\D{0,30}|, *(?:(?:\\?[A-Za-z]+\.?|[^\w\s]) *)?)"
 _TWO = re.compile(rf"\d\D{{0,30}}{_JOINT}[\d.,/]*\d\D{{0,30}}\Z")
 
 
 def _parse_latex(text: str, config: LatexExtractionConfig) -> list[Any]:
-    """Return the value of a formula as a whole, nothing where it cannot be read as one."""
+    """Return the value of a formula as a whole, [] if it cannot be parsed as one."""
     return list(parse(f"${text}$", [config], "no_fallback", parsing_timeout=None))
 
 
 def _parse_unmarked(text: str) -> list[Any]:
-    """Return the meaning of a text without marks, and the text itself. What Math-Verify takes for
-    units may be what makes it unreadable."""
+    """Return the value of a text without math delimiters, and the text itself. Words that
+    Math-Verify takes for units may make a text unparsable."""
     if _NO_TERM.fullmatch(text):
         return [remove_redundant_space(text)]
     parsed = _parse_latex(text, _WITH_UNITS) or _parse_latex(text, _LATEX)
@@ -245,13 +245,14 @@ def _parse_unmarked(text: str) -> list[Any]:
 
 
 def _is_product_of_letters(value: Any) -> bool:
-    """Tell whether a value is 0 only as a factor of letters: "0 to 1" and "not 0" are no 0."""
+    """Return whether a value is 0 only because of a product of letters: "0 to 1" and "not 0" are
+    not 0."""
     return bool(getattr(value, "free_symbols", ())) and value.doit() == 0
 
 
 def _parse_marked(text: str) -> list[Any]:
-    """Return the formulas that are marked in a text. Where one cannot be read as a whole,
-    Math-Verify takes a number that stands in it; then the formula is a text."""
+    """Return the delimited formulas of a text. If one cannot be parsed as a whole, Math-Verify
+    extracts a number from it; such a formula is treated as a string."""
     parsed = list(parse(text, parsing_timeout=None))
     if not parsed:
         return []

@@ -1,7 +1,8 @@
-"""Numbers as people write them in words: "about 5", "≈5", "$5", "5 km/h", "2nd".
+"""Numbers in everyday notation: "about 5", "≈5", "$5", "5 km/h", "2nd".
 
-Only a text that is one quantity as a whole loses its words, and only words that leave the value as
-it is: "5 or 6" and "more than 5" stay. A unit is told apart from the value (`math_units.py`).
+Words are removed only from a text that is one quantity as a whole, and only if this does not change
+the value: "5 or 6" and "more than 5" are unchanged. The unit is separated from the value
+(`math_units.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _APPROXIMATE = re.compile(
     re.IGNORECASE,
 )
 
-# "The answer is 5", "Answer: 5", "So x = 5": what an answer says before its value.
+# "The answer is 5", "Answer: 5", "So x = 5": the words before the value.
 _STATED_ANSWER = re.compile(
     r"(?!.*\b(?:not|never|no|if|or|either|neither)\b)(?P<said>[A-Za-z][A-Za-z,' ]*?)"
     r"(?:\b(?:is|are|was|equals|becomes)\b:?|[:=])\s*(?P<value>\S[^:=]*)",
@@ -39,9 +40,9 @@ _QUANTITY = re.compile(
     re.IGNORECASE,
 )
 
-# A dollar sign before a number, as no formula ends with one.
+# A dollar sign before a number; no formula ends with one.
 _DOLLAR = re.compile(r"(?<![\d$\\])\$(?=\d)")
-# A price that is not the whole answer: a bound of it, or one of several.
+# A price that is not the whole answer: a bound, or one of several prices.
 _PARTIAL_PRICE = re.compile(
     r"\b(?:not|than|at (?:least|most)|over|under|above|below|up to|almost|nearly) ?\$"
     r"|\$[\d.,]*\d ?(?:\b(?:or|and|to)\b|[-\u2013]) ?\$?\d|\$.*\$",
@@ -50,8 +51,9 @@ _PARTIAL_PRICE = re.compile(
 
 
 def extract_stated_value(text: str) -> str:
-    """Return the value that a sentence says an answer has, and any other text as it is. Where the
-    sentence names no answer, only a value without words is taken: "Ann is 5 years older" stays."""
+    """Return the value that a sentence states as the answer; any other text is returned unchanged.
+    If the sentence does not mention an answer, only a value without words is extracted: "Ann is 5
+    years older" is unchanged."""
     match = _STATED_ANSWER.fullmatch(text)
     if match is None or len(match["said"].strip()) < 2:
         return text
@@ -61,14 +63,15 @@ def extract_stated_value(text: str) -> str:
 
 
 def _strip_to_value(value: str) -> str:
-    """Return a value without words around it, units and the name of π."""
+    """Return a value without surrounding words, units and the name of π."""
     return strip_quantity_words(_split_trailing_unit(value)[0]).replace("pi", "")
 
 
 def strip_quantity_words(text: str) -> str:
     """Return a quantity without the words and signs around its number, and any other text without a
-    sign of approximation before it. In a text of several prices, and in a bound, the dollar signs
-    begin no formula, so they are taken off: one of the numbers alone is not what the text says."""
+    leading approximation sign. In a text with several prices, or with a bound, dollar signs do not
+    delimit formulas. They are removed, because one of the numbers alone would not represent the
+    text."""
     text = _APPROXIMATE.sub(r"\1", text)
     if found := _QUANTITY.fullmatch(text):
         opening, sign, number, closing = found.groups()
@@ -87,7 +90,7 @@ _FORMULA = re.compile(
     r"(?<!\\)\$(?P<inside>[^$]+)(?<!\\)\$|\\\((?P<round>.*?)\\\)|\\\[(?P<square>.*?)\\\]", re.DOTALL
 )
 _MAX_UNIT_CHARACTERS = 80  # characters
-# Where a unit may begin: behind a number, a root, a fraction, π or a bracket.
+# Positions where a unit may start: after a number, a root, a fraction, π or a bracket.
 _UNIT_START = re.compile(
     r"(?<=[\d})\u03c0\u00b2\u00b3\u00bc-\u00be.])(?=[\s\\~A-Za-z^%\u00b0\u00a2\u2126\u03a9])"
     r"|(?<=[A-Za-z])(?=[\s\\~^%\u00b0])"
@@ -111,8 +114,8 @@ _PRICE = re.compile(
 
 
 def split_unit(text: str) -> tuple[str, Unit | None]:
-    """Return a text without the unit of the quantity that it ends with, or that its last box or
-    formula is, and the unit. Any other text is as it is."""
+    """Return a text without the unit of the quantity at its end, or of its last box or formula, and
+    the unit. Any other text is returned unchanged."""
     matches = list(_BOX.finditer(text)) or list(_FORMULA.finditer(text))
     if not matches:
         return _split_trailing_unit(text)
@@ -136,8 +139,8 @@ def _split_trailing_unit(text: str) -> tuple[str, Unit | None]:
 
 
 def _is_unit_after(value: str, suffix: str) -> bool:
-    """Tell whether what names a unit behind a value is one, and no variables: a letter alone needs
-    a number alone before it, and a word a value without variables."""
+    """Return whether the suffix of a value is a unit rather than variables: a single letter
+    requires a bare number before it, and a word requires a value without variables."""
     if _LATEX_UNIT.match(suffix):
         return True
     if _FRACTION.search(value) and not suffix[:1].isspace():

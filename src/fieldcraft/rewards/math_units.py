@@ -1,7 +1,8 @@
-"""Units of measurement: what is written behind a number, as a product of powers.
+"""Units of measurement: the text after a number, parsed as a product of powers.
 
-A unit is its dimensions and an exact factor. So 18 km is 18000 m, and no 18 m. Where two units of
-one kind have no exact factor, as dollars and euros, each is a dimension of its own.
+A unit consists of its dimensions and an exact factor, so 18 km equals 18000 m and not 18 m. If two
+units of one kind have no exact conversion factor, such as dollars and euros, each is a separate
+dimension.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Dimensions = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Unit:
-    """Dimensions with their powers, and what one such unit is in them."""
+    """Dimensions with their powers, and the size of the unit in these dimensions."""
 
     dimensions: frozenset[tuple[str, int]]
     factor: Expr
@@ -38,7 +39,7 @@ class Quantity:
 
 
 _INCH = Rational(254, 10_000)
-# What one of each unit is in which dimensions. Metres, grams and seconds are the base.
+# Names, size and dimensions of each unit. The base units are metres, grams and seconds.
 _TABLE: tuple[tuple[str, Any, Dimensions], ...] = (
     ("m meter metre", 1, {"m": 1}),
     ("km kms kilometer kilometre", 1000, {"m": 1}),
@@ -112,7 +113,7 @@ _CURRENCY_SIGNS = {"$": "dollar", "\\$": "dollar", "€": "euro", "£": "pound",
 _UNITS_BY_NAME = {
     name: (factor, dimensions) for names, factor, dimensions in _TABLE for name in names.split()
 }
-_MIN_LONG_NAME = 3  # letters of a name that may be written in capitals and in the plural
+_MIN_LONG_NAME = 3  # letters of a name that also matches in capitals and in the plural
 
 _UNIT_NAME = r"(?:°[CF]?|%|¢|Ω|[Oo]['’]clock|[A-Za-z]+)"
 _FACTOR = re.compile(rf"(?P<join>^|[/* ])(?P<name>{_UNIT_NAME})\.?(?:\^(?P<power>-?[1-9]))?")
@@ -140,8 +141,7 @@ _NORMALISATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def parse_unit(text: str) -> Unit | None:
-    """Return the unit that a text names as a whole, in words, signs or LaTeX; None for any other
-    text."""
+    """Return the unit that a whole text names in words, signs or LaTeX; None for any other text."""
     for pattern, replacement in _NORMALISATIONS:
         text = pattern.sub(replacement, text)
     text = text.strip()
@@ -161,7 +161,7 @@ def parse_unit(text: str) -> Unit | None:
 
 
 def parse_currency(sign: str) -> Unit | None:
-    """Return the unit that a sign or an abbreviation before a number names."""
+    """Return the currency unit that a sign or an abbreviation before a number denotes."""
     sign = sign.strip().removeprefix("US").strip() or "USD"
     return parse_unit(_CURRENCY_SIGNS.get(sign, sign))
 

@@ -1,7 +1,7 @@
-"""The process that compares mathematical answers, by Math-Verify: sympy may compute for ever.
+"""Worker process that compares mathematical answers with Math-Verify; sympy may never terminate.
 
-A question is {"golds": [...], "answer": "..."}. The answer is {"known": ...}, whether any gold
-answer can be read, and then {"right": ...}.
+The request is {"golds": [...], "answer": "..."}. The response is {"known": ...} (whether any gold
+answer could be parsed), followed by {"right": ...}.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ def _grade(question: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    is_equivalent(parse_math("\\frac{1}{2}"), parse_math("0.5"))  # the first one loads the grammar
+    is_equivalent(parse_math("\\frac{1}{2}"), parse_math("0.5"))  # the first call loads the grammar
     serve_requests(_grade)

@@ -1,7 +1,7 @@
-"""The reward `math`: an answer that means the same as a gold answer, by Math-Verify.
+"""The reward `math`: equivalence of an answer to a gold answer, by Math-Verify.
 
-Text that is equal is right without being read. Everything else is compared by sympy in another
-process, with a limit of CPU time (`math_pool.py`).
+Equal texts are correct without parsing. All others are compared by sympy in a separate process with
+a limit on CPU time (`math_pool.py`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ NUM_WORKERS = 2
 
 
 class MathReward(AsyncReward):
-    """1.0 for an answer equal to a gold answer, else 0.0; no answer is 0.0. None for a task without
-    a gold answer that Math-Verify can read.
+    """Reward of 1.0 for an answer equivalent to a gold answer, else 0.0; a missing answer is 0.0.
+    None for a task without a gold answer that Math-Verify can parse.
 
     Args:
-        seconds: of CPU time for one answer; one that takes longer is wrong.
-        workers: processes that compare side by side.
+        seconds: CPU time per answer; an answer that exceeds it is wrong.
+        workers: number of processes that compare concurrently.
     """
 
     name = "math"

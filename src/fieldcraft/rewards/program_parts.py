@@ -1,8 +1,8 @@
-"""One program out of the blocks of Python in an answer: its parts, without examples of its use.
+"""Assembly of one program from the Python blocks of an answer, without its usage examples.
 
-The last block is the program where it defines all that it uses. Else the nearest earlier blocks
-that define the rest stand before it, as imports and functions before what calls them. A last block
-that only shows the use of a program that runs by itself, or that only tests it, is an example.
+The last block is the program if it defines everything that it uses. Otherwise it is preceded by the
+nearest earlier blocks that define the rest, such as imports and functions. A last block that only
+tests the program, or only calls a program that runs on its own, is an example.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _BUILTIN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
-_FUTURE = re.compile(r"^from __future__ import [\w, ]+\n", re.MULTILINE)  # must stand first
+_FUTURE = re.compile(r"^from __future__ import [\w, ]+\n", re.MULTILINE)  # must be at the top
 _STDIN_NAMES = frozenset({"input", "stdin", "raw_input"})
 _DEFINITION_NODES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True)
 class ProgramPart:
-    """A block of Python that compiles."""
+    """A Python block that compiles."""
 
     code: str
 
@@ -48,7 +48,7 @@ class ProgramPart:
 
     @cached_property
     def defined_names(self) -> frozenset[str]:
-        """Names that the block binds for all of the program."""
+        """Names that the block binds at module level."""
         return frozenset(
             symbol.get_name()
             for table in self._tables
@@ -59,7 +59,7 @@ class ProgramPart:
 
     @cached_property
     def required_names(self) -> frozenset[str]:
-        """Names that the block uses and does not define."""
+        """Names that the block uses but does not define."""
         used = {
             symbol.get_name()
             for table in self._tables
@@ -70,8 +70,7 @@ class ProgramPart:
 
     @cached_property
     def runs_itself(self) -> bool:
-        """Return whether the block prints, or calls what it defines, where it is not called
-        itself."""
+        """Return whether the block prints or calls its own definitions at module level."""
         return any(
             (isinstance(node.func, ast.Name) and node.func.id in {"print", *self.defined_names})
             or (isinstance(node.func, ast.Attribute) and node.func.attr == "write")
@@ -81,20 +80,20 @@ class ProgramPart:
 
     @cached_property
     def reads_stdin(self) -> bool:
-        """Return whether the block itself names the standard input."""
+        """Return whether the block itself refers to standard input."""
         names = (getattr(n, "id", getattr(n, "attr", "")) for n in ast.walk(self._tree))
         return not _STDIN_NAMES.isdisjoint(names)
 
     @cached_property
     def definitions(self) -> frozenset[str]:
-        """Functions and classes of the block."""
+        """Functions and classes that the block defines."""
         return frozenset(
             node.name for node in self._tree.body if isinstance(node, _DEFINITION_NODES)
         )
 
     @cached_property
     def third_party_imports(self) -> frozenset[str]:
-        """Names that the block imports from modules that are not of Python's library."""
+        """Names that the block imports from modules outside the standard library."""
         return frozenset(
             alias.name
             for node in ast.walk(self._tree)
@@ -105,7 +104,7 @@ class ProgramPart:
 
 
 def join_program_parts(codes: Sequence[str]) -> str:
-    """Return the program that blocks of Python, of which each compiles, make up."""
+    """Return the program composed of Python blocks, each of which compiles."""
     parts = [ProgramPart(code) for code in codes]
     while len(parts) > 1 and _is_example(parts[-1], parts[:-1]):
         parts.pop()
@@ -121,7 +120,7 @@ def join_program_parts(codes: Sequence[str]) -> str:
 
 
 def _is_example(part: ProgramPart, previous: Sequence[ProgramPart]) -> bool:
-    """Tell whether a block only uses or tests what earlier ones define."""
+    """Return whether a block only uses or tests definitions of earlier blocks."""
     definitions = frozenset().union(*(p.definitions for p in previous))
     if part.third_party_imports & definitions:
         return True
@@ -135,7 +134,7 @@ def _is_example(part: ProgramPart, previous: Sequence[ProgramPart]) -> bool:
 
 
 def _iter_module_level(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a program that stand in no function and no class."""
+    """Yield the nodes of a program that are outside functions and classes."""
     for node in ast.iter_child_nodes(tree):
         if not isinstance(node, _DEFINITION_NODES | ast.Lambda):
             yield node

@@ -1,10 +1,9 @@
 """Rewards for programs: `unit_tests` and `stdin_tests`, which run an answer in a sandbox.
 
-A task holds its tests in `meta`: `unit_tests`, a list of Python texts that use what the program
-defines and raise where it is wrong, or `stdin_tests`, a list of {"input": ..., "output": ...}.
-Tests run one after the other up to the first that fails, each with the limits of the runner.
-`prelude`, where there is one, is Python that runs before the program, such as the imports of a
-judge.
+The tests of a task are in its `meta`: `unit_tests`, a list of Python texts that use the program's
+definitions and raise if they are wrong, or `stdin_tests`, a list of {"input": ..., "output": ...}.
+Tests run sequentially up to the first failure, each with the limits of the runner. The optional
+`prelude` is Python code that runs before the program, such as the imports of a judge.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from fieldcraft.types import Trajectory, UserError
 
 NUMBER_PATTERN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 INTEGER_PATTERN = re.compile(r"[-+]?\d+")
-PRELUDE_KEY = "prelude"  # of `meta`
+PRELUDE_KEY = "prelude"  # in `meta`
 
 
 class ProgramOutcome(Protocol):
-    """Result of a program."""
+    """Result of running a program."""
 
     @property
     def ok(self) -> bool:
-        """Return whether it ended by itself and without an error."""
+        """Return whether the program exited normally and without an error."""
         ...
 
     @property
@@ -39,27 +38,27 @@ class ProgramOutcome(Protocol):
 
 @runtime_checkable
 class ProgramRunner(Protocol):
-    """Runner of programs that nobody has read, such as `fieldcraft.sandbox.Sandbox`, with limits of
-    its own for every run. It must keep at least as much output as a test expects."""
+    """Runner of untrusted programs, such as `fieldcraft.sandbox.Sandbox`, which enforces its own
+    limits on each run. It must keep at least as much output as a test expects."""
 
     async def run(self, code: str, stdin: str = "") -> ProgramOutcome: ...
 
     async def test(self, code: str, tests: str, imports: str) -> ProgramOutcome:
-        """Run `tests` beside a program, in another process, where `imports` are made."""
+        """Run `tests` against a program, in a separate process that executes `imports`."""
         ...
 
 
 class ProgramReward(AsyncReward):
-    """1.0 for a program that passes all tests of its task, else 0.0; an answer without a program
-    (`fences.extract_program`) is 0.0, and a task without tests None."""
+    """Reward of 1.0 for a program that passes all tests of its task, else 0.0. An answer without a
+    program (`fences.extract_program`) is 0.0, and a task without tests None."""
 
-    tests_key: str  # the key of `meta` with the tests
+    tests_key: str  # key of the tests in `meta`
 
     def __init__(self, runner: ProgramRunner) -> None:
         self._runner = runner
 
     async def score_trajectory(self, trajectory: Trajectory) -> float | None:
-        """Run the tests of a trajectory's program. Raises UserError for tests that are none."""
+        """Run the tests of a trajectory's program. Raises UserError for invalid tests."""
         tests = trajectory.task.meta.get(self.tests_key)
         if not tests:
             return None
@@ -75,11 +74,11 @@ class ProgramReward(AsyncReward):
         return 1.0
 
     def require_tests(self, task: str, tests: Any) -> None:
-        """Check tests. Raises UserError for tests of another form."""
+        """Check the format of tests. Raises UserError if it is invalid."""
         if not isinstance(tests, Sequence) or not all(map(self.is_test, tests)):
             raise UserError(
-                f"the {self.tests_key} of task '{task}' cannot be run: write them as"
-                " rewards/programs.py describes."
+                f"the {self.tests_key} of task '{task}' have an invalid format: write them as"
+                " described in rewards/programs.py."
             )
 
     @abstractmethod
@@ -90,7 +89,7 @@ class ProgramReward(AsyncReward):
 
 
 class UnitTestReward(ProgramReward):
-    """The tests run in another process than the program, which never sees them."""
+    """Reward by unit tests, which run in a separate process and are invisible to the program."""
 
     name = "unit_tests"
     tests_key = "unit_tests"
@@ -103,7 +102,8 @@ class UnitTestReward(ProgramReward):
 
 
 class StdinTestReward(ProgramReward):
-    """The program reads a test's input and must print its output, as `is_same_output` compares."""
+    """Reward by standard input and output: the program must print a test's output for its input,
+    compared with `is_same_output`."""
 
     name = "stdin_tests"
     tests_key = "stdin_tests"
@@ -124,9 +124,9 @@ TEST_REWARD_NAMES = frozenset({UnitTestReward.name, StdinTestReward.name})
 
 
 def compute_program_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return `no_program_rate`: of the rollouts that tests of programs grade, the share whose
-    answer holds no program. Nothing where no rollout is graded so; those without an answer count
-    elsewhere."""
+    """Return `no_program_rate`: among the rollouts graded by program tests, the share whose answer
+    contains no program. Empty if no rollout is graded by tests. Rollouts without an answer are not
+    counted here."""
     graded = [
         t for t in trajectories if any(t.rewards.get(n) is not None for n in TEST_REWARD_NAMES)
     ]
@@ -139,13 +139,14 @@ def compute_program_metrics(trajectories: Sequence[Trajectory]) -> dict[str, flo
 
 
 def add_prelude(code: str, prelude: str) -> str:
-    """Return a program behind its prelude; its imports from __future__ come first, as they must."""
+    """Return a program after its prelude; its imports from __future__ come first, as Python
+    requires."""
     if not prelude:
         return code
     try:
         body = ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return code  # it cannot run either way
+        return code  # it cannot run in either case
     future = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
     lines = code.splitlines(keepends=True)
     first = future[-1].end_lineno or 0 if future else 0
@@ -153,8 +154,8 @@ def add_prelude(code: str, prelude: str) -> str:
 
 
 def _extract_imports(prelude: str) -> str:
-    """Return the part of a prelude that tests may rely on. The program may replace what else it
-    defines."""
+    """Return the imports of a prelude, which tests may rely on. The program may redefine everything
+    else in it."""
     try:
         body = ast.parse(prelude).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -163,9 +164,9 @@ def _extract_imports(prelude: str) -> str:
 
 
 def is_same_output(printed: str, wanted: str) -> bool:
-    """Return whether two outputs have the same words, whatever white space is between them. Numbers
-    of which one has a point or an exponent may differ by 1e-6, absolutely or relatively; whole
-    numbers may not differ."""
+    """Return whether two outputs have the same words, ignoring white space. Two numbers, at least
+    one of which has a decimal point or an exponent, may differ by 1e-6, absolutely or relatively;
+    integers must be equal."""
     words, wanted_words = printed.split(), wanted.split()
     return len(words) == len(wanted_words) and all(map(_is_same_word, words, wanted_words))
 

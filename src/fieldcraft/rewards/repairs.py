@@ -1,4 +1,4 @@
-"""A reward for mistakes that the policy noticed and corrected."""
+"""Reward for mistakes that the policy noticed and corrected."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from fieldcraft.types import CallOutcome, Reward, Trajectory
 
 
 class RepairReward(StatelessReward):
-    """r_repair * r_correct: 1 for a right answer whose rollout had a call fail and then one of the
-    same tool succeed, and 0 for any other.
+    """r_repair * r_correct: 1 for a correct answer of a rollout in which a call failed and a later
+    call of the same tool succeeded, else 0.
 
-    With a weight it also pays for failing first, so keep it small beside that of the answer.
+    With a weight, it also rewards failing first, so the weight must be small relative to that of
+    the answer.
 
     Args:
-        correct: r_correct; None stays None.
+        correct: r_correct; a score of None stays None.
     """
 
     name = "repair"
@@ -31,7 +32,7 @@ class RepairReward(StatelessReward):
 
 
 def has_repair(trajectory: Trajectory) -> bool:
-    """Return whether a call failed and a later one of the same tool did not."""
+    """Return whether a call failed and a later call of the same tool succeeded."""
     broken: set[str] = set()
     for call in trajectory.calls:
         if call.outcome is CallOutcome.OK and call.tool in broken:

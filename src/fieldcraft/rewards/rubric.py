@@ -1,4 +1,4 @@
-"""A rubric: rewards with weights, and the scores they gave."""
+"""Rubric: weighted rewards and the scores that they gave."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import resolve_reward_name
 from fieldcraft.types import DEFAULT_VERDICT_REWARD, Reward, Status, Trajectory, UserError
 
-# Squares of rewards, and sums of these over a step, are finite in float32.
+# Squares of rewards and their sums over a step are finite in float32.
 MAX_REWARD = 1e15
 
 
 class AsyncReward(StatelessReward, ABC):
-    """A reward that has to ask somebody else, such as a judge. `Rubric.score_async_rewards` asks
-    about many trajectories at once and leaves what was said in `Trajectory.rewards`."""
+    """Reward that sends requests to an external service, such as a judge.
+    `Rubric.score_async_rewards` scores many trajectories concurrently and stores the scores in
+    `Trajectory.rewards`."""
 
     name: str
 
@@ -36,7 +37,7 @@ class AsyncReward(StatelessReward, ABC):
 
 @dataclass(frozen=True)
 class GradingCounts:
-    """Numbers of trajectories of a group that were graded, could not be, or had ended in an
+    """Numbers of trajectories of a group that were graded, could not be graded, or ended in an
     error."""
 
     graded: int
@@ -45,8 +46,8 @@ class GradingCounts:
 
 
 class AsyncGroupReward(ABC):
-    """A reward that is computed beside the event loop. The scores of a group are then in
-    `Trajectory.rewards`, where rewards that build on it find them."""
+    """Reward of a group that is computed outside the event loop. Its scores are stored in
+    `Trajectory.rewards`, where dependent rewards read them."""
 
     name: str
 
@@ -65,7 +66,8 @@ class AsyncGroupReward(ABC):
 
 
 def compute_checked_scores(reward: Reward, group: Sequence[Trajectory]) -> list[float | None]:
-    """Score a group by a reward, which may be the user's. Raises UserError as `score` does."""
+    """Score a group with a reward, which may be user-defined. Raises UserError like
+    `Rubric.score`."""
     if not group:
         return []
     with _raise_reward_errors(reward):
@@ -73,7 +75,7 @@ def compute_checked_scores(reward: Reward, group: Sequence[Trajectory]) -> list[
     if not isinstance(scores, Sequence) or len(scores) != len(group):
         raise UserError(
             f"the reward '{reward.name}' must return a list with one score for each of the"
-            f" {len(group)} rollouts that it is given, not {format_short(scores)}: correct it."
+            f" {len(group)} rollouts that it receives, not {format_short(scores)}: correct it."
         )
     for score in scores:
         if score is not None and not (isinstance(score, Real) and abs(float(score)) <= MAX_REWARD):
@@ -86,7 +88,7 @@ def compute_checked_scores(reward: Reward, group: Sequence[Trajectory]) -> list[
 
 @contextmanager
 def _raise_reward_errors(reward: Reward) -> Iterator[None]:
-    """Raise a UserError that names the reward for whatever it raises."""
+    """Convert any exception of the reward to a UserError that names the reward."""
     try:
         yield
     except UserError:
@@ -99,11 +101,11 @@ def _raise_reward_errors(reward: Reward) -> Iterator[None]:
 
 
 class Rubric:
-    """The weighted sum of rewards. A reward of weight 0 is only recorded. `verdict_name` is the
-    name of the one that says which answers are right; the score of AUTO_VERDICT is recorded as that
-    of the grader of each task (`resolve_reward_name`).
+    """Weighted sum of rewards. A reward of weight 0 is only recorded. `verdict_name` is the name of
+    the verdict reward. A score of AUTO_VERDICT is recorded under the name of the task's grader
+    (`resolve_reward_name`).
 
-    Raises UserError for no reward, two rewards of one name, or a weight that is not finite.
+    Raises UserError for an empty list of rewards, duplicate names, or a weight that is not finite.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Rubric:
         if not names:
             raise UserError("A rubric needs at least one reward.")
         if len(set(names)) < len(names):
-            raise UserError(f"Every reward of a rubric needs a name of its own; got {names}.")
+            raise UserError(f"The rewards of a rubric need unique names; got {names}.")
         for reward, weight in rewards:
             if not math.isfinite(weight):
                 raise UserError(f"The weight of the reward {reward.name} must be a finite number.")
@@ -125,17 +127,18 @@ class Rubric:
         return [reward.name for reward, _ in self.rewards]
 
     def with_reward(self, reward: Reward) -> Rubric:
-        """Return the same rubric with another reward in place of the one of that name."""
+        """Return a copy of the rubric in which the reward of the same name is replaced."""
         rewards = [(reward if reward.name == r.name else r, weight) for r, weight in self.rewards]
         return Rubric(rewards, self.verdict_name)
 
     async def score_async_rewards(self, trajectories: Sequence[Trajectory]) -> None:
-        """Ask what rewards have to ask elsewhere; `score` needs it where there are such rewards."""
+        """Compute the scores of all asynchronous rewards. Required before `score` if there are
+        any."""
         gradable = [t for t in trajectories if t.status is not Status.ERROR]
         await asyncio.gather(*map(self._score_async, gradable))
 
     async def _score_async(self, trajectory: Trajectory) -> None:
-        """Ask each reward once, even where it is the grader of the task as well."""
+        """Query each reward once, even if it is also the grader of the task."""
         scores: dict[str, float | None] = {}
         for reward, _ in self.rewards:
             name = resolve_reward_name(reward.name, trajectory.task)
@@ -147,10 +150,10 @@ class Rubric:
     async def score(self, group: Sequence[Trajectory]) -> GradingCounts:
         """Fill `rewards` and `reward` of every trajectory of a task's group.
 
-        One that ended in an error is not graded and no reward sees it; `reward` is also None where
-        a part with a weight is None. Raises UserError if a reward fails, returns the wrong number
-        of scores, if one of them or their sum is no number up to MAX_REWARD, and if `verdict_name`
-        gives one outside 0 to 1.
+        Trajectories that ended in an error are not graded and not passed to any reward. `reward` is
+        also None if a component with a weight is None. Raises UserError if a reward fails or
+        returns the wrong number of scores, if a score or the weighted sum is not a number up to
+        MAX_REWARD, or if `verdict_name` gives a score outside 0 to 1.
         """
         for trajectory in group:
             trajectory.correct = resolve_reward_name(self.verdict_name, trajectory.task)
@@ -194,8 +197,8 @@ class Rubric:
             total += weight * score
         if not abs(total) <= MAX_REWARD:
             raise UserError(
-                f"the weighted sum of the rewards {', '.join(self.names)} is {total:g}, and none"
-                f" may be beyond {MAX_REWARD:g}: lower their weights in rewards."
+                f"the weighted sum of the rewards {', '.join(self.names)} is {total:g}, which"
+                f" exceeds {MAX_REWARD:g} in magnitude: lower their weights in rewards."
             )
         return total
 
@@ -203,7 +206,7 @@ class Rubric:
         return {reward.name: reward.state_dict() for reward, _ in self.rewards}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the state of the rewards. Raises UserError if the state is that of other rewards."""
+        """Load the state of the rewards. Raises UserError if it belongs to other rewards."""
         names = {reward.name for reward, _ in self.rewards}
         if state.keys() != names:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Rewards of the user's: computed beside the event loop, and within a limit of time."""
+"""User-defined rewards, computed outside the event loop with a time limit."""
 
 from __future__ import annotations
 
@@ -13,28 +13,26 @@ from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import Reward, Trajectory, UserError
 
 T = TypeVar("T")
-MAX_CONSECUTIVE_TIMEOUTS = (
-    3  # groups that a reward may leave without a score before it stops the run
-)
+MAX_CONSECUTIVE_TIMEOUTS = 3  # consecutive timeouts of a reward that stop the run
 
 
 class _TimeLimit:
-    """The limit of time of a reward, and how often in a row it was not kept."""
+    """Time limit of a reward, and the number of consecutive timeouts."""
 
     def __init__(self, name: str, seconds: float) -> None:
         self.name, self.seconds = name, seconds
         self._timeouts = 0
 
     async def run(self, work: Awaitable[T], default: T) -> T:
-        """Wait for the work and return its result, or `default` where it takes too long, which is
-        told. Raises UserError if that happens MAX_CONSECUTIVE_TIMEOUTS times."""
+        """Wait for the work and return its result, or log a timeout and return `default`. Raises
+        UserError after MAX_CONSECUTIVE_TIMEOUTS timeouts in a row."""
         limit = asyncio.timeout(self.seconds)
         try:
             with report_wait("the grading", f"the reward '{self.name}'"):
                 async with limit:
                     result = await work
         except TimeoutError:
-            if not limit.expired():  # it is the reward's own
+            if not limit.expired():  # raised by the reward itself
                 raise
             self._timeouts += 1
             self._raise_if_repeated()
@@ -56,9 +54,9 @@ class _TimeLimit:
 
 
 class TimedGroupReward(AsyncGroupReward):
-    """A reward in a thread, one group at a time, because it may keep state. None are the scores of
-    a group for which it takes longer than `seconds`; its thread is left behind, as nothing can end
-    it."""
+    """Reward in a thread, one group at a time, because it may keep state. The scores of a group
+    that takes longer than `seconds` are None; its thread is abandoned, because threads cannot be
+    killed."""
 
     def __init__(self, reward: Reward, seconds: float) -> None:
         self.reward, self.name = reward, reward.name
@@ -68,8 +66,8 @@ class TimedGroupReward(AsyncGroupReward):
         )
 
     async def score_group(self, group: Sequence[Trajectory]) -> list[float | None]:
-        """Score a group. Raises UserError as `compute_checked_scores`, and for a reward that is too
-        slow again and again."""
+        """Score a group. Raises UserError like `compute_checked_scores`, and if the reward times
+        out repeatedly."""
         async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             work = run_in_thread(lambda: compute_checked_scores(self.reward, group))
             return await self._limit.run(work, [None] * len(group))
@@ -82,7 +80,7 @@ class TimedGroupReward(AsyncGroupReward):
 
 
 class TimedAsyncReward(AsyncReward):
-    """A reward that asks somebody else, within a limit of time; then its score is None."""
+    """Reward that sends requests, with a time limit; its score is None after a timeout."""
 
     def __init__(self, reward: AsyncReward, seconds: float) -> None:
         self.reward, self.name = reward, reward.name
@@ -99,7 +97,7 @@ class TimedAsyncReward(AsyncReward):
 
 
 def with_time_limit(reward: Reward, seconds: float) -> Reward:
-    """Wrap a reward within a limit of time."""
+    """Wrap a reward with a time limit."""
     if isinstance(reward, AsyncReward):
         return TimedAsyncReward(reward, seconds)
     return TimedGroupReward(reward, seconds)

@@ -1,15 +1,14 @@
-"""OTC-PO: rewards for right answers that took few tool calls (arXiv 2504.14870, section 3.3).
+"""OTC-PO: rewards for correct answers with few tool calls (arXiv 2504.14870, section 3.3).
 
 Both are r_tool * r_phi; their weight in a rubric is the paper's alpha. r_phi is r_correct, or a sum
 of rewards such as r_correct + r_format (appendix D.3). The product matters: a wrong answer is worth
-no more than its form, however few calls it took, so nothing is gained by not calling at all.
+no more than its format, regardless of the number of calls, so avoiding calls gains nothing.
 
-m, the cost of a rollout, is `compute_acting_cost`: the sum of the costs of the calls that were
-run, failed ones included, because they were paid for, and of token_cost / 1000 for each token of
-the policy. Without prices it is the number of these calls. A call over the budget was written but
-not run, and an attempt that could not be read as a call ran nothing; neither brought the policy
-anything that it could have saved. (A call of a tool that does not exist is malformed too.) A stage
-may also count calls where they have prices.
+m, the cost of a rollout, is `compute_acting_cost`: the sum of the costs of the executed calls,
+including failed ones, and of token_cost / 1000 for each token of the policy. Without prices it is
+the number of these calls. Calls over the budget and malformed calls, including calls of unknown
+tools, are not executed and return nothing to the policy, so they cost nothing. A stage may also
+count calls even if they have prices.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ CALL_COUNT: CostMeasure = attrgetter("num_executed_calls")
 
 
 def compute_tool_reward(cost: float, min_cost: float | None, smoothing: float) -> float:
-    """Return r_tool of `cost` = m, where `min_cost` = n is the least cost that is known to suffice.
+    """Return r_tool of `cost` = m, where `min_cost` = n is the least cost known to suffice.
 
-    n > 0: sin(f pi / 2n) with f = 2nm / (m + n), that is sin(pi m / (m + n)): 1 at m = n
-        (equation 6).
-    n = 0 or unknown: cos(m pi / (2m + c)) with c = `smoothing`: 1 at m = 0, one half at m = c
-        (equation 5, and 6 with f = m; its case m = n = 0 is cos 0).
+    n > 0: sin(f pi / 2n) with f = 2nm / (m + n), that is sin(pi m / (m + n)): 1 at m = n (equation
+    6). n = 0 or unknown: cos(m pi / (2m + c)) with c = `smoothing`: 1 at m = 0, one half at m = c
+    (equation 5, and 6 with f = m; its case m = n = 0 is cos 0).
 
-    With n > 0 a cost of 0 gives 0, right as the answer may be: n has to be lowered first.
+    With n > 0, a cost of 0 gives 0 even for a correct answer: n must be lowered first.
     """
     if min_cost:
         return math.sin(math.pi * cost / (cost + min_cost))
@@ -43,9 +41,9 @@ def compute_tool_reward(cost: float, min_cost: float | None, smoothing: float) -
 
 
 class WeightedSumReward(StatelessReward):
-    """r_phi as a sum of rewards times their weights; None where one of them cannot grade.
+    """r_phi as a weighted sum of rewards; None if one of them cannot grade.
 
-    Raises UserError for a score below 0: a product with r_tool would reward calls there.
+    Raises UserError for a score below 0, because the product with r_tool would then reward calls.
     """
 
     name = "priced_rewards"
@@ -78,8 +76,8 @@ class OtcPpoReward(StatelessReward):
 
     Args:
         priced: r_phi; a score of None stays None.
-        smoothing: c; the paper takes the limit of calls.
-        measure: m of a rollout.
+        smoothing: c; the paper uses the limit of calls.
+        measure: function that returns m of a rollout.
     """
 
     name = "otc-ppo"
@@ -101,16 +99,16 @@ class OtcPpoReward(StatelessReward):
 
 
 class OtcGrpoReward:
-    """r_tool against the least cost of any right rollout of the question, in the whole run:
-    `min_costs`, by task id, which the checkpoint keeps.
+    """r_tool relative to the least cost of any correct rollout of the question during the whole
+    run: `min_costs`, by task id, saved in the checkpoint.
 
-    It is lowered by a group before the group is scored, so that the best rollout ever gets 1 and
-    not 0. A question that nobody has answered has no entry, and its r_tool is 1: what a wrong
-    answer is worth for its form, or for being partly right, must not grow by not calling.
+    The group updates this cost before it is scored, so that the best rollout so far gets 1 and not
+    0. A question without a correct answer so far has no entry and an r_tool of 1: the value of a
+    wrong answer for its format, or for being partly correct, must not grow by avoiding calls.
 
     Args:
-        correct: r_correct; a score of 1 is a right answer.
-        smoothing, measure: as those of `OtcPpoReward`.
+        correct: r_correct; a score of 1 is a correct answer.
+        smoothing, measure: same as in `OtcPpoReward`.
         priced: r_phi; None: r_correct.
     """
 

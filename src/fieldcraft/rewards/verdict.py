@@ -1,7 +1,7 @@
-"""The verdict: whether an answer is right, by the reward that a recipe names as `verdict_reward`.
+"""Verdicts: correctness of answers according to the reward that a recipe names as `verdict_reward`.
 
-Everything that asks whether an answer is right asks here: rollouts by a rubric, and answers outside
-of rollouts, such as those of demonstrations and teachers, by `grade_verdicts`.
+Rollouts are graded by a rubric. Answers outside of rollouts, such as answers of demonstrations and
+teachers, are graded by `grade_verdicts`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fieldcraft.types import Reward, Task, Trajectory
 
 
 class AutoReward(AsyncReward):
-    """The score of each task's own grader, see `resolve_grader`.
+    """Score of each task's own grader, see `resolve_grader`.
 
     Args:
-        make: a grader by its name, or None where the run has none, such as no judge; then a task
-            that asks for it cannot be graded. Each is made when the first task asks for it.
+        make: factory of a grader by name; None if the run has no such grader, for example no judge.
+            Tasks that require it then cannot be graded. Each grader is created on first use.
     """
 
     name = AUTO_VERDICT
@@ -50,8 +50,8 @@ class AutoReward(AsyncReward):
 
 
 async def grade_verdicts(verdict_reward: Reward, trajectories: Sequence[Trajectory]) -> None:
-    """Fill in the verdict of each trajectory, so that `is_correct` tells it. Raises UserError as
-    `Rubric.score` does."""
+    """Set the verdict of each trajectory, which `is_correct` reads. Raises UserError like
+    `Rubric.score`."""
     rubric = Rubric([(verdict_reward, 1.0)], verdict_reward.name)
     await rubric.score_async_rewards(trajectories)
     for trajectory in trajectories:
@@ -59,9 +59,9 @@ async def grade_verdicts(verdict_reward: Reward, trajectories: Sequence[Trajecto
 
 
 async def match_equal_answers(trajectories: Sequence[Trajectory]) -> list[int | None]:
-    """Return which of several answers to one question are the same: for each the place of the first
-    one like it, None for no answer. Where the question is graded as mathematics, equal values are
-    the same, and else equal texts."""
+    """Return groups of equal answers to one question: for each answer the index of the first equal
+    one, None for a missing answer. For questions graded as mathematics, equal values are equal,
+    otherwise equal texts."""
     firsts: list[int] = []
     matches: list[int | None] = []
     for index, trajectory in enumerate(trajectories):

@@ -1,4 +1,4 @@
-"""Environments of others: the protocol of a recipe's `environment`, and its bounds."""
+"""External environments: the protocols of a recipe's `environment`, and failure isolation."""
 
 from __future__ import annotations
 
@@ -18,40 +18,41 @@ from fieldcraft.types import Status, Task, Trajectory, UserError
 
 
 class EnvironmentRunner(Protocol):
-    """A runner of rollouts: a call runs one rollout of a task. `key` names it: with the policy's
-    seed it fixes every random choice. Many run side by side in one event loop."""
+    """Runner of rollouts: each call runs one rollout of a task. `key` identifies the rollout;
+    together with the policy's seed it determines every random choice. Many calls run concurrently
+    in one event loop."""
 
     async def __call__(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """Run a rollout, and return its trajectory.
+        """Run a rollout and return its trajectory.
 
-        Its segments are in the order in which the policy read and wrote them. What the policy
-        wrote has the author POLICY, with ids, log-probabilities and versions as the engine gave
-        them; what the environment wrote has the author PROMPT or TOOL, and holds special tokens
-        only where a chat template puts them. The environment's own reward is
+        The segments are in the order in which the policy read and wrote them. Segments written by
+        the policy have the author POLICY, with the ids, log-probabilities and versions that the
+        engine returned. Segments written by the environment have the author PROMPT or TOOL, and
+        contain special tokens only where a chat template puts them. The environment's reward is
         `rewards["environment"]`.
 
-        An exception ends this rollout alone; a UserError ends the run.
+        An exception ends only this rollout; a UserError ends the run.
         """
         ...
 
 
 class Environment(Protocol):
-    """An environment of others, made from the settings of the recipe."""
+    """External environment, created from the settings of the recipe."""
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-        """Return the tasks to train on, and at most `heldout` others to test on. Without any, a
-        recipe has to name them (`tasks` or `world`)."""
+        """Return the training tasks, and at most `heldout` different tasks for evaluation. If both
+        are empty, the recipe must name tasks (`tasks` or `world`)."""
         ...
 
     def start(
         self, dialect: BaseDialect, budget: BudgetConfig
     ) -> AbstractAsyncContextManager[EnvironmentRunner]:
-        """Return a context with what plays the rollouts of a stage or an evaluation: entered before
-        the first one, and exited after the last. Servers and processes that all rollouts share
-        belong in here.
+        """Return a context manager that yields the runner of a stage or an evaluation. It is
+        entered before the first rollout and exited after the last one; start servers and processes
+        that all rollouts share in it.
 
-        `dialect` is bound to the tokenizer of the model, and knows its chat template. Raises
-        UserError where something that it needs is missing.
+        `dialect` is bound to the model's tokenizer and chat template. Raises UserError if a
+        requirement is missing.
         """
         ...
 
@@ -63,8 +64,8 @@ async def isolate_failures(
     budget: BudgetConfig,
     tool_costs: Mapping[str, float] = MappingProxyType({}),
 ) -> AsyncIterator[EnvironmentRunner]:
-    """Yield the environment's `EnvironmentRunner`, whose exceptions end one rollout and not the
-    run. Calls have the costs that `tool_costs` gives their tools."""
+    """Yield the environment's `EnvironmentRunner`, wrapped so that an exception ends one rollout
+    and not the run. Calls are priced by `tool_costs`, which maps tool names to costs."""
     costs = CostModel(tool_costs, budget.token_cost)
     async with environment.start(dialect, budget) as runner:
 
@@ -82,12 +83,12 @@ async def isolate_failures(
 
 
 class EnvironmentContractError(Exception):
-    """Failure of an environment that did what none may do."""
+    """Violation of the environment protocol."""
 
 
 def set_environment_reward(trajectory: Trajectory, reward: float) -> None:
-    """Check the reward that the environment gave, and keep it. Raises EnvironmentContractError for
-    what is no reward."""
+    """Check the environment's reward and store it in the trajectory. Raises
+    EnvironmentContractError if it is not a number within +-MAX_REWARD."""
     if not abs(reward) <= MAX_REWARD:
         raise EnvironmentContractError(f"its reward is {reward:g}, and the limit is {MAX_REWARD:g}")
     trajectory.rewards[ENVIRONMENT_REWARD] = reward

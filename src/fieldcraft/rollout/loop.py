@@ -1,4 +1,4 @@
-"""The one rollout loop: demonstrations and workflows apart, every trajectory comes from here."""
+"""Rollout loop, which produces every trajectory except demonstrations and workflows."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ __all__ = [
 async def run_rollout(
     task: Task, policy: Policy, env: ToolEnvironment, key: str, simulator: Simulator | None = None
 ) -> Trajectory:
-    """Run a rollout: let the policy think, act and answer until it answers, gives up or runs out of
-    budget, where it may be made to answer (`termination.py`).
+    """Run a rollout: let the policy think, act and answer until it answers, gives up or exhausts
+    the budget. An exhausted budget may force an answer (`termination.py`).
 
     Args:
         task: the question.
-        policy: who writes.
+        policy: policy that writes the turns.
         env: dialect, tools and budgets.
-        key: names this rollout; with the policy's seed it fixes every random choice.
-        simulator: writes the observations instead of the tools.
+        key: identifier of the rollout; with the policy's seed it determines every random choice.
+        simulator: writer of the observations in place of the tools.
 
-    A defect of a tool or an engine ends this trajectory with Status.ERROR and its cause; a
-    UserError (a mistake that would spoil every rollout alike) is raised.
+    A defect of a tool or an engine ends this trajectory with Status.ERROR and its cause. A
+    UserError (a mistake that affects every rollout) is raised.
     """
     trajectory = await run_session(task, policy, env, key, _run_agent_loop, simulator)
     trajectory.well_formed = is_well_formed(env.dialect, trajectory)
@@ -53,11 +53,11 @@ async def run_rollout(
 async def run_tool_free_rollout(
     task: Task, policy: Policy, env: ToolEnvironment, key: str
 ) -> Trajectory:
-    """Let the policy answer from its own knowledge: the prompt is that of `run_rollout`, but the
-    tools are unavailable, so a call ends the rollout without an answer (AutoCoA's pure chain of
-    thought in reinforcement learning, arXiv 2503.06580, section 3.1).
+    """Run a rollout in which the policy answers from its own knowledge. The prompt is the same as
+    in `run_rollout`, but tools are unavailable, so a call ends the rollout without an answer
+    (AutoCoA's pure chain of thought in reinforcement learning, arXiv 2503.06580, section 3.1).
 
-    Arguments, ends and errors are those of `run_rollout`.
+    Arguments, termination and errors are the same as in `run_rollout`.
     """
     tool_free_env = ToolFreeEnvironment(env.dialect, env.tools, env.budget)
     trajectory = Trajectory(task, tool_free=True)
@@ -74,15 +74,15 @@ async def continue_rollout(
     prepare: Callable[[ToolSession], Awaitable[None]],
     thought: str = "",
 ) -> Trajectory:
-    """Let the policy go on from where a rollout stands: after a prompt or an observation.
+    """Continue a rollout from its current position, after a prompt or an observation.
 
     Args:
-        trajectory: grows; its segments and calls stay as they are.
+        trajectory: trajectory to extend; existing segments and calls are not changed.
         policy, env, key: as in `run_rollout`.
-        prepare: is given the tools before the policy writes, to put them into their state.
-        thought: what its next turn begins with.
+        prepare: callback that restores the state of the tools before the policy writes.
+        thought: prefilled start of the next turn.
 
-    Ends and raises as `run_rollout` does.
+    Termination and errors are the same as in `run_rollout`.
     """
 
     async def resume(rollout: RolloutSession) -> None:
@@ -113,8 +113,7 @@ async def _run_agent_loop(rollout: RolloutSession) -> None:
 
 
 async def _loop_until_spent(rollout: RolloutSession) -> bool:
-    """Let the policy go on until it has ended the rollout itself. Returns True where its budget has
-    ended it."""
+    """Run turns until the rollout ends. Returns whether the budget ended it."""
     dialect, trajectory = rollout.tool_session.dialect, rollout.trajectory
     while await rollout.sample_turn(dialect.stop_strings) is not StopReason.LENGTH:
         parsed = dialect.parse(get_policy_turns(split_chains(trajectory)[-1]))
@@ -146,9 +145,10 @@ async def run_rollouts(
     concurrency: int,
     on_done: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[Trajectory]:
-    """Run (task, key) jobs side by side, at most `concurrency` at once; results in job order.
+    """Run (task, key) jobs concurrently, at most `concurrency` at a time, and return the results in
+    job order.
 
-    The first UserError of a job stops the others and is raised.
+    The first UserError of a job stops the other jobs and is raised.
     """
     semaphore = asyncio.Semaphore(concurrency)
 

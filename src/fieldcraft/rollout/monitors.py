@@ -1,6 +1,7 @@
-"""The health of rollouts: whether they speak of their policy, or only of tools that failed.
+"""Monitors of rollout health, which detect failures of tools and engines.
 
-Training and evaluation both stop, with the cause, at what would make their numbers meaningless.
+Training and evaluation stop, and report the cause, when failures would make their metrics
+meaningless.
 """
 
 from __future__ import annotations
@@ -10,30 +11,31 @@ from dataclasses import dataclass
 
 from fieldcraft.types import CallOutcome, Status, Trajectory, UserError
 
-MAX_ERROR_SHARE = 0.9  # of a step's rollouts
+MAX_ERROR_SHARE = 0.9  # share of a step's rollouts
 MAX_CAUSE_CHARACTERS = 200
-_TAIL_CHARACTERS = 80  # of these at its end, where the file and the line are
+_TAIL_CHARACTERS = 80  # characters from its end, which contains the file and the line
 
 
 def require_usable_rollouts(trajectories: Sequence[Trajectory], number: int) -> None:
-    """Raise UserError with the cause if practically all rollouts of a step raised an exception."""
+    """Raise UserError with the cause if more than MAX_ERROR_SHARE of a step's rollouts raised an
+    exception."""
     failed = [t for t in trajectories if t.status is Status.ERROR]
     if failed and len(failed) > MAX_ERROR_SHARE * len(trajectories):
         share = "all" if len(failed) == len(trajectories) else f"{len(failed)} of the"
         raise UserError(
-            f"{share} {len(trajectories)} rollouts of step {number} ended in an error, the last one"
-            f" with '{_shorten(failed[-1].error)}': correct the tool, the reward or the engine that"
-            " it comes from, and run the same command again, which resumes here."
+            f"{share} {len(trajectories)} rollouts of step {number} ended in an exception, the last"
+            f" one: '{_shorten(failed[-1].error)}': correct the tool, the reward or the engine that"
+            " raised it, and run the same command again, which resumes here."
         )
 
 
 @dataclass
 class ToolFailureMonitor:
-    """A monitor that stops reinforcement learning with a tool that practically never answers.
+    """Monitor that stops reinforcement learning if most tool calls fail.
 
-    A step with few calls says little, so they are counted over as many steps as it takes until
-    there is a call a rollout, and then judged together. `include_simulated` counts simulated calls
-    as well: a remote model that simulates may fail as a tool does.
+    A step with few calls is weak evidence, so calls are accumulated over steps until there is one
+    call per rollout, and then checked together. `include_simulated` also counts simulated calls,
+    because a remote simulator model may fail like a tool.
     """
 
     max_failure_rate: float  # share of the calls that may fail
@@ -62,23 +64,22 @@ class ToolFailureMonitor:
         return {"asked": self.num_calls, "failed": self.num_failed, "since": self.first_step}
 
     def load_state_dict(self, state: dict[str, int | None]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         self.num_calls, self.num_failed = state["asked"] or 0, state["failed"] or 0
         self.first_step = state["since"]
 
 
 @dataclass
 class EvaluationMonitor:
-    """A monitor that stops an evaluation whose score would be that of a tool or an engine that
-    failed."""
+    """Monitor that stops an evaluation whose score would reflect failed tools or engines."""
 
     name: str  # the evaluation's name
     num_questions: int
-    max_defect_rate: float  # share of the questions that may meet a defect or an outage
+    max_defect_rate: float  # allowed share of questions with a defect or an outage
     num_defects: int = 0
 
     def add(self, trajectory: Trajectory) -> None:
-        """Raise UserError as soon as too many questions met a defect or an outage."""
+        """Raise UserError as soon as too many questions encountered a defect or an outage."""
         cause = find_defect(trajectory)
         if cause is None:
             return
@@ -86,16 +87,16 @@ class EvaluationMonitor:
         if self.num_defects > self.max_defect_rate * self.num_questions:
             raise UserError(
                 f"'{self.name}' was stopped, because {self.num_defects} of its {self.num_questions}"
-                f" questions met a tool or an engine that failed, the last with '{cause}': correct"
-                " that and run the same command again, or allow more of them with a higher"
-                f" evaluation.max_broken (now {self.max_defect_rate:g}); nothing of this "
-                "evaluation was kept."
+                f" questions had a tool or engine failure, the last one: '{cause}': correct it and"
+                " run the same command again, or allow more failures with a higher"
+                f" evaluation.max_broken (now {self.max_defect_rate:g}); the results of"
+                " this evaluation were not saved."
             )
 
 
 def find_defect(trajectory: Trajectory) -> str | None:
-    """Return the defect or the outage that a trajectory met; None where whatever went wrong may be
-    the policy's own doing."""
+    """Return the defect or outage that a trajectory encountered. None if there was none, or if the
+    policy may have caused the failure."""
     if trajectory.status is Status.ERROR:
         return _shorten(trajectory.error)
     unavailable = [c for c in trajectory.calls if c.outcome is CallOutcome.UNAVAILABLE]
@@ -103,7 +104,7 @@ def find_defect(trajectory: Trajectory) -> str | None:
 
 
 def find_last_error(trajectories: Sequence[Trajectory]) -> str | None:
-    """Return the error that ended the last rollout that ended in an exception; None without one."""
+    """Return the error of the last rollout that ended in an exception; None if there is none."""
     errors = [t.error for t in trajectories if t.status is Status.ERROR]
     return _shorten(errors[-1]) if errors else None
 
@@ -111,10 +112,10 @@ def find_last_error(trajectories: Sequence[Trajectory]) -> str | None:
 def _count_calls(
     trajectories: Sequence[Trajectory], include_simulated: bool
 ) -> tuple[int, int, str]:
-    """Return the number of calls that were asked, the number of them that failed, and the reason of
-    the last failure.
+    """Return the number of executed calls, the number that failed, and the cause of the last
+    failure.
 
-    A malformed call is the policy's failure: its tool was not asked, so it does not count.
+    A malformed call is the policy's failure and was not executed, so it does not count.
     """
     calls = [c for t in trajectories for c in t.calls if c.outcome.executed]
     calls = [call for call in calls if include_simulated or not call.simulated]
@@ -127,13 +128,13 @@ def _raise_if_too_many(
 ) -> None:
     if num_failed > max_failure_rate * num_calls:
         raise UserError(
-            f"{num_failed} of the {num_calls} tool calls of {steps} failed, the last with"
+            f"{num_failed} of the {num_calls} tool calls of {steps} failed, the last one:"
             f" '{cause}': check the search server or the tool, and run the same command again."
         )
 
 
 def _shorten(cause: str) -> str:
-    """Return a cause on one line; a long one is cut to its beginning and end."""
+    """Return a cause on one line; a long one is shortened to its start and end."""
     line = " ".join(cause.split()).rstrip(".")
     if len(line) <= MAX_CAUSE_CHARACTERS:
         return line

@@ -1,4 +1,4 @@
-"""The writers of observations in place of the tools: a model of one's own, or a remote one."""
+"""Simulators, which write observations in place of tools: a local model or a remote one."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ result 2: "Title"
 
 @dataclass(frozen=True)
 class PolicySimulator:
-    """A simulator whose model writes the search results itself: the policy (AutoCoA's RL-1, arXiv
-    2503.06580, section 3.3), or one with weights of its own.
+    """Simulator in which the policy (AutoCoA's RL-1, arXiv 2503.06580, section 3.3), or a model
+    with separate weights, writes the search results.
 
-    The dialect's frame is given; what stands between is sampled and kept, id for id, under the
-    author SIMULATOR, so that it is never trained on as the policy's own.
+    The delimiters of the dialect are given; the text between them is sampled and stored token by
+    token with the author SIMULATOR, so that it is never trained on as the policy's text.
     """
 
     policy: Policy
@@ -55,7 +55,7 @@ class PolicySimulator:
         tokenizer, budget = tool_session.dialect.tokenizer, tool_session.budget
         opening, closing = tool_session.dialect.observation_delimiters(index)
         stop_string = _find_end_string(tool_session.dialect, closing)
-        if opening:  # else it stands at the end of the observation before
+        if opening:  # else the previous observation ends with it
             opening_ids = encode_template(tokenizer, opening)
             trajectory.segments.append(
                 Segment(Author.SIMULATOR, opening_ids, opening, [0.0] * len(opening_ids))
@@ -96,19 +96,18 @@ class PolicySimulator:
 
 
 def _find_end_string(dialect: Dialect, closing: str) -> str:
-    """Return the part of what follows an observation that a model writes to end it: its first tag,
-    or where no tag follows, all but the space around it."""
+    """Return the string with which a model ends an observation: the first tag of the closing
+    delimiter, or the stripped delimiter if it has no tag."""
     tags = [tag for tag in dialect.tags if tag in closing]
     return min(tags, key=closing.index) if tags else closing.strip() or closing
 
 
 @dataclass(frozen=True)
 class EndpointSimulator:
-    """A simulator whose remote chat model plays the search engine; it is shown the query and
-    nothing else.
+    """Simulator in which a remote chat model acts as the search engine and receives only the query.
 
-    What it writes enters as plain text, as a tool's does, and its failures are told to the policy
-    as a tool's are.
+    Its text is encoded as plain text, like a tool's, and its failures are reported to the policy
+    like a tool's.
     """
 
     endpoint: ChatClient
@@ -155,4 +154,4 @@ class EndpointSimulator:
         return call
 
     def release(self, session: str) -> None:
-        """Do nothing: the simulator keeps nothing of a session."""
+        """Do nothing: the simulator has no state per session."""

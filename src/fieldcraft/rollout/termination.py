@@ -1,4 +1,4 @@
-"""The end of a rollout's budget: the policy is made to answer, or stopped, or told to answer.
+"""Termination of a rollout at its budget: forced answer, truncation, or a message to the policy.
 
 `budget.at_limit: answer` is the forced termination of AutoCoA (arXiv 2503.06580, algorithm 1):
 
@@ -7,9 +7,9 @@
     prompt       </think>\n\n\\boxed{
     policy       Zavrazhye}<end of sequence>
 
-What opens the answer is given, so it is neither trained nor parsed as the policy's own; what the
-policy writes then is. So that there is always room for that, it is held back from the chain: turns
-end and observations are cut before it.
+The opening of the answer is prefilled, so it is neither trained nor parsed as the policy's text;
+its continuation by the policy is. Tokens for the answer are reserved in each chain: turns and
+observations are truncated before they use the reserve.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from fieldcraft.types import (
 )
 
 NO_ROOM_MESSAGE = "There is no room for another result; answer with what you know."
-MIN_OBSERVATION_TOKENS = 64  # tokens of an observation: what has room for fewer is not asked for
+MIN_OBSERVATION_TOKENS = 64  # calls with less room for their observation are not run
 
 
 def count_reserved_tokens(dialect: Dialect, budget: BudgetConfig) -> int:
-    """Return the number of tokens that are held back for an observation that refuses a call, what
-    opens the answer, and the answer. 0 where nobody is made to answer."""
+    """Return the number of tokens reserved for an observation that refuses a call, the opening of
+    the answer, and the answer. 0 if answers are not forced."""
     if budget.at_limit != "answer":
         return 0
     turns = ("x", *(f"<{role}>x" for role in ThoughtRole))
@@ -56,7 +56,7 @@ def count_reserved_tokens(dialect: Dialect, budget: BudgetConfig) -> int:
 
 
 def with_answer_reserve(rollout: RolloutSession) -> RolloutSession:
-    """Return the conversation within a budget without the tokens that are held back."""
+    """Return the rollout session with the reserved tokens subtracted from its budget."""
     tool_session = rollout.tool_session
     if tool_session.budget.at_limit != "answer":
         return rollout
@@ -68,9 +68,9 @@ def with_answer_reserve(rollout: RolloutSession) -> RolloutSession:
 
 
 async def run_calls(rollout: RolloutSession, calls: ToolCalls) -> None:
-    """Run the calls of one turn, as `RolloutSession.run_calls` does. Where the policy will be made
-    to answer, their observations are cut to the room that the chain has for each; if that is less
-    than MIN_OBSERVATION_TOKENS tokens, none of them is run."""
+    """Run the calls of one turn, as `RolloutSession.run_calls` does. If answers are forced, each
+    observation is truncated to an equal share of the chain's remaining room. If that share is less
+    than MIN_OBSERVATION_TOKENS tokens, no call is run."""
     budget, dialect = rollout.tool_session.budget, rollout.tool_session.dialect
     if budget.at_limit != "answer":
         return await rollout.run_calls(calls)
@@ -89,8 +89,8 @@ async def run_calls(rollout: RolloutSession, calls: ToolCalls) -> None:
 
 
 def is_budget_spent(rollout: RolloutSession) -> bool:
-    """Return whether the rollout ends here. Its last turn then had a call over the budget, and
-    where the policy is told so, it was told before as often as the budget says."""
+    """Return whether the last turn exceeded the call budget and thereby ends the rollout. With
+    `at_limit: tell` the rollout ends only after `max_refusals` refused turns."""
     trajectory, budget = rollout.trajectory, rollout.tool_session.budget
     if not trajectory.calls or trajectory.calls[-1].outcome is not CallOutcome.REFUSED:
         return False
@@ -98,22 +98,21 @@ def is_budget_spent(rollout: RolloutSession) -> bool:
 
 
 def count_refused_turns(trajectory: Trajectory) -> int:
-    """Return the number of turns that had a call over the budget. All turns with calls after the
-    first such turn have one."""
+    """Return the number of turns with a call over the budget. After the first such turn, every turn
+    with calls has one."""
     outcomes = [call.outcome for call in trajectory.calls if not call.simulated]
     if CallOutcome.REFUSED not in outcomes:
         return 0
     authors = [segment.author for segment in trajectory.segments]
     tool_segments = [
         index for index, author in enumerate(authors) if author is Author.TOOL
-    ]  # one for a call
+    ]  # one per call
     first = tool_segments[outcomes.index(CallOutcome.REFUSED)]
     return 1 + sum(pair == (Author.POLICY, Author.TOOL) for pair in pairwise(authors[first:]))
 
 
 async def finish_exhausted(rollout: RolloutSession) -> None:
-    """End a rollout whose budget is spent: with an answer that the policy is made to give, or
-    truncated."""
+    """End a rollout whose budget is spent, either with a forced answer or as truncated."""
     trajectory, dialect = rollout.trajectory, rollout.tool_session.dialect
     trajectory.status = Status.TRUNCATED
     budget = rollout.tool_session.budget
@@ -137,14 +136,14 @@ async def finish_exhausted(rollout: RolloutSession) -> None:
 
 
 def parse_forced_answer(dialect: Dialect, completion: str) -> Answer | None:
-    """Return the answer that a policy wrote where one was opened for it, read as if its turn had
-    begun with that; None if it never ended it."""
+    """Return the answer that the policy wrote after a prefilled opening, parsed together with that
+    opening. None if the answer was not closed."""
     parsed = dialect.parse([dialect.render_answer_opening("") + completion])
     return parsed if isinstance(parsed, Answer) else None
 
 
 def _current_turn_text(chain: list[Segment]) -> str:
-    """Return the text that a chain's last turn has so far, given or written."""
+    """Return the text of a chain's last turn so far, both prefilled and sampled."""
     indices = range(len(chain) - 1, -1, -1)
     observed = (
         index for index in indices if chain[index].author in (Author.TOOL, Author.SIMULATOR)

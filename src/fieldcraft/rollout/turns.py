@@ -1,4 +1,4 @@
-"""The only place where a turn is written: prompts, what a policy samples, what tools answer."""
+"""Turns of a trajectory: prompts, sampled text and tool observations are appended only here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ _sessions = itertools.count()
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """An engine and how to sample from it. `seed` and a rollout's key fix every random choice."""
+    """Engine and its sampling settings. `seed` and a rollout's key determine every random
+    choice."""
 
     engine: Engine
     temperature: float = 1.0
@@ -56,17 +57,17 @@ class Policy:
         return await self.engine.generate(get_context_ids(trajectory), sampling, session)
 
     def make_sampling(self, max_tokens: int, stop: Sequence[str], seed: int) -> SamplingParams:
-        """Return the settings with which it samples a turn."""
+        """Return the sampling parameters of a turn."""
         return SamplingParams(max_tokens, self.temperature, tuple(stop), seed, self.truncation)
 
 
 def derive_turn_seed(seed: int, key: str, trajectory: Trajectory) -> int:
-    """Return the seed of what is sampled next in a trajectory."""
+    """Return the seed of the next sampled segment of a trajectory."""
     return derive_seed(seed, key, len(trajectory.segments))
 
 
 def derive_seed(seed: int, key: str, position: int) -> int:
-    """Return the seed of a place in a rollout: 48 bits that no other place shares."""
+    """Return the seed of a position in a rollout: a 48-bit hash of the arguments."""
     label = f"{seed}:{key}:{position}"
     return int.from_bytes(hashlib.blake2b(label.encode(), digest_size=6).digest())
 
@@ -79,8 +80,8 @@ async def sample_turn_into(
     budget: BudgetConfig,
     stop: Sequence[str] = (),
 ) -> StopReason:
-    """Let the policy write a turn, up to a stop string or its end, and append it. Where the budget
-    ends it, the trajectory is truncated."""
+    """Sample a turn, up to a stop string or its end, and append it to the trajectory. If the budget
+    ends the turn, the trajectory is truncated."""
     max_tokens = min(
         budget.max_turn_tokens, budget.max_context_tokens - len(get_context_ids(trajectory))
     )
@@ -99,7 +100,7 @@ async def sample_turn_into(
 
 
 class Simulator(Protocol):
-    """A writer of observations in place of the tools."""
+    """Writer of observations in place of the tools."""
 
     async def simulate_observation(
         self,
@@ -110,20 +111,20 @@ class Simulator(Protocol):
         session: str,
         key: str,
     ) -> CallRecord:
-        """Append the observation's segments to the trajectory and return the call. `index` says
-        which of its turn's observations it is."""
+        """Append the observation's segments to the trajectory and return the call record. `index`
+        is the observation's position in its turn."""
         ...
 
     def release(self, session: str) -> None:
-        """Forget what is kept of a session."""
+        """Discard the state of a session."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSession:
-    """A trajectory while it grows: who writes, where it acts, and the engine's session.
+    """Growing trajectory, with its policy, its tools and the engine's session.
 
-    Every method appends to the trajectory and to nothing else.
+    Every method appends only to the trajectory.
     """
 
     trajectory: Trajectory
@@ -134,27 +135,27 @@ class RolloutSession:
     simulator: Simulator | None = None
 
     def append_question(self, question: str) -> None:
-        """Append the prompt with a question."""
+        """Append the prompt for a question."""
         append_prompt(self.trajectory, question, self.tool_session)
 
     async def sample_turn(self, stop: Sequence[str]) -> StopReason:
-        """Let the policy write a turn, as `sample_turn_into` does."""
+        """Sample a turn, as `sample_turn_into` does."""
         position = (self.trajectory, self.session, self.key)
         return await sample_turn_into(self.policy, *position, self.tool_session.budget, stop)
 
     def prefill_thought(self, thought: str) -> None:
-        """Let the next turn begin with a thought that the policy did not sample."""
+        """Prefill the next turn with a thought that the policy did not sample."""
         self.append_prefill(self.tool_session.dialect.render_thought(thought))
 
     def append_prefill(self, text: str) -> None:
-        """Append what the policy is given as if it had written it. It is never parsed and never
+        """Append text to the policy's turn that it did not sample. It is never parsed and never
         trained."""
         ids = encode_policy_text(self.tool_session.dialect.tokenizer, text)
         self.trajectory.segments.append(Segment(Author.PROMPT, ids, text))
 
     async def run_calls(self, calls: ToolCalls) -> None:
-        """Run the calls of one turn and append what came back, in their order. The tools run side
-        by side; a simulator writes one observation after the other."""
+        """Run the calls of one turn and append their observations in call order. Tools run
+        concurrently; a simulator writes one observation after the other."""
         calls = self._to_canonical(calls)
         if self.simulator is None:
             with track_activity("tools"):
@@ -186,13 +187,13 @@ class RolloutSession:
                 self._append_observation(call, position)
 
     def reject_calls(self, calls: ToolCalls, reason: str) -> None:
-        """Run none of the calls of one turn. One observation says why, as that of the first."""
+        """Refuse all calls of one turn. The observation of the first call states the reason."""
         first, *others = [make_refused_call(call, "") for call in self._to_canonical(calls)]
         self._append_observation(replace(first, observation=reason), ONLY_OBSERVATION)
         self.trajectory.calls += others
 
     def _to_canonical(self, calls: ToolCalls) -> ToolCalls:
-        """Return the calls by the tools' own names."""
+        """Return the calls with canonical tool names."""
         names = ToolNameMap(self.trajectory.task, self.tool_session.schemas)
         return tuple(map(names.to_canonical, calls))
 
@@ -205,7 +206,7 @@ class RolloutSession:
 
     @property
     def should_fold(self) -> bool:
-        """Return whether the chain is to be folded before the policy goes on."""
+        """Return whether to fold the chain before the policy continues."""
         fold = self.tool_session.budget.fold
         return (
             fold is not None
@@ -214,8 +215,8 @@ class RolloutSession:
         )
 
     async def fold(self) -> bool:
-        """End the chain with a summary and begin the next one. Returns False where the policy
-        writes none: then the trajectory is over, with the answer if it wrote that."""
+        """End the chain with a summary and start the next one. Returns False if the policy writes
+        no summary. The trajectory then ends, with the answer if the policy wrote one."""
         dialect, trajectory = self.tool_session.dialect, self.trajectory
         ids, text = folding.encode_summary_prompt(dialect), folding.require_summary_prompt(dialect)
         trajectory.segments.append(Segment(Author.PROMPT, ids, text))
@@ -232,7 +233,7 @@ class RolloutSession:
         return True
 
     def finish(self, answer: Answer | None) -> None:
-        """End the trajectory with the answer that was read, or without one."""
+        """End the trajectory with the parsed answer, or without one."""
         self.trajectory.status = Status.ANSWERED if answer else Status.NO_ANSWER
         self.trajectory.answer = answer.text if answer else None
 
@@ -240,7 +241,7 @@ class RolloutSession:
 def append_prompt(
     trajectory: Trajectory, question: str, env: ToolSession | ToolEnvironment
 ) -> None:
-    """Append the prompt with a question."""
+    """Append the prompt for a question."""
     schemas = ToolNameMap(trajectory.task, env.schemas).schemas
     ids = env.dialect.encode_prompt(question, schemas)
     trajectory.segments.append(Segment(Author.PROMPT, ids, env.dialect.tokenizer.decode(ids)))
@@ -254,10 +255,10 @@ async def run_session(
     drive: Callable[[RolloutSession], Awaitable[None]],
     simulator: Simulator | None = None,
 ) -> Trajectory:
-    """Hold a conversation in which `drive` begins after the prompt with the task's question, and
-    return the trajectory that it leaves.
+    """Run a rollout session in which `drive` starts after the prompt with the task's question, and
+    return its trajectory.
 
-    The tools are open meanwhile, and the engine has a session. A defect of a tool or an engine ends
+    Tools and an engine session are open while `drive` runs. A defect of a tool or an engine ends
     this trajectory with Status.ERROR and its cause; a UserError is raised.
     """
     return await continue_session(Trajectory(task), policy, env, key, drive, simulator)
@@ -271,8 +272,8 @@ async def continue_session(
     drive: Callable[[RolloutSession], Awaitable[None]],
     simulator: Simulator | None = None,
 ) -> Trajectory:
-    """Hold a conversation in a trajectory that has begun; one without segments begins with its
-    prompt."""
+    """Run a rollout session that extends a trajectory. The prompt is appended if it has no
+    segments."""
     try:
         await _run_session(trajectory, policy, env, key, drive, simulator)
     finally:
@@ -311,8 +312,8 @@ async def _run_session(
 async def open_engine_session(
     trajectory: Trajectory, engine: Engine, key: str
 ) -> AsyncIterator[str]:
-    """Yield a session of the engine's in which the trajectory grows; a defect in it ends it there.
-    The call of a tool that raised is its last one."""
+    """Yield the name of an engine session for the trajectory. A defect ends the trajectory; if a
+    tool raised it, that call is recorded as the last one."""
     name = f"{key}#{next(_sessions)}"
     start = time.perf_counter()
     try:

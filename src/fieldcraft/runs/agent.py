@@ -1,4 +1,4 @@
-"""A trained agent: find one in a run folder or a checkpoint, ask it, grade it, train it further."""
+"""Trained agents: load one from a run folder or a checkpoint, query, evaluate and train it."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
-NO_API_KEY = {"api_key_env": None}  # that of a server is for no other one
+NO_API_KEY = {"api_key_env": None}  # one server's key must not be sent to another
 
 
 @dataclass(frozen=True)
 class Agent:
-    """A checkpoint and the settings it acts under: dialect, instruction, budget and tools. The
-    budget is that of its run's evaluations.
+    """A checkpoint and its agent settings: dialect, instruction, budget and tools. The budget is
+    the evaluation budget of its run.
 
-    `index` is the folder of its search index; without one and without a server it has no search.
-    `data_source` is what its run was about, None for a bare checkpoint or with another search.
-    `requires_search` is true where a program named the tool `search`, so acting without it is
-    wrong.
+    `index` is the folder of its search index; without an index or a server it has no search.
+    `data_source` is the data of its run, None for a bare checkpoint or with another search.
+    `requires_search` is true if a program requested the tool `search`, so that acting without it is
+    an error.
     """
 
     model: Path
@@ -90,36 +90,37 @@ class Agent:
     data_source: DataSource | None = None
     requires_search: bool = False
 
-    # -- for programs ---------------------------------------------------------------------------
+    # -- API for programs ------------------------------------------------------------------------
 
     def ask(self, question: str, *, seed: int = 0, **sampling: Any) -> Trajectory:
-        """Think, act and answer; `answer` of the result is the answer, None without one.
+        """Answer a question with thoughts and tool calls; `answer` of the result is None if there
+        is none.
 
         Args:
             question: one question.
-            seed: of the samples.
-            sampling: keys such as temperature=0.8 and top_p=0.9, or sampling="model"; without any
-                it is greedy.
+            seed: seed of the sampler.
+            sampling: keys such as temperature=0.8 and top_p=0.9, or sampling="model"; greedy by
+                default.
 
         Raises:
-            UserError: wrong keys, or a tool or a search server that cannot be used.
+            UserError: invalid keys, or a tool or a search server that cannot be used.
         """
         task = Task("asked", require_question(question), ())
         decoding = resolve_decoding(make_sampling_config(**sampling), self.model, ignore_event)
         return run_async(self.roll_out(task, decoding, seed))
 
     def evaluate(self, tasks: Any, *, max_left_out: float = MAX_REJECTED_SHARE) -> dict[str, Any]:
-        """Answer questions, sampled as its recipe does, and grade them: `em`, `f1`, `calls_mean`
-        and the other entries of a report, see `evals.summary.summarise_evaluation`. Of a file or of
-        records, `left_out` has the reasons for which some are not asked, with their counts; they
-        are printed, too.
+        """Answer questions, sampled as its recipe specifies, and grade them. Return `em`, `f1`,
+        `calls_mean` and the other entries of a report, see `evals.summary.summarise_evaluation`.
+        For a file or records, `left_out` counts the rejected records by reason; these are also
+        printed.
 
         Args:
-            tasks: questions as `train` takes them.
-            max_left_out: the share of the records that may be left out.
+            tasks: questions in any form that `train` accepts.
+            max_left_out: maximum share of rejected records.
 
         Raises:
-            UserError: no questions, or more of them would be left out.
+            UserError: no questions, or too many rejected records.
         """
         read = read_questions(tasks, max_left_out)
         entry = summarise_evaluation(
@@ -137,24 +138,24 @@ class Agent:
         on_event: EventHandler = ignore_event,
         **settings: Any,
     ) -> Agent:
-        """Train it, as `fieldcraft run` does, and return the agent that comes out.
+        """Train the agent like `fieldcraft run`, and return the trained agent.
 
-        The folder `out` is that of an ordinary run: the same call resumes one that was stopped, and
-        every command of the command line reads it.
+        The folder `out` is an ordinary run folder: the same call resumes an interrupted run, and
+        every command of the command line can read it.
 
         Args:
             tasks: questions with accepted answers: a file, or a list of tasks or dicts, a
-                `datasets.Dataset` or a `pandas.DataFrame`, see `data.question_objects`. A part of
-                them is kept out of training and evaluated after every stage.
-            stages: settings such as `Rl(...)` and `Sft(...)` in their order: by name, as a list, in
-                which types are the names, or one alone.
-            out: the run's folder.
-            on_event: is called with every event of the run, see `records.events`.
-            settings: other keys of a recipe, such as corpus="passages.jsonl" or seed=1.
+                `datasets.Dataset` or a `pandas.DataFrame`, see `data.question_objects`. Some of
+                them are held out of training and evaluated after every stage.
+            stages: settings such as `Rl(...)` and `Sft(...)` in order: a dict by name, a list
+                (named after the types), or a single stage.
+            out: folder of the run.
+            on_event: event handler, called with every event of the run, see `records.events`.
+            settings: other recipe keys, such as corpus="passages.jsonl" or seed=1.
 
         Raises:
-            UserError: for whatever `fieldcraft check` finds, in one sentence, before anything is
-                written, and for what stops a run.
+            UserError: an error found by `fieldcraft check`, raised before anything is written, or
+                one that stops the run.
         """
         folder = require_path(out, "out")
         names = {"name": folder.name, "model": str(self.model)}
@@ -169,13 +170,13 @@ class Agent:
         )
         return find_agent(folder)
 
-    # -- for commands ---------------------------------------------------------------------------
+    # -- API for commands ------------------------------------------------------------------------
 
     def with_options(
         self, dialect: str | None, index: Path | None, url: str | None, device: str | None = None
     ) -> Agent:
-        """Return the same agent with what the user wishes to be different. Raises UserError for two
-        searches at once, for a folder without an index, and for a url with a password."""
+        """Return a copy of the agent with the user's options. Raises UserError if both an index and
+        a URL are given, for a folder without an index, and for a URL with a password."""
         require_single_search(index, url)
         require_no_secret("search.url", url)
         options = {"dialect": dialect, "device": device}
@@ -189,8 +190,9 @@ class Agent:
         return replace(self, recipe=recipe)
 
     def with_tools(self, tools: Sequence[str]) -> Agent:
-        """Return the same agent with other tools, by name, in place of its own; none keeps its own.
-        Raises UserError for a tool that cannot be made, and for a search over nothing."""
+        """Return a copy of the agent with the named tools instead of its own; an empty list keeps
+        its own. Raises UserError for a tool that cannot be created, and for a search without a
+        backend."""
         if SEARCH_TOOL in tools and self.lacks_search_backend:
             raise UserError(
                 f"{self.model} has no search index or server: give --index or --search-url, or"
@@ -200,34 +202,36 @@ class Agent:
 
     @property
     def lacks_search_backend(self) -> bool:
-        """Return whether it has neither an index nor a server; then it acts without the tool
-        `search`. Trained with a corpus, it has one."""
+        """Return whether the agent has neither an index nor a server, and therefore acts without
+        the tool `search`. Training with a corpus creates an index."""
         return self.index is None and self.recipe.search.url is None
 
     def with_settings(self, **settings: Any) -> Agent:
-        """Return the same agent with other keys of its recipe. Raises UserError for a wrong one."""
+        """Return a copy of the agent with other recipe keys. Raises UserError for an invalid
+        one."""
         recipe = build_recipe({**dump_recipe(self.recipe), **settings})
         require_known_names(recipe)
         return replace(self, recipe=recipe)
 
     def with_overrides(self, overrides: Sequence[str]) -> Agent:
-        """Return the same agent with other keys of its recipe, as on the command line: engine=vllm.
-        Raises UserError for a wrong one."""
+        """Return a copy of the agent with command-line overrides of recipe keys, such as
+        engine=vllm. Raises UserError for an invalid one."""
         data = dump_recipe(self.recipe)
         for override in overrides:
             apply_override(data, override)
         return self.with_settings(**data)
 
     def with_sampling(self, **keys: Any) -> Agent:
-        """Return the same agent with other keys of its evaluation: samples, temperature and the
-        like. Greedy sampling leaves out the limits of its recipe. Raises UserError for wrong
+        """Return a copy of the agent with other evaluation keys: samples, temperature and the like.
+        Greedy sampling drops the truncation keys of its recipe. Raises UserError for invalid
         ones."""
         limits = dict.fromkeys(TRUNCATION_KEYS) if keys.get("temperature") == 0 else {}
         before = self.recipe.evaluation.model_dump(mode="json")
         return self.with_settings(evaluation={**before, **limits, **keys}) if keys else self
 
     def resolve_decoding(self, emit: EventHandler) -> Decoding:
-        """Return how its evaluation samples. Raises UserError as `resolve_decoding` does."""
+        """Return the decoding settings of its evaluation. Raises UserError like
+        `resolve_decoding`."""
         settings = self.recipe.evaluation
         return resolve_decoding(settings, self.model, emit, needs_variety=settings.max_samples > 1)
 
@@ -237,12 +241,12 @@ class Agent:
 
     @cached_property
     def engine(self) -> LocalEngine:
-        """Engine on its weights, ready to sample from; loaded once."""
+        """Engine with its weights, ready to sample; loaded once."""
         return make_local_engine(self.recipe, self._load_model(), load_tokenizer(self.model), None)
 
     def make_streaming_engine(self, resources: RunResources) -> StreamingEngine:
-        """Return the engine of its recipe on its weights; `resources` has the server's folder.
-        Raises UserError for settings that it does not have, and for one that cannot be served."""
+        """Return the engine of its recipe with its weights; `resources` provides the server's
+        folder. Raises UserError for unknown settings, and for an engine without streaming."""
         if self.recipe.engine.name == LOCAL_ENGINE:
             return self.engine
         model, tokenizer = self._load_model(), load_tokenizer(self.model)
@@ -251,16 +255,17 @@ class Agent:
         )
 
     def _load_model(self) -> Any:
-        """Return its model, in the type in which it was trained."""
+        """Return its model, in the data type of its training."""
         return load_model(self.model, self.device, self.recipe.policy_dtype).eval()
 
     @cached_property
     def dialect(self) -> BaseDialect:
-        """Dialect of the model, bound to its tokenizer; loaded once. A choice is printed."""
+        """Dialect of the model, bound to its tokenizer; loaded once. An automatic choice is
+        printed."""
         return announce_dialect(self.recipe, self.model)
 
     async def open_environment(self) -> ToolEnvironment:
-        """Return its environment; the tools are opened anew, but for the search over an index."""
+        """Return its environment. Tools are opened again, except for the search over an index."""
         return make_environment(self.recipe, self.dialect, await self._open_tools())
 
     async def roll_out(self, task: Task, decoding: Decoding, seed: int = 0) -> Trajectory:
@@ -272,8 +277,8 @@ class Agent:
     async def open_runner(
         self, decoding: Decoding, seed: int = 0
     ) -> AsyncIterator[Callable[[Task, str], Awaitable[Trajectory]]]:
-        """Yield a function that plays the rollout of a task and a key inside the block: with its
-        tools, or in its environment of others."""
+        """Yield a function that runs the rollout of a task and a key inside the block, with its
+        tools or in its external environment."""
         policy = Policy(
             engine=self.engine,
             temperature=decoding.temperature,
@@ -294,7 +299,7 @@ class Agent:
     async def run_evaluation(
         self, tasks: Sequence[Task], judge: AsyncReward | None, name: str, emit: EventHandler
     ) -> list[Trajectory]:
-        """Answer and grade questions, sampled as the recipe's evaluation says."""
+        """Answer and grade questions, sampled as in the recipe's evaluation."""
         settings = self.recipe.evaluation
         verdict_reward = (
             make_verdict_reward(self.recipe, judge)
@@ -315,18 +320,18 @@ class Agent:
 
     async def _open_tools(self) -> list[AnyTool]:
         """Return the tools of the recipe; without an index or a server there is no search. Raises
-        UserError where a program asked for one."""
+        UserError if a program requested search."""
         recipe, search = self.recipe, None
         if self.lacks_search_backend:
             if self.requires_search and recipe.has_search_tool:
                 raise UserError(
-                    f"{self.model} has the tool {SEARCH_TOOL} and nothing to search: train it with"
+                    f"{self.model} has the tool {SEARCH_TOOL} but nothing to search: train it with"
                     " corpus=FILE first, or load it with search={'url': ADDRESS} or without the"
                     " tool."
                 )
             other_tools = tuple(tool for tool in recipe.tools if tool.name != SEARCH_TOOL)
             recipe = recipe.model_copy(update={"tools": other_tools})
-        index = self.index or self.model  # a server needs none
+        index = self.index or self.model  # not required with a server
         if recipe.has_search_tool:
             search = (
                 self._index_tools[0] if self._index_tools else await open_search_tool(recipe, index)
@@ -336,8 +341,8 @@ class Agent:
 
     @cached_property
     def _index_tools(self) -> list[SearchTool]:
-        """The search over an index once it is open: to open one may take long. Other tools may
-        belong to the event loop that they are first used in, and a server may be gone by now."""
+        """Search over an index, opened once because this may take long. Other tools may be bound to
+        the event loop of their first use, and a server may have stopped since."""
         return []
 
 
@@ -348,19 +353,19 @@ def load(
     allow: Sequence[str] = (),
     **settings: Any,
 ) -> Agent:
-    """Return the agent in a run, one of its stages, or a checkpoint folder.
+    """Return the agent of a run, one of its stages, or a checkpoint folder.
 
     Args:
-        path: its folder, a `.gguf` file, or a name on the hub, as in "org/name".
-        tools: what it may call, in place of its own: functions with `@tool`, classes, names as in a
-            recipe; or a mapping of such to their settings.
-        allow: what a folder of others may do, by the names of `recipes.permissions.PERMISSIONS`,
-            such as "mcp"; it is remembered.
-        settings: other keys of a recipe, such as dialect="hermes" or budget={"max_calls": 4}.
+        path: folder, `.gguf` file, or name on the hub, such as "org/name".
+        tools: tools that the policy may call, instead of its own: functions with `@tool`, classes,
+            names as in a recipe; or a mapping from these to their settings.
+        allow: permissions of a third-party folder, by the names of
+            `recipes.permissions.PERMISSIONS`, such as "mcp"; they are remembered.
+        settings: other recipe keys, such as dialect="hermes" or budget={"max_calls": 4}.
 
     Raises:
-        UserError: there is no agent, or a setting is wrong.
-        ConsentRequiredError: the folder asks for more than to be read, and that is not allowed.
+        UserError: there is no agent, or a setting is invalid.
+        ConsentRequiredError: the folder requires a permission that is not granted.
     """
     with allow_permissions(allow):
         agent = find_agent(require_path(path, "path"))
@@ -374,14 +379,14 @@ def find_agent(path: Path) -> Agent:
     """Return the agent in RUN (its last finished stage), RUN/STAGE, RUN/STAGE/model, an exported
     folder or a bare checkpoint.
 
-    Raises UserError where there is none.
+    Raises UserError if there is none.
     """
     return load_agent(*find_model(path))
 
 
 def load_agent(run: RunFolder | None, model: Path) -> Agent:
-    """Return the agent that a model is: in its run, exported, or bare. Raises ConsentRequiredError
-    as `require_trust` does."""
+    """Return the agent of a model: in its run, exported, or bare. Raises ConsentRequiredError like
+    `require_trust`."""
     require_trust(run, model)
     if run is not None:
         recipe = attach_world_files(run.recipe, run.files).evaluation_recipe

@@ -1,4 +1,4 @@
-"""Arguments that a program gives to an agent, made into what a run takes."""
+"""Conversion of a program's arguments for an agent to recipe keys and files."""
 
 from __future__ import annotations
 
@@ -35,22 +35,23 @@ StageArguments = Mapping[str, Stage] | Sequence[Stage] | Stage
 
 
 def require_question(question: object) -> str:
-    """Return a question. Raises UserError for anything but a text with a word."""
+    """Return a question. Raises UserError unless it is a non-empty text."""
     if not isinstance(question, str) or not question.strip():
         raise UserError(f"the question is {format_short(question)}: give it as a text.")
     return question
 
 
 def require_path(path: object, name: str) -> Path:
-    """Return a path, in the user's home where it begins with ~. Raises UserError if it is none."""
+    """Return a path with ~ expanded. Raises UserError for any other object."""
     if not isinstance(path, str | Path) or not str(path):
         raise UserError(f"{name} is {format_short(path)}: give the path of a folder.")
     return expand_home(Path(path))
 
 
 def name_stages(stages: object) -> dict[str, Stage]:
-    """Return stages by name: as given, or in a list by their types, numbered where one comes again,
-    as in sft1, sft2, rl. A single stage is a list of one. Raises UserError for anything else."""
+    """Return stages by name: as given, or for a list by their types, numbered if a type is
+    repeated, as in sft1, sft2, rl. A single stage is a list of one. Raises UserError for anything
+    else."""
     if isinstance(stages, Stage):
         stages = [stages]
     if isinstance(stages, Mapping):
@@ -85,9 +86,9 @@ def _make_stage_names(stages: Sequence[object]) -> list[str]:
 def make_training_keys(
     agent: Recipe, stages: object, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the keys of a recipe that trains an agent in these stages: its own, and the `settings`
-    that a program gives. In an external environment the agent's tools have no place. Raises
-    UserError for stages that are none."""
+    """Return the recipe keys for training an agent in the given stages: its own keys and the
+    program's `settings`. In an external environment the agent's tools are omitted. Raises UserError
+    for invalid stages."""
     keys: dict[str, Any] = {
         "evaluation": {} if agent.has_search_tool else {"workflows": []},
         "stages": {n: stage.model_dump(mode="json") for n, stage in name_stages(stages).items()},
@@ -101,7 +102,7 @@ def make_training_keys(
 
 
 def parse_tools(tools: object) -> list[dict[str, Any]]:
-    """Return tools as a recipe names them. Raises UserError for anything but several of them."""
+    """Return tools in recipe format. Raises UserError unless they are a collection."""
     if isinstance(tools, str) or not isinstance(tools, Iterable):
         raise UserError(f"tools is {format_short(tools)}: give a list, even of one.")
     chosen = tools if isinstance(tools, Mapping) else {tool: {} for tool in tools}
@@ -112,8 +113,8 @@ def parse_tools(tools: object) -> list[dict[str, Any]]:
 
 
 def read_questions(tasks: object, max_left_out: float = MAX_REJECTED_SHARE) -> ParsedTasks:
-    """Return the questions that a program gives. Those that are left out are printed. Raises
-    UserError where they cannot be read."""
+    """Return a program's questions. Rejected ones are printed. Raises UserError if they cannot be
+    read."""
     if isinstance(tasks, str | Path):
         file = expand_home(Path(tasks))
         found = read_task_file(file, max_left_out)
@@ -130,8 +131,8 @@ def read_questions(tasks: object, max_left_out: float = MAX_REJECTED_SHARE) -> P
 
 @contextmanager
 def open_tasks_file(tasks: object, folder: Path) -> Iterator[Path]:
-    """Yield the file of the questions to train on in a run's folder. Raises UserError as
-    `read_questions` and `open_questions_file` do."""
+    """Yield the file of the training questions in a run's folder. Raises UserError like
+    `read_questions` and `open_questions_file`."""
     if isinstance(tasks, str | Path):
         yield expand_home(Path(tasks))
         return
@@ -142,13 +143,13 @@ def open_tasks_file(tasks: object, folder: Path) -> Iterator[Path]:
 @contextmanager
 def open_questions_file(tasks: Sequence[Task], folder: Path) -> Iterator[Path]:
     """Yield the file of questions that are given as objects. It is kept in the run's folder, unless
-    the run is refused before it begins: then nothing is left there.
+    the run is rejected before its start; then no file remains.
 
-    Raises UserError if the run in that folder is about other questions.
+    Raises UserError if the run in that folder uses other questions.
     """
     file, resumes = RunFolder.questions_path(folder), (folder / "recipe.json").exists()
     if resumes and (not file.exists() or read_tasks(file) != list(tasks)):
-        raise UserError(f"{folder} holds a run about other questions: choose another folder.")
+        raise UserError(f"{folder} holds a run with other questions: choose another folder.")
     if resumes:
         yield file
         return
@@ -163,7 +164,7 @@ def open_questions_file(tasks: Sequence[Task], folder: Path) -> Iterator[Path]:
 
 
 def _discard_refused(file: Path, folder: Path, keep_folder: bool) -> None:
-    """Remove what was written before a run was refused; nothing else can be in the folder."""
+    """Remove the files written before a run was rejected; the folder can contain no others."""
     for path in (file, get_temporary_path(file)):
         path.unlink(missing_ok=True)
     if not keep_folder and folder.exists():

@@ -14,7 +14,7 @@ from fieldcraft.runs.setup import CheckContext
 
 
 def collect_budgets(recipe: Recipe) -> Mapping[str, BudgetConfig]:
-    """Return all budgets of a recipe that differ, by the keys that name them."""
+    """Return the distinct budgets of a recipe, by their keys."""
     found = {"budget": recipe.budget}
     if (evaluated := recipe.evaluation_recipe.budget) != recipe.budget:
         found["evaluation.budget"] = evaluated
@@ -26,8 +26,8 @@ def collect_budgets(recipe: Recipe) -> Mapping[str, BudgetConfig]:
 
 
 def check_budgets(context: CheckContext, notes: list[str]) -> Iterator[str]:
-    """Check that the model can read a whole rollout, and that a rollout holds more than a
-    prompt."""
+    """Check that the model's context fits a whole rollout, and that a rollout has room for more
+    than a prompt."""
     yield from check_positions(context)
     longest = max(context.tasks, key=lambda task: len(task.question))
     prompt = len(
@@ -44,7 +44,7 @@ def check_budgets(context: CheckContext, notes: list[str]) -> Iterator[str]:
             totals.append(budget.max_context_tokens)
         if prompt + turns * budget.max_turn_tokens + reserved > budget.max_context_tokens:
             reserve_note = (
-                f", beside {reserved} that are held back for an answer," if reserved else ""
+                f", in addition to {reserved} reserved for an answer," if reserved else ""
             )
             yield (
                 f"the prompt of task '{longest.id}' has {prompt} tokens, which leaves no room for"

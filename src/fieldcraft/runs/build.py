@@ -1,4 +1,4 @@
-"""Factories: what a recipe names becomes an object here, and nowhere else."""
+"""Factories: the only place where components named in a recipe are instantiated."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ from fieldcraft.types import AnyTool, Dialect, Reward, Tool, UserError
 from fieldcraft.worlds.base import make_world
 from fieldcraft.worlds.site import open_site
 
-SEARCH_TOOL = "search"  # the tool that a run indexes its corpus for
-PYTHON_TOOL = "python"  # the tool whose programs find the files of a world
+SEARCH_TOOL = "search"  # tool for which a run indexes its corpus
+PYTHON_TOOL = "python"  # tool whose programs can read the files of a world
 RECORDED_REWARDS = (
     ExactMatch,
     F1Reward,
     CoverExactMatch,
     FormatReward,
-)  # of every rollout, with or without a weight
+)  # recorded for every rollout, with or without a weight
 
 
 async def open_search_tool(recipe: Recipe, index: Path) -> Tool:
-    """Return the search tool of a recipe: its server, which must answer now, or the index in a
+    """Return the search tool of a recipe: its server, which must respond now, or the index in a
     folder."""
     settings = recipe.search
     if settings.url is None:
@@ -74,7 +74,7 @@ async def open_search_tool(recipe: Recipe, index: Path) -> Tool:
         settings.url,
         topk=settings.top_k,
         timeout_seconds=settings.timeout_seconds,
-        # before the limit of a call, which does not know whose fault it is
+        # shorter than the call timeout, which cannot attribute the failure
         total_seconds=0.9 * recipe.budget.call_timeout_seconds,
         api_key_env=settings.api_key_env,
     )
@@ -83,8 +83,8 @@ async def open_search_tool(recipe: Recipe, index: Path) -> Tool:
 
 
 def attach_world_files(recipe: Recipe, folder: Path) -> Recipe:
-    """Return a recipe whose programs find the files of a world beside them. It stays as it is if
-    the world has none, or the recipe names others."""
+    """Return a recipe whose programs can access the files of a world. It is unchanged if the world
+    has no files or the recipe names others."""
     if not folder.exists():
         return recipe
     tools = tuple(
@@ -97,7 +97,7 @@ def attach_world_files(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def make_verifier(name: str, judge: JudgeReward | None) -> Verifier:
-    """Return the verifier of a name; `judge` asks the model of the recipe's judge."""
+    """Return the verifier with the given name; `judge` is a client of the recipe's judge model."""
     found = resolve(ComponentKind.VERIFIER, name)
     if found is not JudgeVerifier:
         return cast(Verifier, found)
@@ -106,7 +106,7 @@ def make_verifier(name: str, judge: JudgeReward | None) -> Verifier:
 
 
 async def open_judge(settings: JudgeConfig, cache: Path | None) -> JudgeReward | None:
-    """Return the judge of a recipe, whose endpoint must answer now; None where it names none."""
+    """Return the judge of a recipe, whose endpoint must respond now; None if it has no judge."""
     if settings.url is None or settings.model is None:
         return None
     endpoint = EndpointConfig(
@@ -121,8 +121,8 @@ async def open_tools(
     search: Tool | None = None,
     other_tools: Mapping[str, Tool] = MappingProxyType({}),
 ) -> list[AnyTool]:
-    """Return every tool of a recipe, in its order; `search` and `other_tools` are open already.
-    Raises UserError for one that cannot be made."""
+    """Return all tools of a recipe, in order; `search` and `other_tools` are already open. Raises
+    UserError for a tool that cannot be created."""
     if search is None and recipe.has_search_tool:
         search = await open_search_tool(recipe, index)
     return await _make_tools(
@@ -131,8 +131,8 @@ async def open_tools(
 
 
 def make_prompt_only_tools(recipe: Recipe) -> list[AnyTool]:
-    """Return the same for prompts: the search finds nothing, and needs neither an index nor a
-    server."""
+    """Return the tools for prompts only: the search has no results, and requires neither an index
+    nor a server."""
     return run_async(_make_tools(recipe, search_function(_search_nothing), NO_SITES))
 
 
@@ -142,8 +142,8 @@ async def _make_tools(
     sites: InProcessSites,
     other_tools: Mapping[str, Tool] = MappingProxyType({}),
 ) -> list[AnyTool]:
-    """Return the tools of a recipe, with `search` where it names that and `other_tools` by their
-    names, and web sites in this process."""
+    """Return the tools of a recipe, using `search` and `other_tools` under their names, and web
+    sites in this process."""
     tools: list[AnyTool] = []
     for tool_config in recipe.tools:
         if tool_config.name == MCP_TOOL:
@@ -174,9 +174,9 @@ async def open_mcp_tools(recipe: Recipe, tool_config: ToolConfig) -> list[AnyToo
     )
 
 
-@lru_cache(maxsize=1)  # a program that asks an agent opens its tools each time
+@lru_cache(maxsize=1)  # a program that queries an agent opens its tools each time
 def _open_world_sites(world: WorldConfig | None, seed: int) -> InProcessSites:
-    """Return the web site of a recipe's world, if that has an address."""
+    """Return the web site of a recipe's world, if it has one."""
     return NO_SITES if world is None else open_site(make_world(world.name, world.settings, seed))
 
 
@@ -190,8 +190,8 @@ def make_environment(recipe: Recipe, dialect: Dialect, tools: Sequence[AnyTool])
 
 
 def make_external_environment(recipe: Recipe) -> Environment | None:
-    """Return the environment of others that a recipe names, None where that acts with tools. Raises
-    UserError for wrong settings, and for something that is no environment."""
+    """Return the external environment of a recipe, None if the recipe uses tools. Raises UserError
+    for invalid settings, and for an object that is not an environment."""
     config = recipe.environment
     if not config.is_external:
         return None
@@ -214,9 +214,8 @@ def make_external_environment(recipe: Recipe) -> Environment | None:
 
 
 def make_verdict_reward(recipe: Recipe, *given_rewards: Reward | None) -> Reward:
-    """Return the reward that tells which answers are right: one of those that are there already,
-    such as an open judge, or one made here. Raises UserError as `make_reward`, and for a judge that
-    is not there."""
+    """Return the verdict reward: an existing one, such as an open judge, or a new one. Raises
+    UserError like `make_reward`, and for a missing judge."""
     available = {reward.name: reward for reward in given_rewards if reward is not None}
     offered, seconds = {"runner": make_program_runner(recipe)}, recipe.budget.reward_seconds
     if recipe.verdict_reward == AUTO_VERDICT:
@@ -230,8 +229,8 @@ def make_verdict_reward(recipe: Recipe, *given_rewards: Reward | None) -> Reward
 
 
 async def open_verdict_reward(recipe: Recipe) -> Reward:
-    """Open the same for an agent outside of a run. Where its recipe has a judge that may grade,
-    this one must answer now."""
+    """Open the verdict reward of an agent outside of a run. If its recipe has a judge that may be
+    needed, the judge must respond now."""
     needs_judge = recipe.verdict_reward in (AUTO_VERDICT, JUDGE)
     return make_verdict_reward(
         recipe, await open_judge(recipe.judge, None) if needs_judge else None
@@ -241,15 +240,14 @@ async def open_verdict_reward(recipe: Recipe) -> Reward:
 def _find_grader(
     available: Mapping[str, Reward], offered: Mapping[str, Any], seconds: float, name: str
 ) -> Reward | None:
-    """Return one of `available`, or a reward that is made here; None for a missing judge."""
+    """Return one of `available`, or a new reward; None for a missing judge."""
     if name in available or name == JUDGE:
         return available.get(name)
     return _with_time_limit(seconds, name, make_reward(name, {}, offered))
 
 
 def _with_time_limit(seconds: float, name: str, reward: Reward) -> Reward:
-    """Return a reward of the user's within a limit of time; built-in ones have their own where
-    needed."""
+    """Wrap a user-defined reward with a time limit; built-in ones have their own if necessary."""
     return (
         reward
         if name in BUILTIN_COMPONENTS[ComponentKind.REWARD]
@@ -258,14 +256,14 @@ def _with_time_limit(seconds: float, name: str, reward: Reward) -> Reward:
 
 
 def make_program_runner(recipe: Recipe) -> GradingSandbox:
-    """Return a runner of programs that are graded, with the isolation of the recipe's own tool."""
+    """Return a runner for programs to grade, with the isolation of the recipe's own tool."""
     tools = [tool.settings for tool in recipe.tools if tool.name == PYTHON_TOOL]
     return GradingSandbox(tools[0].get("allow_missing_layers", ()) if tools else ())
 
 
 def _resolve_verdict_name(weights: Mapping[str, float], verdict_name: str) -> dict[str, float]:
-    """Return the weights with `correct` replaced by `verdict_name`, the reward that it stands for.
-    Raises UserError where they have that one, too."""
+    """Return the weights with `correct` replaced by `verdict_name`, the verdict reward. Raises
+    UserError if both are present."""
     named = {
         verdict_name if name == VERDICT_REWARD_KEY else name: weight
         for name, weight in weights.items()
@@ -273,7 +271,7 @@ def _resolve_verdict_name(weights: Mapping[str, float], verdict_name: str) -> di
     if len(named) < len(weights):
         raise UserError(
             f"rewards has '{VERDICT_REWARD_KEY}' and '{verdict_name}', which are the same: remove "
-            "one."
+            "one of them."
         )
     return named
 
@@ -291,10 +289,10 @@ def make_rubric(
     runner: GradingSandbox | None = None,
     call_cost: float = DEFAULT_CALL_COST,
 ) -> Rubric:
-    """Return the rewards of a stage. Those without a weight are recorded where they cost nothing.
-    So are `verdict_name`, which tells which answers are right, and what OTC prices. `call_cost` is
-    the most that one call costs. Raises UserError for a stage that rewards or prices `correct`
-    twice or prices what costs nothing, and as `make_reward`."""
+    """Return the rewards of a stage. Rewards without a weight are also recorded if they cost
+    nothing, as are `verdict_name`, the verdict reward, and the rewards priced by OTC. `call_cost`
+    is the maximum cost of a call. Raises UserError for a stage that rewards or prices `correct`
+    twice or prices zero costs, and like `make_reward`."""
     available: dict[str, Reward] = {reward.name: reward() for reward in RECORDED_REWARDS}
     if judge is not None:
         available[judge.name] = judge

@@ -1,7 +1,7 @@
-"""Checks of all that would go wrong with a recipe, before anything is trained.
+"""Checks of a recipe before training.
 
-Some of it would stop a run loudly, though perhaps only hours later; the rest would let it
-continue and learn nothing. Nothing is written but a temporary folder.
+Some errors would stop a run, possibly only after hours; others would let it continue without
+learning anything. Checks write only to a temporary folder.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from fieldcraft.runs.training import find_stage_class
 from fieldcraft.train.stages.base import PreferencePair
 from fieldcraft.types import DEFAULT_VERDICT_REWARD, Dialect, Task, Trajectory, UserError
 
-MAX_PREVIEW_EXAMPLES = 200  # of a world's data set that are made and looked at; all of a file's are
+MAX_PREVIEW_EXAMPLES = 200  # examples of a world that are generated; a file is read completely
 TOOL_CALLING_WORKFLOWS = (
     "prompted-react",
     "prompted-reflexion",
 )  # workflows in which the model calls tools
 SEARCH_WORKFLOWS = BUILTIN_COMPONENTS[ComponentKind.WORKFLOW].keys() - {
     *TOOL_CALLING_WORKFLOWS
-}  # and those in which code searches
-ESTIMATE_CHECKS = ("memory", "disk")  # checks that compare with an estimate
+}  # additionally those in which code searches
+ESTIMATE_CHECKS = ("memory", "disk")  # checks against an estimate
 CheckReporter = Callable[[str, Sequence[str], Sequence[str]], None]
 
 
@@ -67,16 +67,16 @@ def check_recipe(
     report: CheckReporter,
     examine: Callable[[ExampleSource], None] | None = None,
 ) -> list[str]:
-    """Look at everything a run would need.
+    """Check everything that a run requires.
 
     Args:
-        recipe: the settings, which give it something to do, see `require_work`.
-        out: a folder on the disk that the run will write to.
-        report: called after every check with its name, notes, and problems.
-        examine: called with what examples can be taken from, once that is found.
+        recipe: settings with work to do, see `require_work`.
+        out: folder on the disk to which the run will write.
+        report: callback after every check with its name, notes, and errors.
+        examine: callback with the source of examples, once it is available.
 
     Returns:
-        The problems, each one sentence; none means that nothing was found.
+        The errors, each one sentence; empty if none was found.
     """
     errors: list[str] = []
 
@@ -105,7 +105,7 @@ def check_recipe(
             run_check("examples", partial(show_examples, context, None, examine))
         if recipe.collect is not None:
             if passed[1]:
-                run_check("right answers", partial(check_answer_forms, context))
+                run_check("correct answers", partial(check_answer_forms, context))
             run_check("teacher", partial(check_teachers, recipe))
             if recipe.collect.filters:
                 run_check("filters", partial(check_filters, recipe.collect.filters))
@@ -115,7 +115,7 @@ def check_recipe(
         if recipe.select is not None and recipe.select.closed_book_model == TEACHER:
             run_check("teacher", partial(check_teacher_model, recipe.teacher))
         if recipe.model is None and (not passed[1] or recipe.has_task_files):
-            return errors  # the model is made from the world
+            return errors  # the model is generated from the world
         has_model = run_check("model", context.load_first_model)
         passed += [has_model, run_check("judge", context.load_judge)]
         if has_model:
@@ -136,13 +136,13 @@ def check_recipe(
             else:
                 run_check("dialect", partial(check_dialect, context))
                 run_check("gold answers", partial(check_gold_answers, context))
-                run_check("right answers", partial(check_answer_forms, context))
+                run_check("correct answers", partial(check_answer_forms, context))
                 run_check("closed book", partial(check_closed_book, context))
                 run_check("budget", partial(check_budgets, context))
                 run_check("workflows", partial(check_workflows, recipe))
             for name, stage in recipe.stages.items():
                 run_check(f"stage {name}", partial(check_stage, context, name, stage))
-            if not recipe.cluster.trainers:  # the estimate is of one process
+            if not recipe.cluster.trainers:  # the estimate is for a single process
                 run_check("memory", partial(check_memory, context))
             run_check("disk", partial(check_disk, context, out))
     return errors
@@ -154,8 +154,8 @@ def show_examples(
     examine: Callable[[ExampleSource], None],
     notes: list[str],
 ) -> Iterator[str]:
-    """Let `examine` look at the data. Other than in the checks, programs are run and a judge is
-    asked."""
+    """Pass the data to `examine`. Unlike in the checks, programs are executed and a judge is
+    queried."""
     recipe, data_source = context.recipe, make_data_source(context.recipe).small_copy()
     data_source.verdict_reward = make_verdict_reward(
         recipe, run_async(open_judge(recipe.judge, cache=None))
@@ -168,8 +168,8 @@ def show_examples(
 
 
 def require_checked(recipe: Recipe) -> None:
-    """Check the files and settings of a run before it begins, and so before its folder is made.
-    What is only estimated refuses no run. Raises RecipeCheckError with all problems."""
+    """Check the files and settings of a run before its folder is created. Estimates never reject a
+    run. Raises RecipeCheckError with all errors."""
     found: list[str] = []
 
     def report(name: str, notes: Sequence[str], errors: Sequence[str]) -> None:
@@ -181,7 +181,7 @@ def require_checked(recipe: Recipe) -> None:
 
 
 class RecipeCheckError(UserError):
-    """All that is wrong with a recipe, a sentence each; the message is the first."""
+    """All errors of a recipe, one sentence each; the message is the first."""
 
     def __init__(self, errors: Sequence[str]) -> None:
         super().__init__(errors[0])
@@ -192,30 +192,30 @@ class RecipeCheckError(UserError):
 
 
 def check_dialect(context: CheckContext, notes: list[str]) -> Iterator[str]:
-    """Check that questions are asked with tools that the recipe has."""
+    """Check that questions only use tools of the recipe."""
     name, reason = context.dialect_choice.name, context.dialect_choice.why
     notes.append(f"{name}, because {reason} (dialect=)" if reason else name)
     names = {schema["function"]["name"] for schema in context.schemas}
     unknown = ((task.id, {*(get_offered_names(task) or ())} - names) for task in context.tasks)
     for identity, tools in filter(itemgetter(1), unknown):
         yield (
-            f"the question '{identity}' is asked with the tool '{min(tools)}', which the recipe"
+            f"the question '{identity}' offers the tool '{min(tools)}', which the recipe"
             " does not have: add it to tools."
         )
         return
 
 
 def check_gold_answers(context: CheckContext, notes: list[str]) -> Iterator[str]:
-    """Check that every task has what it is graded by, and that its grader is there. A gold answer,
-    written as a policy writes it and read back, must score 1."""
+    """Check that every task has the data for its grader, and that the grader is available. A gold
+    answer that is rendered by the dialect and parsed back must score 1."""
     graders = [resolve_reward_name(context.recipe.verdict_reward, task) for task in context.tasks]
     counts = Counter(graders)
     if counts.keys() != {DEFAULT_VERDICT_REWARD}:
         notes += [f"{count} graded by {name}" for name, count in counts.most_common()]
     if counts[JUDGE] and context.judge is None:
         yield (
-            f"{counts[JUDGE]} of {len(context.tasks)} questions are graded by a judge, and there is"
-            " none: set judge.url and judge.model, or give the questions accepted answers."
+            f"{counts[JUDGE]} of {len(context.tasks)} questions are graded by a judge, but none is"
+            " configured: set judge.url and judge.model, or give the questions accepted answers."
         )
     pairs = zip(context.tasks, graders, strict=True)
     if ungradable := [pair for pair in pairs if not _is_gradable(*pair)]:
@@ -238,8 +238,8 @@ def check_gold_answers(context: CheckContext, notes: list[str]) -> Iterator[str]
 
 
 def _is_gradable(task: Task, grader: str) -> bool:
-    """Return whether a task has what a reward grades by; of the user's own rewards nothing is
-    known."""
+    """Return whether a task has the data required by a reward; for user-defined rewards this is
+    unknown."""
     if grader in GRADED_BY_META:
         return GRADED_BY_META[grader] in task.meta
     return (
@@ -256,11 +256,11 @@ def _score_gold_answers(dialect: Dialect, task: Task) -> Iterator[bool]:
 
 
 def check_environment(context: CheckContext, notes: list[str]) -> Iterator[str]:
-    """Check that an environment of others opens, and that a rollout fits into the model."""
+    """Check that an external environment opens, and that a rollout fits into the model."""
     recipe = context.recipe
     yield from check_positions(context)
     environment = make_external_environment(recipe)
-    assert environment is not None, "it is only asked where there is one"
+    assert environment is not None, "only checked if there is one"
 
     async def open_once() -> None:
         async with isolate_failures(environment, context.dialect, recipe.budget):
@@ -270,7 +270,7 @@ def check_environment(context: CheckContext, notes: list[str]) -> Iterator[str]:
 
 
 def check_workflows(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """Check that every workflow is there, and so is what it calls."""
+    """Check that every workflow and its tools exist."""
     for name in recipe.evaluation.workflows:
         find_workflow(name)
         if name in SEARCH_WORKFLOWS and not recipe.has_search_tool:
@@ -287,7 +287,7 @@ def check_workflows(recipe: Recipe, notes: list[str]) -> Iterator[str]:
 
 
 def check_filters(filters: Filters, notes: list[str]) -> Iterator[str]:
-    """Check that every rule is there, with the files that its settings name."""
+    """Check that every filter rule exists, with the files named in its settings."""
     require_valid_filters(filters)
     notes.append(", ".join(filters))
     yield from ()
@@ -297,21 +297,20 @@ def check_filters(filters: Filters, notes: list[str]) -> Iterator[str]:
 
 
 def check_stage(context: CheckContext, name: str, stage: Stage, notes: list[str]) -> Iterator[str]:
-    """Check a stage: that its remote models answer, and what its type finds in its first
-    examples."""
+    """Check a stage: its remote models must respond, and its type checks its first examples."""
     for endpoint in stage.endpoints:
         run_async(open_chat_client(endpoint, cache=None))
     yield from find_stage_class(stage).check(stage, name, PreviewStageData(context, notes), notes)
     if isinstance(stage, Rl):
-        recipe = context.recipe  # the rubric finds every reward
+        recipe = context.recipe  # instantiating the rubric checks every reward
         runner, call_cost = make_program_runner(recipe), recipe.max_call_cost
         make_rubric(stage, recipe.budget, context.judge, recipe.verdict_reward, runner, call_cost)
 
 
 @dataclass(frozen=True)
 class PreviewStageData:
-    """Examples (`train.stages.base.StageData`) for a look: a world makes only the first examples of
-    a data set, of the user's files all are read."""
+    """Examples (`train.stages.base.StageData`) for inspection: a world generates only the first
+    examples of a data set; user-provided files are read completely."""
 
     context: CheckContext
     notes: list[str]
@@ -328,7 +327,7 @@ class PreviewStageData:
         data_source, schemas = self.context.data_source, self.context.schemas
         found = data_source.trajectories(data, self._limit_count(count), self.dialect, schemas)
         self.notes.extend(data_source.dataset_notes(data, self.dialect, schemas))
-        if self.recipe.has_task_files:  # a world's are right
+        if self.recipe.has_task_files:  # answers of a world are correct
             graders = Counter(
                 resolve_reward_name(self.recipe.verdict_reward, t.task) for t in found
             )
@@ -337,7 +336,7 @@ class PreviewStageData:
                 treatment = (
                     f"graded by {name} in the run"
                     if is_deferred
-                    else "trusted, as nothing grades them"
+                    else "trusted, because they cannot be graded"
                 )
                 self.notes.append(f"{graders[name]} are {treatment}")
         return found

@@ -1,9 +1,9 @@
-"""Closed-book rates: the share of right answers without tools, measured once in a run.
+"""Closed-book rates: the share of correct answers without tools, measured once per run.
 
-OTC (arXiv 2504.14870) asks whether a model calls a tool for what it can answer by itself. A world
-knows what its models were taught. Of other questions a run finds it out: before anything reads
-it, the model answers each of them several times without tools, and the share of right answers is
-`closed_book` in the metadata of the question (`Task.is_known`).
+OTC (arXiv 2504.14870) evaluates whether a model calls a tool for facts that it already knows. A
+world knows what its models were taught. For other questions a run measures it: before any other
+use, the model answers each of them several times without tools, and the share of correct answers
+becomes `closed_book` in the metadata of the question (`Task.is_known`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ PHASE_NAME = "closed book"
 
 
 async def measure_closed_book(context: RunContext, models: Mapping[str, Path]) -> None:
-    """Measure what the recipe asks for, as soon as the model is among `models`, the folders of
-    `start` and of the stages so far. Samples that were taken before are not taken again."""
+    """Run the measurements that the recipe requests, as soon as the model is among `models`, the
+    folders of `start` and of the stages so far. Existing samples are reused."""
     settings, name = context.recipe.closed_book, get_closed_book_model(context.recipe)
     if settings is None or context.closed_book_tallies or name not in models:
         return
@@ -48,8 +48,8 @@ async def measure_closed_book(context: RunContext, models: Mapping[str, Path]) -
     context.closed_book_tallies = {label: tallies.get_tallies(label) for label in tasks_by_label}
     for label, found in summarise_closed_book(context).items():
         text = (
-            f"{found['known']} of {found['n']} are right in {KNOWN_ACCURACY_THRESHOLD} of the "
-            "samples or more"
+            f"{found['known']} of {found['n']} are correct in at least {KNOWN_ACCURACY_THRESHOLD} "
+            "of the samples"
         )
         context.emit(LogMessage(f"{PHASE_NAME}, questions of {label}: {text}"))
 
@@ -64,8 +64,9 @@ def _select_tasks(context: RunContext) -> dict[str, Sequence[Task]]:
 
 
 def summarise_closed_book(context: RunContext) -> dict[str, dict[str, Any]]:
-    """Return the measurements of the questions of evaluation and of training: how many there are,
-    their mean rate, how many are known by it, and how far it agrees where their source says so."""
+    """Return the measurements on the evaluation and training questions: their number, their mean
+    rate, the number of known questions, and the agreement with the label of their source, if
+    any."""
     tasks_by_label = _select_tasks(context)
     return {
         label: _summarise_tasks(add_closed_book_rates(tasks_by_label[label], found))
@@ -94,8 +95,8 @@ def _summarise_tasks(tasks: Sequence[Task]) -> dict[str, Any]:
 
 
 def check_closed_book(context: CheckContext, notes: list[str]) -> Iterator[str]:
-    """Note whether evaluations will tell known questions from others; what is missing is no
-    mistake."""
+    """Note whether evaluations can distinguish known questions from others; missing labels are not
+    an error."""
     recipe, tasks = context.recipe, context.data_source.evaluation_tasks()
     unlabelled = sum(task.is_known is None for task in tasks)
     if (settings := recipe.closed_book) is not None:
@@ -104,9 +105,9 @@ def check_closed_book(context: CheckContext, notes: list[str]) -> Iterator[str]:
         notes.append(f"{count} samples without tools from the model of '{name}'")
     elif unlabelled:
         notes.append(
-            f"{unlabelled} of {len(tasks)} questions do not say whether the model knows them, so"
-            " that the offloading rate leaves them out: closed_book='{samples: 4}' measures it"
+            f"{unlabelled} of {len(tasks)} questions have no label whether the model knows them,"
+            " so the offloading rate excludes them: closed_book='{samples: 4}' measures it"
         )
     else:
-        notes.append(f"all {len(tasks)} questions say whether the model knows them")
+        notes.append(f"all {len(tasks)} questions have a label whether the model knows them")
     yield from ()

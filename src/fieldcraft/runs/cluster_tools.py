@@ -1,4 +1,4 @@
-"""The tools of a run whose servers its cluster starts."""
+"""Tools of a run whose servers are started by its cluster."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ WORKER_SETTINGS = {
     "allow_missing_layers",
     "max_concurrent",
     "libraries",
-}  # settings of the tool python that workers obey
-CALL_TIME_SHARE = 0.9  # of the seconds of a call, whose own limit does not know whose fault it is
+}  # settings of the tool python that apply to workers
+CALL_TIME_SHARE = 0.9  # share of the call timeout, which cannot attribute the failure
 
 
 async def open_cluster_tools(
     recipe: Recipe, index: Path, cluster_session: ClusterSession, resources: RunResources
 ) -> tuple[Tool | None, dict[str, Tool]]:
-    """Return the search over the servers of a cluster, None where it has none, and other tools by
+    """Return the search over the servers of a cluster (None if it has none), and other tools by
     name. Raises UserError for servers that cannot be started."""
     settings, seconds = (
         cluster_session.settings,

@@ -1,4 +1,4 @@
-"""A run that collects demonstrations: a teacher answers the training questions of a recipe."""
+"""Collection of demonstrations: a teacher answers the training questions of a recipe."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from fieldcraft.runs.teachers import make_teacher
 
 
 def collect(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
-    """Collect what is left to collect, then write the report, which is also returned.
+    """Collect the remaining demonstrations, write the report and return it.
 
-    However it ends, the files in the folder `collect` hold what there is by then. Raises UserError
-    if the teacher cannot be reached, or fails too often.
+    The files in the folder `collect` always contain everything collected so far. Raises UserError
+    if the teacher is unreachable or fails too often.
     """
     return run_async(_collect(recipe, out, events))
 
@@ -49,7 +49,7 @@ async def _run_collection(context: RunContext) -> dict[str, Any]:
     require_valid_filters(settings.filters)
     if recipe.model is not None:
         await measure_knowledge(context, recipe.model)
-    context.write_data_files()  # for whoever trains on what is collected
+    context.write_data_files()  # for training on the collected data
     tasks = context.data_source.train_tasks()[: settings.questions]
     modes = tuple(AnswerMode) if recipe.teacher.team is None else (AnswerMode.COA,)
     collection = DemonstrationCollection(
@@ -86,7 +86,8 @@ async def _ask_teacher(
 
 
 def _filter_collected(context: RunContext) -> dict[str, Any]:
-    """Filter what is kept into a folder of its own, and say how many each rule left."""
+    """Filter the collected demonstrations into a separate folder, and return the counts of each
+    rule."""
     recipe, folder = context.recipe, context.folder
     assert recipe.collect is not None
     demonstrations = read_demonstrations(folder.collect_folder / DEMONSTRATIONS_FILE)

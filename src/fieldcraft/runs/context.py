@@ -1,4 +1,4 @@
-"""Parts that one run is made from, opened once."""
+"""Run context: the resources of a run, opened once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from fieldcraft.train.train_mode import describe_dropout
 from fieldcraft.types import AnyTool, Dialect, Reward, Task
 from fieldcraft.version import __version__
 
-ThreadCount = Annotated[int, Field(ge=1, le=4096)]  # more threads than any machine has
+ThreadCount = Annotated[int, Field(ge=1, le=4096)]  # upper bound on any machine
 
 
 class _ThreadsFile(BaseModel):
@@ -75,7 +75,7 @@ class _ThreadsFile(BaseModel):
 
 @dataclass
 class RunContext:
-    """The recipe, the folder, and what is opened only once: device, inputs, tools, judge."""
+    """Recipe, folder and shared resources of a run: device, data source, tools, judge."""
 
     recipe: Recipe
     folder: RunFolder
@@ -83,7 +83,7 @@ class RunContext:
     device: torch.device
     judge: JudgeReward | None
     emit: EventBus
-    cluster_session: ClusterSession | None = None  # of Ray, where the recipe has a cluster
+    cluster_session: ClusterSession | None = None  # Ray session, if the recipe has a cluster
     tools: Sequence[AnyTool] = ()  # see `open_tools`
     selected_tasks: Sequence[Task] | None = None  # questions of reinforcement learning; None: all
     closed_book_tallies: Mapping[str, Mapping[str, SampleTally]] = field(
@@ -98,12 +98,12 @@ class RunContext:
         self.external_environment = make_external_environment(self.recipe)
 
     def set_data_source(self, data_source: DataSource) -> None:
-        """Go on with other inputs: those for what the model turned out to know."""
+        """Replace the data source, after measuring the knowledge of the model."""
         self.data_source = data_source
         data_source.verdict_reward = self.verdict_reward
 
     def write_data_files(self) -> None:
-        """Write what the run is about: corpus and questions."""
+        """Write the data of the run: corpus and questions."""
         self.folder.make_once(self.folder.world.name, self._write_data_files)
 
     def _write_data_files(self, draft: Path) -> None:
@@ -112,14 +112,14 @@ class RunContext:
             self.emit(LogMessage(warning))
 
     def evaluation_tasks(self) -> list[Task]:
-        """Return the questions to test on, with their closed-book rates once these are measured."""
+        """Return the evaluation questions, with their closed-book rates once measured."""
         return add_closed_book_rates(
             self.data_source.evaluation_tasks(), self.closed_book_tallies.get(EVALUATION, {})
         )
 
     def train_tasks(self) -> Sequence[Task]:
-        """Return the questions of reinforcement learning: the selected ones, or all of them, also
-        with their closed-book rates."""
+        """Return the questions of reinforcement learning, selected ones or all, with their
+        closed-book rates once measured."""
         tasks = (
             self.data_source.train_tasks() if self.selected_tasks is None else self.selected_tasks
         )
@@ -145,7 +145,8 @@ class RunContext:
         self.tools = await open_tools(recipe, self.folder.index, search, other_tools or {})
 
     async def close(self) -> None:
-        """Close the connections to the judge and to a search server, and what engines started."""
+        """Close the connections to the judge and to a search server, and processes started by
+        engines."""
         await self.resources.close()
         if self.judge is not None:
             await self.judge.close()
@@ -154,7 +155,7 @@ class RunContext:
                 await tool.close()
 
     def prepare_first_model(self) -> Path:
-        """Return the folder of the first model: the user's, or one made here."""
+        """Return the folder of the first model: the user's, or a newly created one."""
         write = partial(write_first_model, self.data_source)
         folder = self.recipe.model or self.folder.make_once("start/model", write)
         load_tokenizer(folder)
@@ -170,8 +171,8 @@ class RunContext:
         return folder
 
     def set_threads(self, model: Any) -> None:
-        """Set the number of threads, measured once a run: with another number a run that is resumed
-        would add up its floats in another order, and end with other numbers."""
+        """Set the number of threads, which is measured once per run: a different number would
+        change the order of floating-point sums in a resumed run, and thus its results."""
         file = self.folder.threads_file
         if not file.exists():
             write_json(file, asdict(find_fastest_threads(model)))
@@ -181,7 +182,7 @@ class RunContext:
 
     @cached_property
     def verdict_reward(self) -> Reward:
-        """Reward that tells which answers are right."""
+        """Reward that determines which answers are correct."""
         return make_verdict_reward(self.recipe, self.judge)
 
     @property
@@ -201,8 +202,8 @@ class RunContext:
     async def open_external_environment(
         self, dialect: BaseDialect, budget: BudgetConfig
     ) -> AsyncIterator[EnvironmentRunner | None]:
-        """Yield a function that plays rollouts in the recipe's environment of others, within a
-        budget and inside the block; None where the recipe has tools."""
+        """Yield a function that runs rollouts in the recipe's external environment, within a budget
+        and inside the block; None if the recipe uses tools."""
         if self.external_environment is None:
             yield None
             return
@@ -213,8 +214,8 @@ class RunContext:
     def make_engine(
         self, model: Any, dialect: Dialect, weight_source: ShardedWeights | None = None
     ) -> PolicyEngine:
-        """Return the recipe's engine, which samples from a model of this process, or from the one
-        whose weights `weight_source` has."""
+        """Return the recipe's engine. It samples from a model of this process, or from the model
+        whose weights are provided by `weight_source`."""
         threads = self.threads.sampling
         return make_engine(
             self.recipe,
@@ -227,8 +228,8 @@ class RunContext:
         )
 
     def start_trainers(self) -> RayTrainerGroup | None:
-        """Start the ranks, without any model; return None where this process trains. A run has one
-        set of them at a time."""
+        """Start the trainer ranks, without a model; return None if this process trains. A run has
+        one group of ranks at a time."""
         if self.cluster_session is None or not self.cluster_session.select_placements("trainer"):
             return None
         trainers = self.resources.get_or_create(
@@ -238,13 +239,12 @@ class RunContext:
         return trainers
 
     def load_policy_model(self, model: Path) -> Any:
-        """Return a model that the run has trained, or begins with, in the type in which it was
-        trained."""
+        """Return a model that the run has trained or starts from, in its training data type."""
         return load_model(model, self.device, self.recipe.policy_dtype).eval()
 
     def collect_versions(self) -> dict[str, Any]:
-        """Return all that is needed to compare a number: software, rules, and the corpus
-        searched."""
+        """Return the information required to reproduce a result: software, rules, and the searched
+        corpus."""
         folder = self.folder.index
         manifest = folder / MANIFEST_FILE
         return {
@@ -262,18 +262,18 @@ class RunContext:
 async def open_run_context(
     recipe: Recipe, out: Path, events: EventBus
 ) -> AsyncIterator[RunContext]:
-    """Begin a run in a folder, or resume it. Inside the block no other process works there, and its
-    connections are closed at the end.
+    """Start or resume a run in a folder. Inside the block the folder is locked against other
+    processes; connections are closed at the end.
 
-    Raises UserError for a folder of another run, a device that is not there, a judge that does not
-    answer, or a cluster that cannot do what the recipe asks for.
+    Raises UserError for a folder of another run, a missing device, a judge that does not respond,
+    or a cluster that does not meet the recipe's requirements.
     """
-    # GPUs are those of the processes that train and sample.
+    # GPUs belong to the processes that train and sample.
     device = choose_device("cpu" if recipe.cluster.trains_and_samples else recipe.device)
     choice = read_dialect_choice(recipe, out) or choose_dialect(recipe)
     original = recipe
     recipe = recipe.model_copy(update={"dialect": choice.name})
-    data_source = make_data_source(recipe)  # before there is a folder: it may be refused
+    data_source = make_data_source(recipe)  # before the folder exists: it may be rejected
     folder = replace(open_run_folder(out, original), recipe=recipe)
     data_source = with_knowledge(data_source, folder.knowledge_file)
     for warning in [] if data_source.probes() else data_source.warnings():
@@ -298,7 +298,7 @@ async def open_run_context(
 
 @contextmanager
 def _open_cluster(recipe: Recipe, folder: Path) -> Iterator[ClusterSession | None]:
-    """Yield the processes of a run, None where it is a single one."""
+    """Yield the session of a run's cluster, None for a single process."""
     if not recipe.cluster.needs_ray:
         yield None
         return

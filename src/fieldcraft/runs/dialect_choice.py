@@ -1,6 +1,6 @@
-"""The dialect that a run was given, where its recipe names none: `dialect.json` in its folder.
+"""Automatically chosen dialect of a run whose recipe names none: `dialect.json` in its folder.
 
-A run keeps it, also where the rules of the choice have changed since.
+A run keeps its dialect even if the rules of the choice change in a later version.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ DIALECT_FILE = "dialect.json"
 
 
 class DialectChoice(BaseModel):
-    """A dialect, and why it was chosen; "" where a recipe names it."""
+    """Dialect and the reason for its choice; "" if the recipe names it."""
 
     name: str
     why: str = ""
 
     @property
     def message(self) -> str:
-        """Sentence that is printed at the start."""
+        """Message printed at the start."""
         return f"dialect: {self.name}, because {self.why}; dialect=NAME changes it"
 
 
 def write_dialect_choice(choice: DialectChoice, run: Path) -> None:
-    """Write a choice into the folder of a run."""
+    """Write a choice to the folder of a run."""
     write_json(run / DIALECT_FILE, choice.model_dump())
 
 
 def read_dialect_choice(recipe: Recipe, run: Path) -> DialectChoice | None:
-    """Return the dialect that was chosen when a run began; None where its recipe names one, or it
-    has not begun. Raises UserError for a file that is damaged."""
+    """Return the dialect chosen at the start of a run; None if its recipe names one or the run has
+    not started. Raises UserError for a damaged file."""
     file = run / DIALECT_FILE
     if recipe.dialect is not None or not file.exists():
         return None
@@ -46,7 +46,7 @@ def read_dialect_choice(recipe: Recipe, run: Path) -> DialectChoice | None:
 
 
 def with_recorded_dialect(recipe: Recipe, run: Path) -> Recipe:
-    """Return the recipe of a run with the dialect that was chosen for it, if one was. Raises
-    UserError as `read_dialect_choice` does."""
+    """Return the recipe of a run with its chosen dialect, if any. Raises UserError like
+    `read_dialect_choice`."""
     choice = read_dialect_choice(recipe, run)
     return recipe.model_copy(update={"dialect": choice.name}) if choice else recipe

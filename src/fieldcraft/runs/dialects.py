@@ -1,6 +1,6 @@
-"""The dialect of a recipe for a model: its tokenizer, its chat template and what ends its turns.
+"""Dialect of a recipe for a model, from its tokenizer, chat template and end-of-turn tokens.
 
-Where a recipe names no dialect, it follows from the model. That choice is made here alone.
+If a recipe names no dialect, it is chosen here according to the model.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from fieldcraft.terminal.console import print_line
 from fieldcraft.train.model import load_config, load_tokenizer
 from fieldcraft.types import UserError
 
-TOKENIZER_ADVICE = "choose a model whose tokenizer keeps every text, as byte-level ones do"
+TOKENIZER_ADVICE = "choose a model whose tokenizer preserves every text, like byte-level ones"
 TEXT_TAG_DIALECTS = (
     "autocoa",
     "torl",
-)  # the dialects of one tool each that a model without tools learns
+)  # single-tool dialects for models without tool support
 
 
 def choose_dialect(recipe: Recipe, folder: Path | None = None) -> DialectChoice:
-    """Return the dialect of a recipe, and the reason where the recipe names none.
+    """Return the dialect of a recipe, and the reason if the recipe names none.
 
-    A chat template that writes tool calls gives `hermes`, any other one, and a model that has none
-    or is made by the run, a dialect of text tags. Where none of these can call the recipe's tools,
-    or be folded as its budget asks, it is `hermes` with a prompt of its own.
+    The choice is `hermes` if the chat template renders tool calls, otherwise, or if the model has
+    no template or is created by the run, a dialect of text tags. If none of these supports the
+    recipe's tools or the folds of its budget, it is `hermes` with a built-in tool prompt.
 
     Args:
-        recipe: the settings.
-        folder: of the model, by default the one that the recipe names.
+        recipe: settings of the run.
+        folder: folder of the model, by default the one that the recipe names.
 
     Raises UserError for a tokenizer that cannot be read.
     """
@@ -49,7 +49,7 @@ def choose_dialect(recipe: Recipe, folder: Path | None = None) -> DialectChoice:
         return DialectChoice(name=recipe.dialect)
     folder = folder or recipe.model
     if folder is None:
-        return _choose_for_tools(recipe, "the run makes the model, which learns one from nothing")
+        return _choose_for_tools(recipe, "the run creates the model, which learns one from scratch")
     tokenizer = load_tokenizer(folder)
     if tokenizer.chat_template is None:
         return _choose_for_tools(recipe, f"{folder} has no chat template")
@@ -61,8 +61,8 @@ def choose_dialect(recipe: Recipe, folder: Path | None = None) -> DialectChoice:
 
 
 def _choose_for_tools(recipe: Recipe, reason: str) -> DialectChoice:
-    """Return the dialect of a model whose template says nothing of calls."""
-    # The tools of a server are not known before it is asked, and may be any.
+    """Return the dialect of a model whose template has no tool calls."""
+    # The tools of a server are unknown until it is queried.
     called = {name for tool in recipe.tools for name in tool.all_names or {tool.name}}
     for name in TEXT_TAG_DIALECTS:
         dialect = resolve_dialect(name)
@@ -77,8 +77,8 @@ def _choose_for_tools(recipe: Recipe, reason: str) -> DialectChoice:
 
 
 def _template_writes_calls(recipe: Recipe, tokenizer: Any, folder: Path) -> bool:
-    """Return whether the model's chat template writes calls; faults of its tokenizer are found when
-    the dialect is made."""
+    """Return whether the model's chat template renders calls; errors of its tokenizer are reported
+    when the dialect is instantiated."""
     try:
         dialect = _make_dialect(HermesDialect.name, recipe, tokenizer, folder)
         return isinstance(dialect, HermesDialect) and dialect.writes_calls
@@ -87,20 +87,20 @@ def _template_writes_calls(recipe: Recipe, tokenizer: Any, folder: Path) -> bool
 
 
 def with_dialect(recipe: Recipe, folder: Path | None = None) -> Recipe:
-    """Return the recipe with the name of its dialect. Raises UserError as `choose_dialect` does."""
+    """Return the recipe with the name of its dialect. Raises UserError like `choose_dialect`."""
     return recipe.model_copy(update={"dialect": choose_dialect(recipe, folder).name})
 
 
 def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
     """Return the dialect of a recipe, bound to the tokenizer of the model in a folder.
 
-    Raises UserError for a tokenizer that cannot be read, that has more tokens than the model, that
-    the dialect cannot be used with, or that changes texts.
+    Raises UserError for a tokenizer that cannot be read, has more tokens than the model, is
+    incompatible with the dialect, or changes texts.
     """
     tokenizer = load_tokenizer(folder)
     _require_known_tokens(tokenizer, folder)
     dialect = _make_dialect(choose_dialect(recipe, folder).name, recipe, tokenizer, folder)
-    # Environments of others speak through the chat template alone, which is encoded in parts, too.
+    # External environments use only the chat template, which is also encoded in parts.
     is_external = recipe.environment.is_external
     if (
         errors := check_part_encoding(dialect.tokenizer)
@@ -115,8 +115,8 @@ def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
 
 
 def announce_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
-    """Return the dialect as `load_dialect` does, and print a choice: on standard error, because a
-    server may answer on the other. Raises UserError as `load_dialect` does."""
+    """Return the dialect like `load_dialect`, and print an automatic choice on standard error,
+    because a server may respond on standard output. Raises UserError like `load_dialect`."""
     choice = choose_dialect(recipe, folder)
     dialect = load_dialect(recipe.model_copy(update={"dialect": choice.name}), folder)
     if choice.why:
@@ -125,7 +125,7 @@ def announce_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
 
 
 def _make_dialect(name: str, recipe: Recipe, tokenizer: Any, folder: Path) -> BaseDialect:
-    """Return a dialect with what a recipe and the folder of a model say of it."""
+    """Instantiate a dialect with the settings of a recipe and of a model folder."""
     return make_dialect(
         name,
         tokenizer,
@@ -139,8 +139,8 @@ def _make_dialect(name: str, recipe: Recipe, tokenizer: Any, folder: Path) -> Ba
 
 
 def require_usable_tokenizer(folder: Path) -> None:
-    """Raise UserError for a model of which nothing says how it acts, if its tokenizer is one that
-    `load_dialect` refuses for every dialect."""
+    """Raise UserError for a model without agent settings if its tokenizer is incompatible with
+    every dialect, see `load_dialect`."""
     tokenizer = load_tokenizer(folder)
     _require_known_tokens(tokenizer, folder)
     if errors := check_part_encoding(tokenizer):
@@ -150,10 +150,10 @@ def require_usable_tokenizer(folder: Path) -> None:
 
 
 def _require_known_tokens(tokenizer: Any, folder: Path) -> None:
-    """Raise UserError for a tokenizer with tokens that the model does not know."""
+    """Raise UserError for a tokenizer with tokens that the model does not have."""
     tokens, known = len(tokenizer), load_config(folder).get_text_config().vocab_size
     if tokens > known:
         raise UserError(
-            f"the tokenizer of {folder} has {tokens} tokens and the model only {known}: take the"
+            f"the tokenizer of {folder} has {tokens} tokens and the model only {known}: use the"
             " tokenizer that belongs to the model."
         )

@@ -1,4 +1,4 @@
-"""The engine that a recipe names, on a model of this process."""
+"""Factory of the recipe's engine for a model in this process."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ ENGINE_METHODS = (
     "sleep",
     "snapshot_weights",
     "update_weights",
-)  # of `PolicyEngine`
-STREAMING_ATTRIBUTES = ("max_len", "num_sessions")  # what `StreamingEngine` adds
+)  # methods and attributes of `PolicyEngine`
+STREAMING_ATTRIBUTES = ("max_len", "num_sessions")  # additional attributes of `StreamingEngine`
 
 
 def make_engine(
@@ -42,10 +42,10 @@ def make_engine(
     cluster_session: ClusterSession | None = None,
     weight_source: ShardedWeights | None = None,
 ) -> PolicyEngine:
-    """Return the engine of a recipe on a model in this process; `threads` are those of a CPU while
-    it samples, `resources` are the run's, `cluster_session` has the processes of a cluster, and
-    `weight_source` the weights of a model that is not in this process. Raises UserError for
-    settings that the engine does not have, or something that is no engine."""
+    """Return the engine of a recipe for a model in this process. `threads` is the number of CPU
+    threads for sampling, `resources` belongs to the run, `cluster_session` has the processes of a
+    cluster, and `weight_source` the weights of a model outside this process. Raises UserError for
+    unknown settings, or an object that is not an engine."""
     config = recipe.engine
     offered = _engine_arguments(recipe, model, tokenizer, threads) | {
         "resources": resources,
@@ -76,8 +76,8 @@ def make_engine(
 def make_local_engine(
     recipe: Recipe, model: Any, tokenizer: Tokenizer, threads: int | None
 ) -> LocalEngine:
-    """Return an engine in this process, whichever the recipe names: for a model that answers a
-    question now and then, or one beside the policy."""
+    """Return an engine in this process, regardless of the recipe's engine: for a model that answers
+    only occasional questions, or one used in addition to the policy."""
     settings = recipe.engine.settings if recipe.engine.name == LOCAL_ENGINE else {}
     offered = _engine_arguments(recipe, model, tokenizer, threads)
     engine: LocalEngine = instantiate(
@@ -101,8 +101,8 @@ def _engine_arguments(
 def make_streaming_engine(
     recipe: Recipe, model: Any, tokenizer: Tokenizer, threads: int | None, resources: RunResources
 ) -> StreamingEngine:
-    """Return the engine of a recipe, for a served agent. Raises UserError as `make_engine` does,
-    and for one that does not tell its tokens."""
+    """Return the engine of a recipe for a served agent. Raises UserError like `make_engine`, and
+    for an engine without token streaming."""
     engine: Any = make_engine(recipe, model, tokenizer, threads, resources)
     missing = [attribute for attribute in STREAMING_ATTRIBUTES if attribute not in dir(engine)]
     if "on_token" not in signature(engine.generate).parameters:
@@ -110,7 +110,7 @@ def make_streaming_engine(
     if missing:
         raise UserError(
             f"an agent cannot be served by the engine '{recipe.engine.name}', which has no"
-            f" {', '.join(missing)}: write them as docs/extending.md shows, or say engine=local."
+            f" {', '.join(missing)}: write them as docs/extending.md shows, or set engine=local."
         )
     made: StreamingEngine = engine
     return made
@@ -119,8 +119,8 @@ def make_streaming_engine(
 def check_engine(
     recipe: Recipe, model: Any, tokenizer: Tokenizer, draft: Path, notes: list[str]
 ) -> Iterator[str]:
-    """Check that the engine is there; `model` needs no weights. Nothing is started, but servers
-    that run already must answer. `draft` is a folder for what is written meanwhile."""
+    """Check that the engine is available; `model` requires no weights. Nothing is started, but
+    running servers must respond. `draft` is a folder for temporary files."""
     engine = make_engine(recipe, model, tokenizer, 1, RunResources(draft))
     if isinstance(engine, VllmEngine):
         run_async(engine.require_usable())

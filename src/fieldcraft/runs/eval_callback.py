@@ -1,4 +1,4 @@
-"""Evaluation while a stage trains: a few questions every few steps."""
+"""Evaluation during a stage: a few questions every few steps."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ async def open_eval_callback(
     stage_budget: BudgetConfig,
     new_engine: Callable[[], PolicyEngine],
 ) -> AsyncIterator[EvalCallback]:
-    """Yield the probe that `evaluation.periodic` asks for, inside the block. The model answers the
-    first questions of the leading split, greedily, with the run's tools and within the budget of
-    evaluations. Exact match and calls become `eval/em` and `eval/calls_mean` of the step's
-    metrics. A stage that samples lends its engine; for another one `new_engine` makes one. `model`
-    has the tokenizer, and `runner` is the stage's own, within the budget `stage_budget`."""
+    """Yield the callback configured in `evaluation.periodic`, inside the block. The model answers
+    the first questions of the leading split, greedily, with the run's tools and within the
+    evaluation budget. Exact match and calls become `eval/em` and `eval/calls_mean` of the step's
+    metrics. A stage that samples shares its engine; for other stages `new_engine` creates one.
+    `model` has the tokenizer, and `runner` is the stage's own, within the budget `stage_budget`."""
     if context.recipe.evaluation.periodic is None:
         yield skip_evaluation
         return
@@ -64,7 +64,7 @@ def _make_eval_callback(
     async def evaluate_step(steps: int) -> StepMetrics:
         if steps % interval:
             return {}
-        # A new one has no caches of earlier weights.
+        # A new engine has no caches of earlier weights.
         engine = stage.engine or new_engine()
         policy = Policy(engine=engine, temperature=0.0)
         trajectories = await evaluate_tasks(

@@ -1,4 +1,4 @@
-"""The evaluations of a run: models with their tools, and workflows around the first model."""
+"""Evaluations of a run: models with their tools, and workflows that use the first model."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
 
 
 async def evaluate_model(context: RunContext, name: str, model: Path) -> None:
-    """Evaluate a model with tools, or without if no training has shown it one, here or in an
-    earlier run."""
+    """Evaluate a model with tools, or without them if no training stage, of this run or an earlier
+    one, included a tool."""
     tools = context.tools if ever_trained_with_tools(context.recipe, name) else []
     await _evaluate(context, name, model, tools, run_rollout)
 
 
 async def evaluate_workflows(context: RunContext, model: Path) -> None:
-    """Evaluate the workflows of the recipe around a model."""
+    """Evaluate the workflows of the recipe with a model."""
     for name in context.recipe.evaluation.workflows:
         workflow = find_workflow(name)
         await _evaluate(context, get_display_name(name), model, context.tools, workflow)
 
 
 async def evaluate_teachers(context: RunContext, model: Path) -> None:
-    """Evaluate the teachers that the recipe names, on the same questions. Chains of scripted ones
-    are read by the tokenizer of `model`."""
+    """Evaluate the recipe's teachers on the same questions. Chains of scripted teachers are encoded
+    with the tokenizer of `model`."""
     for name in context.recipe.evaluation.teachers:
         if not context.folder.evaluation(name).is_done:
             await _evaluate_and_write(
@@ -61,7 +61,8 @@ async def evaluate_teachers(context: RunContext, model: Path) -> None:
 
 
 def find_workflow(name: str) -> Workflow:
-    """Return the workflow of a name. Raises UserError for something that is none."""
+    """Return the workflow with the given name. Raises UserError for an object that is not a
+    workflow."""
     found = resolve(ComponentKind.WORKFLOW, name)
     if not inspect.iscoroutinefunction(found) or not _takes_four_arguments(found):
         raise UserError(
@@ -100,7 +101,7 @@ def _takes_four_arguments(function: Callable[..., Any]) -> bool:
 async def _evaluate(
     context: RunContext, name: str, model: Path, tools: Sequence[AnyTool], run: Workflow
 ) -> None:
-    """Answer every question, unless that is done, and write trajectories and summary."""
+    """Answer every question, unless this is already done, and write trajectories and summary."""
     files = context.folder.evaluation(name)
     if files.is_done:
         return
@@ -123,7 +124,7 @@ def bind_rollout(
     policy: Policy,
     run: Workflow = run_rollout,
 ) -> Callable[[Task, str], Awaitable[Trajectory]]:
-    """Return a function that plays the rollout of a task and a key: `runner`, or `run` with
+    """Return a function that runs the rollout of a task and a key: `runner`, or `run` with
     tools."""
     if runner is not None:
         return lambda task, key: runner(task, policy, key)
@@ -136,8 +137,8 @@ async def _evaluate_and_write(
     run: Callable[[Task, str], Awaitable[Trajectory]],
     decoding: Decoding | None = None,
 ) -> None:
-    """Answer every question as `run` does, and write trajectories and summary, which says how one
-    policy was sampled."""
+    """Answer every question with `run`, and write trajectories and a summary, which records the
+    sampling of a single policy."""
     started = time.perf_counter()
     settings, files = context.recipe.evaluation, context.folder.evaluation(name)
     tasks = context.evaluation_tasks()

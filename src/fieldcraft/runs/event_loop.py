@@ -1,4 +1,4 @@
-"""The event loop of a run."""
+"""Event loop of a run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any, Generic, TypeVar
 from fieldcraft.tools.threads import interrupt_thread
 
 T = TypeVar("T")
-POLL_SECONDS = 0.1  # between two looks at whether whoever waits was interrupted
-GRACE_SECONDS = 0.8  # for work that is cancelled to end by itself, and then for one that is made to
+POLL_SECONDS = 0.1  # between checks whether the waiting thread was interrupted
+GRACE_SECONDS = 0.8  # for cancelled work to end, and then again for work that is interrupted
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Do all of `work` in an event loop of its own and return its result.
+    """Run `work` in a new event loop and return its result.
 
-    Where a loop is running already, as in a notebook, and outside of the main thread it runs in
-    another thread meanwhile. An interrupt of the thread that waits stops it there: where it waits
-    next, and if it does not wait, in the middle of what it computes.
+    If a loop is already running, as in a notebook, and outside of the main thread, it runs in a
+    separate thread. An interrupt of the waiting thread cancels the work at its next await, or
+    interrupts it during computation if it does not await.
     """
     if threading.current_thread() is threading.main_thread() and not _has_running_loop():
         return asyncio.run(_interruptible(work))
@@ -29,7 +29,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 
 class _LoopThread(Generic[T]):
-    """Work in an event loop of a daemon thread, which never keeps the process from its end."""
+    """Event loop in a daemon thread, which does not prevent the process from exiting."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work
@@ -40,8 +40,8 @@ class _LoopThread(Generic[T]):
         self._thread = threading.Thread(target=self._run, name="fieldcraft run", daemon=True)
 
     def result(self) -> T:
-        """Run the work and return its result. Whatever interrupts the thread that waits stops the
-        work before it is raised."""
+        """Run the work and return its result. Any interrupt of the waiting thread stops the work
+        before it is re-raised."""
         waiting = _current_task()
         before = waiting.cancelling() if waiting else 0
         try:
@@ -59,8 +59,8 @@ class _LoopThread(Generic[T]):
         return bool(concurrent.futures.wait([self._outcome], seconds).done)
 
     def _stop(self) -> None:
-        """Cancel the work; what goes on after that gets a KeyboardInterrupt where it is."""
-        with suppress(TimeoutError, RuntimeError):  # it never began, or its loop is closed by now
+        """Cancel the work; if it continues, raise KeyboardInterrupt in its thread."""
+        with suppress(TimeoutError, RuntimeError):  # not started, or its loop is already closed
             loop, task = self._started.result(GRACE_SECONDS)
             loop.call_soon_threadsafe(task.cancel)
         if not self._wait_until_done(GRACE_SECONDS):
@@ -79,8 +79,8 @@ class _LoopThread(Generic[T]):
 
 
 async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for the work, in such a way that Ctrl-C cancels it where it next waits. Were it to wait
-    no more, that would be lost, so it waits once at its end."""
+    """Await the work, so that Ctrl-C cancels it at its next await. A final await delivers a pending
+    cancellation of work that does not await again."""
     result = await work
     await asyncio.sleep(0)
     return result

@@ -1,6 +1,6 @@
-"""Examples out of a run's data, as it is asked, graded and trained.
+"""Examples from a run's data, as prompted, graded and trained.
 
-`fieldcraft check --show` prints them, and a run keeps a page of them beside its report.
+`fieldcraft check --show` prints them, and a run writes a page with them next to its report.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from fieldcraft.runs.sources import DataSource, ToolSchemas
 from fieldcraft.types import Answer, Author, Dialect, Reward, Task, Trajectory, UserError
 
 PAGE_EXAMPLES = 3  # examples on the page of a run
-WRONG_ANSWER = "I do not know"  # a wrong answer where no other question has one
+WRONG_ANSWER = "I do not know"  # used if no other question has an answer
 
 
 @dataclass(frozen=True)
 class ExampleSource:
-    """Data that examples are taken from. `verdict_reward` gives the verdicts. Without a dialect, as
-    where a teacher is collected from or an environment of others asks, there are no prompts and no
-    demonstrations."""
+    """Source of examples. `verdict_reward` grades them. Without a dialect, as for a collection from
+    a teacher or an external environment, there are no prompts and no demonstrations."""
 
     recipe: Recipe
     data_source: DataSource
@@ -39,13 +38,13 @@ class ExampleSource:
 
     @cached_property
     def _tasks(self) -> list[Task]:
-        """Questions of training and evaluations, taking turns."""
+        """Training and evaluation questions, alternating."""
         pairs = zip_longest(self.data_source.train_tasks(), self.data_source.evaluation_tasks())
         return [task for pair in pairs for task in pair if task is not None]
 
     def take(self, count: int) -> DataExamples:
-        """Return `count` questions, of training and of evaluations, and as many demonstrations of
-        each data set. Raises UserError for a data set that is unknown."""
+        """Return `count` training and evaluation questions, and the same number of demonstrations
+        of each data set. Raises UserError for an unknown data set."""
         tokenizer = None if self.dialect is None else self.dialect.tokenizer
         questions = run_async(self._make_questions(count))
         return DataExamples(questions, list(self._make_demonstrations(count)), tokenizer)
@@ -68,7 +67,7 @@ class ExampleSource:
         )
 
     def _trial_answers(self, task: Task) -> list[str]:
-        """Return a right answer, if one is known, and a wrong one: that of another question."""
+        """Return a correct answer, if known, and a wrong one: the answer of another question."""
         others = (gold for other in self._tasks for gold in other.answers[:1])
         wrong = next((gold for gold in others if gold not in task.answers), WRONG_ANSWER)
         return [*task.answers[:1], wrong]
@@ -126,8 +125,7 @@ class ExampleSource:
 
 
 def round_trip_answer(dialect: Dialect, answer: str) -> str | None:
-    """Return an answer as it is read from the text in which a policy gives it; None where it is
-    lost."""
+    """Return an answer as parsed back from a rendered policy turn; None if it is lost."""
     text = dialect.tokenizer.decode(encode_turn(dialect, [], dialect.render_answer(answer)))
     parsed = dialect.parse([text])
     return parsed.text if isinstance(parsed, Answer) else None

@@ -1,4 +1,4 @@
-"""A trained model as a folder of its own, which others load."""
+"""Export of a trained model to a standalone folder."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from fieldcraft.train.sharding.policies import CPU, load_policy, load_sharded_po
 
 
 def export(path: Path, out: Path, dtype: Dtype) -> None:
-    """Write the model of a run, a stage or a checkpoint as a checkpoint of its own, which is new,
-    and beside it what the agent acts under, see `recipes.exported`, and a model card.
+    """Write the model of a run, a stage or a checkpoint to a new standalone checkpoint, with the
+    agent settings (see `recipes.exported`) and a model card.
 
-    Raises UserError where there is no model.
+    Raises UserError if there is no model.
     """
     unmerged = find_unmerged_checkpoint(path)
     run, folder = unmerged or find_model(path)
@@ -61,13 +61,12 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
 
 
 def _load_full_model(run: RunFolder, folder: Path) -> tuple[Any, ProbeResult]:
-    """Return the model of a checkpoint in shards or of an adapter, which is merged, and the record
-    of what the policy said before. The weights below an adapter are rounded as they were in
-    training."""
+    """Return the model of a sharded checkpoint or of an adapter, merged, and the probe result of
+    the original policy. The base weights of an adapter are rounded as during training."""
     start, lora, dtype = run.model("start"), run.recipe.lora, run.recipe.dtype
     if (folder / ADAPTER_CONFIG_FILE).exists():
         model, adapter = load_policy(start, dtype, lora, adapter=folder)
     else:
         model, adapter = load_sharded_policy(folder, start, dtype, lora)
-    probe_result = probe_model(model.float())  # which holds both
+    probe_result = probe_model(model.float())  # which represents both
     return model if adapter is None else adapter.merge(), probe_result

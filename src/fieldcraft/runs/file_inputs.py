@@ -1,4 +1,4 @@
-"""Questions, passages and demonstrations of the user's files, as the inputs of a run."""
+"""User-provided questions, passages and demonstrations as the data source of a run."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from fieldcraft.types import Answer, DemoStep, Dialect, Task, ToolCall, Trajecto
 from fieldcraft.worlds.base import TrajectoryPair
 
 DEMONSTRATIONS_DATASET, PAIRS_DATASET = "demonstrations", "pairs"  # data sets
-UNGRADED_REASON = "with an answer that nothing can grade"
+UNGRADED_REASON = "with an answer that cannot be graded"
 T = TypeVar("T")
 
 
 class FileData(DataSource):
-    """Questions, passages and demonstrations of the user's files."""
+    """Data source of user-provided questions, passages and demonstrations."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -45,8 +45,8 @@ class FileData(DataSource):
         self._corpus = (
             None if recipe.corpus is None else CorpusFile(recipe.corpus, recipe.max_left_out)
         )
-        self._verdicts: dict[str, bool | None] = {}  # of demonstrations, by a hash
-        self._notes: dict[str, list[str]] = {}  # on a data set
+        self._verdicts: dict[str, bool | None] = {}  # of demonstrations, by hash
+        self._notes: dict[str, list[str]] = {}  # by data set
         tasks_key = "evaluation.tasks" if recipe.tasks is None else "tasks"
         if recipe.model is None and _needs_model(recipe):
             raise UserError(f"{tasks_key}=FILE needs model=DIR, a checkpoint folder to start from.")
@@ -67,8 +67,8 @@ class FileData(DataSource):
     def trajectories(
         self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
     ) -> list[Trajectory]:
-        """Return imported demonstrations whose answers are right by the verdict of the run, in its
-        dialect. What nothing can grade is trusted only where the recipe says so."""
+        """Return imported demonstrations with correct answers according to the run's verdict
+        reward, in its dialect. Ungradable ones are trusted only if the recipe allows it."""
         self._require_dataset(dataset)
         usable, reasons = self.load_usable_demonstrations(dialect, tools)
         return _require_examples(
@@ -119,8 +119,7 @@ class FileData(DataSource):
     def load_usable_demonstrations(
         self, dialect: Dialect, tools: ToolSchemas
     ) -> tuple[list[Trajectory], Counter[str]]:
-        """Return the demonstrations to train on, and how many others were left out, by the
-        reason."""
+        """Return the demonstrations for training, and the counts of rejected ones by reason."""
         assert self.recipe.demonstrations is not None
         read, unreadable, tasks = self._read_demonstrations()
         usable, unusable = self._select_usable(read, dialect, tools)
@@ -134,8 +133,8 @@ class FileData(DataSource):
     def _read_demonstrations(
         self,
     ) -> tuple[list[tuple[Task, list[DemoStep]]], Counter[str], list[Task]]:
-        """Return the demonstrations of questions that no evaluation asks, the reasons for which
-        others are left out, and the questions of both."""
+        """Return the demonstrations of questions that are not in an evaluation, the reasons for
+        rejecting others, and the questions of both."""
         assert self.recipe.demonstrations is not None
         read, reasons = read_any_demonstrations(
             self.recipe.demonstrations, self.recipe.max_left_out
@@ -179,8 +178,8 @@ class FileData(DataSource):
     def _grade_demonstrations(
         self, read: Sequence[tuple[Task, Sequence[DemoStep]]]
     ) -> list[bool | None]:
-        """Return the verdict on each demonstration. A run reads a file more than once, and a judge
-        or a sandbox takes its time, so the verdicts are kept."""
+        """Return the verdict on each demonstration. Verdicts are cached, because a run reads a file
+        several times, and a judge or a sandbox is slow."""
         keys = [make_question_id(f"{task} {steps}") for task, steps in read]
         new = {
             key: demonstration
@@ -211,9 +210,8 @@ class FileData(DataSource):
     def load_usable_pairs(
         self, dialect: Dialect, tools: ToolSchemas
     ) -> tuple[list[TrajectoryPair], Counter[str]]:
-        """Return the pairs to train on, and how many others were left out, by the reason. By the
-        verdict of the run an answer that is chosen must be right, and one that is rejected wrong.
-        """
+        """Return the pairs for training, and the counts of rejected ones by reason. According to
+        the run's verdict reward, a chosen answer must be correct, and a rejected one wrong."""
         assert self.recipe.pairs is not None
         usable: list[TrajectoryPair] = []
         read, reasons = read_any_pairs(self.recipe.pairs, self.recipe.max_left_out)
@@ -225,7 +223,7 @@ class FileData(DataSource):
             branches = (pair.chosen, pair.rejected)
             has_answer = [
                 isinstance(branch[-1], Answer) for branch in branches
-            ]  # other ways have no verdict
+            ]  # other alternatives have no verdict
             is_graded = (
                 resolve_reward_name(self.recipe.verdict_reward, pair.task)
                 not in self.deferred_graders
@@ -233,7 +231,7 @@ class FileData(DataSource):
             if is_graded and (
                 (has_answer[0] and verdicts[0] is False) or (has_answer[1] and verdicts[1])
             ):
-                reasons["that chooses a wrong answer or rejects a right one"] += 1
+                reasons["that chooses a wrong answer or rejects a correct one"] += 1
                 continue
             if None in verdicts and self.recipe.ungraded == "drop":
                 reasons[UNGRADED_REASON] += 1
@@ -268,7 +266,7 @@ class FileData(DataSource):
 
 
 def _needs_model(recipe: Recipe) -> bool:
-    """Return whether a run needs a model to start from."""
+    """Return whether a run requires a model to start from."""
     if recipe.stages or (recipe.collect is None and recipe.select is None):
         return True
     return recipe.select is not None and bool(recipe.select.sampled_models)
@@ -277,8 +275,8 @@ def _needs_model(recipe: Recipe) -> bool:
 def note_unoffered_calls(
     demonstrations: Sequence[tuple[Task, Sequence[DemoStep]]], tools: ToolSchemas
 ) -> list[str]:
-    """Return a note on demonstrations that call tools which no prompt of the run shows: a model
-    learns to call what it was never told of."""
+    """Return a note on demonstrations that call tools missing from the run's prompts: a model would
+    learn calls that its prompts do not describe."""
     offered = {tool["function"]["name"] for tool in tools}
     called = [
         {step.tool for step in steps if isinstance(step, ToolCall)} for _, steps in demonstrations
@@ -293,18 +291,17 @@ def note_unoffered_calls(
 
 
 def _require_examples(examples: list[T], reasons: Counter[str], subject: str) -> list[T]:
-    """Return `examples`, those that can be used. Raises UserError with the reasons if there are
-    none."""
+    """Return `examples`, the usable ones. Raises UserError with the reasons if there are none."""
     if not examples:
         details = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         if reasons[IN_EVALUATION] > reasons.total() / 2:
             raise UserError(
-                f"{subject} can be used ({details}): give some of other questions, or let"
-                " evaluations ask fewer by evaluation.splits."
+                f"{subject} can be used ({details}): give some of other questions, or"
+                " use fewer evaluation questions by setting evaluation.splits."
             )
         raise UserError(
             f"{subject} can be used ({details or 'it is empty'}): raise budget.max_context_tokens,"
-            " set a judge or ungraded=trust for answers that nothing can grade, or give another"
+            " set a judge or ungraded=trust for answers that cannot be graded, or give another"
             " file."
         )
     return examples

@@ -1,4 +1,4 @@
-"""Questions of the user's files: those to train on, and those that evaluations ask."""
+"""User-provided questions for training and for evaluations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fieldcraft.data.tasks import ParsedTasks, add_data_source, read_task_file
 from fieldcraft.runs.sources import CheckWarning
 from fieldcraft.types import Task, UserError
 
-HELDOUT_SPLIT = "heldout"  # the split that is cut off `tasks`, or the only file of evaluations
+HELDOUT_SPLIT = "heldout"  # split held out of `tasks`, or the only evaluation file
 
 
 class FileQuestions:
     """Questions of `tasks` and of `evaluation.tasks`.
 
-    Where a split of the evaluation has no file, it is cut off `tasks`. No question that an
-    evaluation asks is among those to train on, though it stands in a file twice.
+    An evaluation split without a file is held out of `tasks`. No evaluation question is used for
+    training, even if a file contains it twice.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -32,19 +32,19 @@ class FileQuestions:
 
     @cached_property
     def train(self) -> list[Task]:
-        """Questions to train on, none without `tasks`. Raises UserError where evaluations ask all
-        of them."""
+        """Training questions, empty without `tasks`. Raises UserError if evaluations use all of
+        them."""
         usable = [task for task in self._train_candidates if task not in self.evaluation_questions]
         if self._train_candidates and not usable:
             raise UserError(
-                f"no question of {self.recipe.tasks} is left to train on, because evaluations ask"
-                " them all: give questions with other words and other ids than theirs."
+                f"no question of {self.recipe.tasks} is left to train on, because evaluations use"
+                " all of them: give questions with other texts and other ids."
             )
         return usable
 
     @cached_property
     def test(self) -> list[Task]:
-        """Questions of the evaluations, in the order of their splits."""
+        """Evaluation questions, in the order of their splits."""
         found: list[Task] = []
         for split in self._sizes:
             found += [
@@ -55,11 +55,11 @@ class FileQuestions:
 
     @cached_property
     def evaluation_questions(self) -> EvaluationQuestions:
-        """Questions of the evaluations, to be found among others."""
+        """Evaluation questions, for matching against others."""
         return EvaluationQuestions(self.test)
 
     def warnings(self) -> list[str]:
-        """Return the differences from what the recipe asks, a sentence each."""
+        """Return the deviations from the recipe, a sentence each."""
         found = [
             line for path, read in self._questions_by_file.items() for line in read.warnings(path)
         ]
@@ -68,8 +68,8 @@ class FileQuestions:
         for path, read in files.items():
             if unverified := sum(UNVERIFIED_KEY in task.meta for task in read):
                 found.append(
-                    f"{unverified} questions of {path} are graded by the answer that their"
-                    " demonstration ends in, which nobody has graded"
+                    f"{unverified} questions of {path} are graded against the final answer of"
+                    " their demonstration, which is itself not graded"
                 )
         if self.recipe.tasks is not None:
             if left_out := len(self._train_candidates) - len(self.train):
@@ -90,7 +90,7 @@ class FileQuestions:
                 if size is not None and size > total:
                     yield f"{key}, but {path} has only {total} questions"
                 elif count < total:
-                    yield f"{key}, so {count} of the {total} questions of {path} are asked"
+                    yield f"{key}, so {count} of the {total} questions of {path} are used"
             elif split == HELDOUT_SPLIT and count != size:
                 yield (
                     f"{key} is more than half of the {len(self._shuffled_tasks)} questions of"
@@ -101,7 +101,7 @@ class FileQuestions:
 
     @cached_property
     def _questions_by_file(self) -> dict[Path, ParsedTasks]:
-        """Questions found in every file, with those that are left out."""
+        """Questions of every file, with the rejected ones."""
         tasks = () if self.recipe.tasks is None else (self.recipe.tasks,)
         files = dict.fromkeys([*tasks, *self._files.values()])
         return {path: read_task_file(path, self.recipe.max_left_out) for path in files}
@@ -129,7 +129,7 @@ class FileQuestions:
 
     @property
     def _heldout_start(self) -> int:
-        """Position of the first question that is held out."""
+        """Position of the first held-out question."""
         size = (self._sizes.get(HELDOUT_SPLIT) or 0) if self._holds_out else 0
         return len(self._shuffled_tasks) - min(len(self._shuffled_tasks) // 2, size)
 
@@ -138,7 +138,7 @@ class FileQuestions:
         return self._shuffled_tasks[: self._heldout_start]
 
     def _split_tasks(self, split: str) -> list[Task]:
-        """Return the questions of a split, none of one that only a world has."""
+        """Return the questions of a split, empty for a split that only worlds have."""
         if split in self._files:
             return _sample(
                 self._tasks_by_file[self._files[split]], self._sizes[split], self._files[split]
@@ -151,8 +151,9 @@ class FileQuestions:
 def find_overlap_warnings(
     evaluation_questions: EvaluationQuestions, tasks: Sequence[Task], path: Path
 ) -> list[str]:
-    """Return doubts about the questions of a file: those that have no more than the id of one that
-    is asked, and so are left out, and those that are like one, and so are not."""
+    """Return warnings about the questions of a file: those that share only their id with an
+    evaluation question, and so are excluded, and those that are similar to one, and so are
+    included."""
     found = []
     if same := evaluation_questions.find_same_ids(tasks):
         found.append(
@@ -171,7 +172,7 @@ def find_overlap_warnings(
 
 
 def _sample(tasks: Sequence[Task], size: int | None, path: Path) -> list[Task]:
-    """Return at most `size` questions of a file, the same ones for every seed, in their order."""
+    """Return at most `size` questions of a file, in order and identical for every seed."""
     if size is not None and size < len(tasks):
         indices = random.Random("evaluation").sample(range(len(tasks)), size)
         tasks = [tasks[index] for index in sorted(indices)]
@@ -179,7 +180,7 @@ def _sample(tasks: Sequence[Task], size: int | None, path: Path) -> list[Task]:
 
 
 def _with_unique_ids(tasks: Iterable[Task]) -> list[Task]:
-    """Return the same with another id where one comes again: files may count alike."""
+    """Return the questions with unique ids, because different files may use the same numbering."""
     found, seen = [], set[str]()
     for task in tasks:
         if task.id in seen:

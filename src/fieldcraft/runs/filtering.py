@@ -1,4 +1,4 @@
-"""Demonstrations of a run, filtered: the data, what was left out, and their card."""
+"""Filtering of a run's demonstrations: the data, the rejected examples, and a data card."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def filter_demonstrations(
     dialect: Dialect,
     verdict_reward: Reward,
 ) -> FilterResult:
-    """Pass demonstrations through the filters of a recipe; `verdict_reward` tells which answers are
-    right. Raises UserError as `apply_filters` does."""
+    """Apply the filters of a recipe to demonstrations, using the verdict reward `verdict_reward`.
+    Raises UserError like `apply_filters`."""
     return run_async(
         apply_filters(demonstrations, filters, dialect, Grader(verdict_reward), recipe.seed)
     )
@@ -47,7 +47,8 @@ def filter_demonstrations(
 def write_filtered(
     folder: Path, title: str, demonstrations: Demonstrations, result: FilterResult, recipe: Recipe
 ) -> None:
-    """Write what was kept (`demonstrations.jsonl`) and left out (`dropped.jsonl`), and the card."""
+    """Write the accepted (`demonstrations.jsonl`) and the rejected examples (`dropped.jsonl`), and
+    the card."""
     write_demonstrations(folder / DEMONSTRATIONS_FILE, result.accepted)
     write_demonstrations(
         folder / "dropped.jsonl", (_with_reason(*dropped) for dropped in result.dropped)
@@ -77,11 +78,11 @@ def _with_reason(
 
 
 def make_byte_level_dialect(recipe: Recipe) -> Dialect:
-    """Return the recipe's dialect where there is no model: its tokenizer knows bytes alone."""
+    """Return the recipe's dialect with a byte-level tokenizer, for use without a model."""
     return make_dialect(choose_dialect(recipe).name, make_tokenizer([], ()))
 
 
 def require_valid_filters(filters: FilterSettings) -> None:
-    """Raise UserError for filters that could not be used, before anything is done."""
+    """Raise UserError for invalid filters, before any work is done."""
     for name, settings in filters.items():
         make_filter(name, settings)

@@ -1,4 +1,4 @@
-"""The first model of a run that is about a world, where its recipe names none."""
+"""Creation of the first model of a run with a world whose recipe names no model."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from fieldcraft.types import UserError
 
 
 def write_first_model(data_source: DataSource, folder: Path) -> None:
-    """Write a random model, with a tokenizer for the texts of the world. Raises UserError for one
-    that is larger than the memory."""
-    assert isinstance(data_source, WorldData), "a recipe with files of the user's names a model"
+    """Write a randomly initialised model, with a tokenizer for the texts of the world. Raises
+    UserError for a model that exceeds the memory."""
+    assert isinstance(data_source, WorldData), "a recipe with user-provided files names a model"
     recipe, world = data_source.recipe, data_source.world
     tags = resolve_dialect(choose_dialect(recipe).name).tags
     texts = list(world.tokenizer_texts(tags))
@@ -51,5 +51,5 @@ def _require_memory(shape: TinyModelConfig, vocabulary: int) -> None:
         raise UserError(
             f"a model of tiny_model.layers={shape.layers} and tiny_model.width={shape.width} has"
             f" {parameters:,} parameters, which take {format_gb(parameters * FLOAT32_BYTES)} of"
-            f" memory, and there are {format_gb(available)}: lower them."
+            f" memory, but {format_gb(available)} are available: lower them."
         )

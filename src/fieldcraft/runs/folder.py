@@ -1,21 +1,21 @@
-"""The run folder: where everything is, in which order it comes, and what is done.
+"""Layout of a run folder, the order of its contents, and the state of its completion.
 
-recipe.json          the resolved recipe; another one in the same folder is refused
-dialect.json         the dialect, where the recipe names none, chosen at the first start
+recipe.json          the resolved recipe; another one in the same folder is rejected
+dialect.json         the dialect, chosen at the first start if the recipe names none
 world/               corpus.jsonl, train.jsonl, evaluation.jsonl
 threads.json         CPU threads, measured at the first start
-trackers.json        how far trackers have been told, see runs/tracker_subscriber.py
-start/model/         the first model, where the recipe names none
+trackers.json        progress of the trackers, see runs/tracker_subscriber.py
+start/model/         the first model, if the recipe names none
 index/               the search index
 engine/              with engine: vllm, the server's log
 STAGE/               see stage_files.py
 judge.sqlite         the judge's replies
 evaluations/         NAME.jsonl (every trajectory) and NAME.json (its summary), written last
-collect/             what a teacher showed
+collect/             demonstrations collected from a teacher
 branches/            continuations of single trajectories, see branching/
-closed_book.jsonl    how often each question is right without tools, if the recipe measures it
-select/              the questions that reinforcement learning draws from, if they are selected
-report.json, report.html   written last: the run is done, unless `stopped` says why it ended
+closed_book.jsonl    rate of correct answers without tools per question, if measured
+select/              the selected questions for reinforcement learning, if any
+report.json, report.html   written last: the run is done, unless `stopped` states why it ended
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from fieldcraft.runs.dialect_choice import with_recorded_dialect
 from fieldcraft.runs.stage_files import EvaluationFiles, StageFolder
 from fieldcraft.types import UserError
 
-SHARD_METADATA_FILE = ".metadata"  # what torch.distributed.checkpoint writes beside the shards
+SHARD_METADATA_FILE = ".metadata"  # written by torch.distributed.checkpoint next to the shards
 _UNMERGED_KINDS = {
     SHARD_METADATA_FILE: "a checkpoint in shards",
     ADAPTER_CONFIG_FILE: "an adapter",
-}  # no models by themselves
+}  # not full models
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The layout of a run's folder, which `runs/resume.py` begins or resumes."""
+    """Layout of a run's folder, which `runs/resume.py` starts or resumes."""
 
     path: Path
     recipe: Recipe
@@ -61,12 +61,12 @@ class RunFolder:
 
     @property
     def files(self) -> Path:
-        """Files of the world that programs find; there are none in most worlds."""
+        """Files of the world for programs; most worlds have none."""
         return self.world / "files"
 
     @staticmethod
     def questions_path(path: Path) -> Path:
-        """Return where a run keeps questions that a program gave it, before it begins."""
+        """Return the path at which a run stores a program's questions before it starts."""
         return path / "questions.jsonl"
 
     @property
@@ -75,7 +75,7 @@ class RunFolder:
 
     @property
     def engine(self) -> Path:
-        """Logs of servers that a run started to sample from, and weights on their way to others."""
+        """Logs of sampling servers started by a run, and weights in transit to them."""
         return self.path / "engine"
 
     @property
@@ -84,7 +84,7 @@ class RunFolder:
 
     @property
     def trackers_file(self) -> Path:
-        """File that says how far the trackers of the run have been told."""
+        """File that records the progress of the run's trackers."""
         return self.path / "trackers.json"
 
     @property
@@ -97,22 +97,22 @@ class RunFolder:
 
     @property
     def filtered_folder(self) -> Path:
-        """Folder with what the filters of a collection left, and its data card."""
+        """Folder with the output of a collection's filters, and its data card."""
         return self.collect_folder / "filtered"
 
     @property
     def select_folder(self) -> Path:
-        """Questions of reinforcement learning, where the recipe selects them."""
+        """Selected questions for reinforcement learning, if the recipe selects them."""
         return self.path / "select"
 
     @property
     def closed_book_file(self) -> Path:
-        """Rates at which questions are right without tools, where the recipe measures them."""
+        """Rates of correct answers without tools, if the recipe measures them."""
         return self.path / "closed_book.jsonl"
 
     @property
     def knowledge_file(self) -> Path:
-        """Rates at which the first model answered each probe of the world, where it has probes."""
+        """Rates at which the first model answered each probe of the world, if it has probes."""
         return self.path / "knowledge.jsonl"
 
     @property
@@ -125,19 +125,19 @@ class RunFolder:
 
     @property
     def examples_page(self) -> Path:
-        """Page with a few questions and demonstrations as the model reads them."""
+        """Page with a few questions and demonstrations as seen by the model."""
         return self.path / "examples.html"
 
     @property
     def is_done(self) -> bool:
-        """Return whether a run has its report, and has lost nothing that agents and other commands
-        read. The report may say that something stopped the run."""
+        """Return whether a run has its report and all files that agents and other commands read.
+        The report may state that the run was stopped."""
         has_report = self.report_html.exists() and self.report_json.exists()
         return has_report and "stopped" not in self.read_report() and not self._lacks_files
 
     @property
     def _lacks_files(self) -> bool:
-        """Return whether a run, or that of a seed, lacks its index or an evaluation."""
+        """Return whether a run, or one of its seeds, lacks its index or an evaluation."""
         if self.recipe.seeds:
             return not all(self.seed_run(seed).is_done for seed in self.recipe.seeds)
         if self.recipe.collect is not None or not self.recipe.stages:
@@ -146,20 +146,20 @@ class RunFolder:
         return lacks_index or not {*list_evaluations(self.recipe)} <= {*self.evaluations()}
 
     def delete_report(self) -> None:
-        """Delete the report of a run that is resumed."""
+        """Delete the report of a resumed run."""
         for path in (self.report_html, self.report_json):
             path.unlink(missing_ok=True)
 
     def read_report(self) -> dict[str, Any]:
-        """Return the report. Raises UserError where it is damaged."""
+        """Return the report. Raises UserError if it is damaged."""
         with raise_read_errors(self.report_json, self.report_advice):
             return rename_report(read_json(self.report_json, dict[str, Any], self.report_advice))
 
     @property
     def report_advice(self) -> str:
-        """Advice on a report that is damaged."""
+        """Advice for a damaged report."""
         return (
-            f"{advise_renaming(self.report_html)} and run the recipe again, which writes both anew"
+            f"{advise_renaming(self.report_html)} and run the recipe again, which writes both again"
         )
 
     def stage(self, name: str) -> StageFolder:
@@ -172,7 +172,7 @@ class RunFolder:
         return self.stage(name).model
 
     def finished_stages(self) -> list[str]:
-        """Return the stages that are done, in the order of the recipe."""
+        """Return the finished stages, in the order of the recipe."""
         return [name for name in self.recipe.stages if self.stage(name).is_done]
 
     def evaluation(self, name: str) -> EvaluationFiles:
@@ -180,21 +180,20 @@ class RunFolder:
         return EvaluationFiles(folder / f"{name}.jsonl", folder / f"{name}.json")
 
     def evaluations(self) -> list[str]:
-        """Return the evaluations that are done, in the order of the run: the one place that knows
-        it."""
+        """Return the finished evaluations, in the order of the run."""
         return [name for name in list_evaluations(self.recipe) if self.evaluation(name).is_done]
 
     def resolve_evaluation(self, name: str | None) -> str:
-        """Return the name of an evaluation, the last one there is by default. Raises UserError
-        where there is none."""
+        """Return the name of an evaluation, by default the last one. Raises UserError if it does
+        not exist."""
         found = self.evaluations()
         if not found:
-            raise UserError(f"{self.path} has no evaluation yet: let 'fieldcraft run' resume it.")
+            raise UserError(f"{self.path} has no evaluation yet: resume it with 'fieldcraft run'.")
         return self._require_name(found, name, "evaluation of")
 
     def resolve_stage(self, name: str | None) -> str:
-        """Return the name of a stage that has kept rollouts of its training, the last one by
-        default. Raises UserError where there is none."""
+        """Return the name of a stage with recorded training rollouts, by default the last one.
+        Raises UserError if it does not exist."""
         found = [stage for stage in self.recipe.stages if self.stage(stage).rollouts.exists()]
         if not found:
             raise UserError(
@@ -213,7 +212,7 @@ class RunFolder:
         return RunFolder(self.path / f"seed-{seed}", recipe)
 
     def make_once(self, name: str, make: Callable[[Path], None]) -> Path:
-        """Return the folder `name`, made by `make` in a draft if it is not complete yet."""
+        """Return the folder `name`; if it is incomplete, `make` first writes it in a draft."""
         target = self.path / name
         if not target.exists():
             with atomic_folder(target) as draft:
@@ -222,7 +221,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder while the block runs. Raises UserError if another process does."""
+        """Lock the folder inside the block. Raises UserError if another process holds the lock."""
         try:
             with FileLock(self.path / ".lock", timeout=0):
                 yield
@@ -234,23 +233,21 @@ class RunFolder:
 
 
 def find_run(path: Path) -> RunFolder:
-    """Return the run in a folder, with the dialect that was chosen for it. Raises UserError where
-    there is none."""
+    """Return the run in a folder, with its chosen dialect. Raises UserError if there is none."""
     return RunFolder(path, with_recorded_dialect(load_run_recipe(path), path))
 
 
 def find_model(path: Path) -> tuple[RunFolder | None, Path]:
-    """Return the checkpoint in RUN (of its last finished stage), RUN/STAGE, RUN/STAGE/model or a
-    bare checkpoint, and the run that it belongs to. A stage that is not finished has its newest
-    one.
+    """Return the checkpoint in RUN (its last finished stage), RUN/STAGE, RUN/STAGE/model or a bare
+    checkpoint, and the run that it belongs to. For an unfinished stage it is the newest checkpoint.
 
-    Raises UserError where there is none.
+    Raises UserError if there is none.
     """
     if (path / "recipe.json").exists():
         run = find_run(path)
         return run, run.stage(_last_finished_stage(run)).model
     path = resolve_checkpoint(_find_stage_model(path))
-    run_path = path.absolute().parent.parent  # the run, where it is of one
+    run_path = path.absolute().parent.parent  # the run, if it belongs to one
     for file, kind in _UNMERGED_KINDS.items():
         if (path / file).exists() and (
             file == SHARD_METADATA_FILE or (run_path / "recipe.json").exists()
@@ -266,8 +263,8 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
 
 
 def find_unmerged_checkpoint(path: Path) -> tuple[RunFolder, Path] | None:
-    """Return the run of a checkpoint that is no model by itself, in shards or an adapter, and its
-    folder; None where `path` is anything else. A stage that is not finished has its newest one.
+    """Return the run and the folder of a checkpoint that is not a full model (shards or an
+    adapter); None if `path` is anything else. For an unfinished stage it is the newest checkpoint.
 
     Raises UserError for one outside of a run.
     """
@@ -276,7 +273,7 @@ def find_unmerged_checkpoint(path: Path) -> tuple[RunFolder, Path] | None:
     run = path.absolute().parent.parent
     orphaned = not (run / "recipe.json").exists()
     foreign = orphaned and kinds == [ADAPTER_CONFIG_FILE] and not path.match(CHECKPOINT_GLOB)
-    if not kinds or foreign:  # which `find_model` merges
+    if not kinds or foreign:  # handled by `find_model`
         return None
     if orphaned:
         raise UserError(
@@ -287,11 +284,11 @@ def find_unmerged_checkpoint(path: Path) -> tuple[RunFolder, Path] | None:
 
 
 def _find_stage_model(path: Path) -> Path:
-    """Return the model of a stage, or its newest checkpoint where it is not finished; `path` itself
-    where it is no stage."""
+    """Return the model of a stage, or its newest checkpoint if it is unfinished; `path` itself if
+    it is not a stage."""
     if (path / "model" / "config.json").exists():
         return path / "model"
-    return max(path.glob(CHECKPOINT_GLOB), default=path)  # six digits, so by name is by steps
+    return max(path.glob(CHECKPOINT_GLOB), default=path)  # six digits: sorted by name
 
 
 def _last_finished_stage(run: RunFolder) -> str:
@@ -300,7 +297,7 @@ def _last_finished_stage(run: RunFolder) -> str:
         raise UserError(f"{run.path} holds demonstrations and no model: give a run with stages.")
     if not finished:
         raise UserError(
-            f"{run.path} has no finished stage yet: let 'fieldcraft run' resume it, or give a"
+            f"{run.path} has no finished stage yet: resume it with 'fieldcraft run', or give a"
             f" stage, as in {run.path / next(iter(run.recipe.stages))}, for its newest checkpoint."
         )
     return finished[-1]

@@ -1,4 +1,4 @@
-"""A critical look at gold answers: what a grader makes of them, and of right answers like them."""
+"""Checks of gold answers: their form, and the scores of plausible correct answers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from fieldcraft.runs.setup import EXPENSIVE_GRADERS, CheckContext, PlaceholderRe
 from fieldcraft.runs.sources import CheckWarning
 from fieldcraft.types import DEFAULT_VERDICT_REWARD, Reward, Task, Trajectory
 
-TEXT_GRADERS = (DEFAULT_VERDICT_REWARD, "cover_em")  # graders that compare words
-SAMPLE_QUESTIONS = 3  # questions whose right answers are tried
+TEXT_GRADERS = (DEFAULT_VERDICT_REWARD, "cover_em")  # graders that compare texts
+SAMPLE_QUESTIONS = 3  # questions whose plausible answers are graded
 
 
 def check_answer_forms(context: CheckContext, notes: list[str]) -> Iterator[str]:
-    """Note which answers look like more than plain text, with the reward that fits them, and the
-    scores of a few plausible right answers. Nothing of it is a problem, since any text may be an
-    answer."""
+    """Note which answers look like more than plain text, with a suitable reward, and the scores of
+    a few plausible correct answers. None of this is an error, because any text may be an answer."""
     graders = {
         task.id: resolve_reward_name(context.recipe.verdict_reward, task) for task in context.tasks
     }

@@ -1,4 +1,4 @@
-"""Sources of a run's questions, corpus and demonstrations."""
+"""Data sources of a run: questions, corpus and demonstrations."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from fieldcraft.worlds.base import (
 WORLD_TRAIN_TASKS = 4000
 
 
-PROBED_MODEL = "model"  # who answers probes
+PROBED_MODEL = "model"  # name of the probed model
 
 
 def with_knowledge(data_source: DataSource, journal: Path) -> DataSource:
-    """Return the inputs of a run whose model has answered probes, by its journal; without a journal
-    it is not known yet what the model knows. Raises UserError where the journal is damaged."""
+    """Return the data source for a model with the probe results in a journal; without a journal the
+    model's knowledge is still unknown. Raises UserError if the journal is damaged."""
     if not journal.exists():
         return data_source
     tallies = TallyJournal(journal).get_tallies(PROBED_MODEL)
@@ -45,7 +45,7 @@ def with_knowledge(data_source: DataSource, journal: Path) -> DataSource:
 
 
 def make_data_source(recipe: Recipe) -> DataSource:
-    """Return the files of the user where the recipe names them, its world where it does not."""
+    """Return user-provided files if the recipe names them, else its world."""
     if recipe.has_task_files:
         return FileData(recipe)
     if recipe.world is not None:
@@ -57,7 +57,7 @@ def make_data_source(recipe: Recipe) -> DataSource:
 
 
 class WorldData(DataSource):
-    """Everything made from a world."""
+    """Data source that is generated from a world."""
 
     def __init__(self, recipe: Recipe, world: World) -> None:
         self.recipe = recipe
@@ -110,7 +110,7 @@ class WorldData(DataSource):
     def test_tasks(self) -> list[Task]:
         return list(self._test_tasks)
 
-    # A run wants either before and after every stage, and a world may take a while.
+    # Both are required before and after every stage, and a world may be slow.
 
     @cached_property
     def _train_tasks(self) -> list[Task]:
@@ -153,7 +153,7 @@ class WorldData(DataSource):
 
 
 class EnvironmentData(DataSource):
-    """The tasks of an environment of others; it has nothing else."""
+    """Tasks of an external environment, without other data."""
 
     def __init__(self, recipe: Recipe, environment: Environment) -> None:
         self.recipe = recipe

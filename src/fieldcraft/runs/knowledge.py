@@ -1,7 +1,7 @@
-"""Knowledge of a run's model: how often it answers the probes of its world without tools.
+"""Knowledge of a run's model: rate of correct answers to the world's probes, without tools.
 
-It is measured before anything is trained. From it follow which questions need a call, and the
-demonstrations (`World.with_probe_rates`). What was measured of a model is kept for its next run.
+It is measured before training. It determines which questions require a call, and the demonstrations
+(`World.with_probe_rates`). The results are cached for later runs of the model.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from fieldcraft.sampling import SamplingParams
 from fieldcraft.types import KNOWN_ACCURACY_THRESHOLD, Answer, Dialect, Task
 
 PHASE_NAME = "knowledge"
-SAMPLES_PER_PROBE = 8  # of each probe
+SAMPLES_PER_PROBE = 8  # for each probe
 PROBE_TEMPERATURE = 0.7
 MAX_ANSWER_TOKENS = 16
-MAX_CONCURRENT_PROBES = 64  # samples side by side
+MAX_CONCURRENT_PROBES = 64  # concurrent samples
 
 
 async def measure_knowledge(context: RunContext, model: Path) -> None:
-    """Measure what the world of a run asks for, and go on with its inputs for this model. Samples
-    that were taken before are not taken again."""
+    """Measure the probes of the run's world, and replace the data source by the one for this model.
+    Existing samples are reused."""
     probes = context.data_source.probes()
     if not probes:
         return
@@ -55,7 +55,7 @@ async def measure_knowledge(context: RunContext, model: Path) -> None:
             shutil.copyfile(journal, draft)
         context.emit(
             LogMessage(
-                f"{PHASE_NAME}: {len(missing)} facts were asked for {SAMPLES_PER_PROBE} times each"
+                f"{PHASE_NAME}: {len(missing)} facts were probed {SAMPLES_PER_PROBE} times each"
             )
         )
     context.set_data_source(with_knowledge(context.data_source, journal))
@@ -86,8 +86,8 @@ async def _sample_probes(
 
 
 class KnowledgeProber:
-    """Asks a model probes, which it continues as text. Its samples are the same in every run, so
-    that runs of several seeds are about a model that knows the same."""
+    """Prober of a model, which continues probes as text. Its samples are the same in every run, so
+    that runs with different seeds assume the same knowledge."""
 
     def __init__(self, engine: Engine, dialect: Dialect, grader: Grader) -> None:
         self.engine = engine
@@ -117,7 +117,7 @@ def extract_answer(text: str) -> str:
 
 
 def describe_knowledge(tallies: TallyJournal, probes: list[Task]) -> list[str]:
-    """Return one sentence: how many facts of each relation the model knows."""
+    """Return one sentence: the number of known facts for each relation."""
     tallies_by_probe = tallies.get_tallies(PROBED_MODEL)
     total = Counter(str(probe.meta["relation"]) for probe in probes)
     known = Counter(
@@ -130,8 +130,8 @@ def describe_knowledge(tallies: TallyJournal, probes: list[Task]) -> list[str]:
 
 
 def _make_cache_key(model: Path, probes: list[Task], recipe: Recipe) -> str:
-    """Return a name for what is measured: the model's weights, the probes, and how they are
-    asked."""
+    """Return a cache key of the measurement: the model's weights, the probes, and the prompt
+    settings."""
     files = sorted((*model.glob("*.safetensors"), *model.glob("tokenizer.json")))
     digest = hashlib.sha256("".join(map(hash_file, files)).encode())
     settings = (SAMPLES_PER_PROBE, PROBE_TEMPERATURE, MAX_ANSWER_TOKENS, recipe.policy_dtype)

@@ -1,4 +1,4 @@
-"""Memory that this process may have: that of the machine, or less where a group is bounded."""
+"""Memory available to this process: of the machine, or less if limited by a control group."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ CGROUP_MOUNT, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def read_memory_limit(cgroup_mount: Path = CGROUP_MOUNT, own_cgroups: Path = OWN_CGROUPS) -> int:
-    """Return the bytes that this process may have: all of the machine's (caches give way), or the
-    least that a control group, of either version, leaves it. `cgroup_mount` is where they are
-    mounted, and `own_cgroups` lists its own."""
+    """Return the bytes available to this process: the machine's memory (including caches), or the
+    lowest limit of its control groups, of version 1 or 2. `cgroup_mount` is their mount point, and
+    `own_cgroups` the file that lists the process's groups."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([physical, *_read_limits(cgroup_mount, own_cgroups)])
 
 
 def _read_limits(cgroup_mount: Path, own_cgroups: Path) -> Iterator[int]:
-    """Yield the limits of the process's groups and of those above them: each binds."""
+    """Yield the limits of the process's groups and of their parents, all of which apply."""
     if not own_cgroups.exists():
         return
     for line in own_cgroups.read_text().splitlines():
@@ -34,13 +34,12 @@ def _read_limits(cgroup_mount: Path, own_cgroups: Path) -> Iterator[int]:
             root / ancestor for root in roots for ancestor in (group_path, *group_path.parents)
         ):
             text = _read_text(folder / name)
-            if text.isdecimal():  # "max" is none
+            if text.isdecimal():  # "max" means no limit
                 yield int(text)
 
 
 def _read_text(file: Path) -> str:
-    """Return the text of a file; nothing where it may not be read, or a container does not show
-    it."""
+    """Return the text of a file; "" if it is not readable or not visible in a container."""
     try:
         return file.read_text().strip()
     except OSError:

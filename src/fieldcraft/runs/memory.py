@@ -1,4 +1,4 @@
-"""Estimates of the memory and the disk that a run will need, compared with what there is."""
+"""Estimates of the memory and disk space required by a run, compared with the available ones."""
 
 from __future__ import annotations
 
@@ -29,33 +29,34 @@ from fieldcraft.types import UserError
 
 FLOAT32_BYTES = 4
 CHECKPOINT_BYTES_PER_PARAMETER = 3 * FLOAT32_BYTES  # at most: a parameter and two moments
-# Of two moments; in 8 bit 256 numbers share a scale. On a GPU that is full, cpu moves them out.
+# Bytes of two moments; in 8 bit, 256 numbers share a scale. The placement `cpu` moves them out of
+# a full GPU.
 MOMENT_BYTES = {"float32": 2 * FLOAT32_BYTES, "8bit": 2 + 2 * FLOAT32_BYTES / 256, "cpu": 0.0}
-# Measured: Python with torch and transformers takes 0.4 GB, and a heap keeps some of what is freed.
+# Measured: Python with torch and transformers takes 0.4 GB, and the heap retains some freed memory.
 PROCESS_BYTES = 600_000_000
-# Measured: copies of the logits of a piece at the peak of a step, 1.9 of supervised stages, and of
-# reinforcement learning the same or, with entropy in its loss, 3.0.
+# Measured: copies of the logits of a chunk at the peak of a step: 1.9 for supervised stages, the
+# same for reinforcement learning, or 3.0 with entropy in its loss.
 LOGIT_COPIES = {"supervised": 2, "rl": 3}
 DTYPE_BYTES = {"float32": FLOAT32_BYTES, "bfloat16": 2}
-CPU_OUT_OF_MEMORY = "can't allocate memory"  # what torch says
+CPU_OUT_OF_MEMORY = "can't allocate memory"  # error message of torch
 
 
 class ModelSizes(Protocol):
-    """Numbers that the estimates are made from."""
+    """Quantities used by the estimates."""
 
     recipe: Recipe
     device: torch.device
     config: Any  # transformers' text configuration
     parameters: int
-    trainable_parameters: int  # of the parameters, or those of an adapter on them
+    trainable_parameters: int  # of the full model, or of an adapter
 
     @property
     def has_weights(self) -> bool: ...
 
 
 def check_memory(sizes: ModelSizes, notes: list[str]) -> Iterator[str]:
-    """Check what the run needs at its peak, estimated, against the memory of the device, and that
-    the moments of an optimiser can be kept as the recipe says."""
+    """Check the run's estimated peak memory against the memory of the device, and that the
+    optimiser moments can be stored as configured."""
     for stage in sizes.recipe.stages.values():
         choose_adamw(stage.optim, sizes.device)
     estimates = estimate_run_memory(sizes)
@@ -70,7 +71,7 @@ def check_memory(sizes: ModelSizes, notes: list[str]) -> Iterator[str]:
 
 
 def _make_advice(sizes: ModelSizes, available: int) -> str:
-    """Return the settings with which all parts of a run fit, as few as can be."""
+    """Return a minimal set of settings with which all parts of a run fit."""
     sized = RecipeSizes(
         sizes.recipe, sizes.device, sizes.config, sizes.parameters, sizes.trainable_parameters
     )
@@ -98,7 +99,7 @@ def _estimate_phase(phase: str, sized: ModelSizes) -> int:
 
 
 def _advise_smaller_model(sized: RecipeSizes, stage: str | None, available: int) -> str:
-    """Return what to do where no settings are enough."""
+    """Return advice for the case that no settings suffice."""
     weights = sized.parameters * DTYPE_BYTES[sized.recipe.policy_dtype]
     if stage is not None:
         weights = estimate_weight_bytes(sized, sized.recipe.stages[stage])
@@ -110,14 +111,14 @@ def _advise_smaller_model(sized: RecipeSizes, stage: str | None, available: int)
 
 @contextmanager
 def raise_memory_errors(stage: str) -> Iterator[None]:
-    """Raise UserError where a stage needs more memory than there is."""
+    """Raise UserError if a stage runs out of memory."""
     try:
         yield
-    except RuntimeError as error:  # that of a GPU is a subclass, that of a CPU is not
+    except RuntimeError as error:  # a GPU error is a subclass, a CPU error is not
         if not (isinstance(error, torch.OutOfMemoryError) or CPU_OUT_OF_MEMORY in str(error)):
             raise
         raise UserError(
-            f"stage '{stage}' needs more memory than there is: lower its optim.micro_batch_tokens"
+            f"stage '{stage}' needs more memory than available: lower its optim.micro_batch_tokens"
             " or max_num_seqs, or set optim.activation_checkpointing; then run the same command"
             " with this change, which resumes."
         ) from error
@@ -145,10 +146,10 @@ def _label_stage(name: str) -> str:
 
 
 def estimate_stage_memory(sizes: ModelSizes, stage: Stage) -> int:
-    """Estimate what a stage takes at its peak, in bytes: its weights, and the gradients and the
-    activations of one micro-batch or, in reinforcement learning before that, the caches of the
-    rollouts. If it overlaps, it takes both at once, and the engine has a copy of the trained
-    weights."""
+    """Estimate the peak memory of a stage, in bytes: its weights, plus either the gradients and the
+    activations of one micro-batch or, in reinforcement learning, the preceding caches of the
+    rollouts. If sampling and training overlap, both are added, and the engine has a copy of the
+    trained weights."""
     recipe, footprint = sizes.recipe, stage.memory_footprint
     tokens = max(stage.optim.micro_batch_tokens, find_max_text_tokens(recipe, stage))
     rows = min(recipe.max_num_seqs, footprint.rollouts)
@@ -163,15 +164,15 @@ def estimate_stage_memory(sizes: ModelSizes, stage: Stage) -> int:
 
 
 def estimate_activation_bytes(sizes: ModelSizes, stage: Stage, tokens: int) -> int:
-    """Return the bytes that a step keeps of a micro-batch with so many tokens.
+    """Return the bytes that a step stores for a micro-batch of `tokens` tokens.
 
-    Activations have the recipe's type, and logits are float32. With adapters activations are
-    float32, too: an adapter keeps its own copy of what it reads. A layer keeps for the backward
-    pass, a token: two normalised inputs and what they were made from (4 h), queries, keys, values
+    Activations have the recipe's data type, and logits are float32. With adapters activations are
+    also float32, because an adapter stores its own copy of its inputs. For the backward pass, a
+    layer stores per token: two normalised inputs and their originals (4 h), queries, keys, values
     and the attention's output (4 h), the residual stream (2 h) and four products of the
-    feed-forward width f. Attention scores are not kept (fused kernels). With checkpointing every
-    layer keeps its input, and one at a time all of that. Logits are there for a piece of the tokens
-    at a time, in several copies: themselves, normalised, their gradients.
+    feed-forward width f. Attention scores are not stored (fused kernels). With checkpointing every
+    layer stores its input, and one at a time all of the above. Logits exist for one chunk of the
+    tokens at a time, in several copies: raw, normalised, their gradients.
     """
     config, recipe = sizes.config, sizes.recipe
     layer = 10 * config.hidden_size + 4 * get_feed_forward_width(config)
@@ -184,8 +185,8 @@ def estimate_activation_bytes(sizes: ModelSizes, stage: Stage, tokens: int) -> i
 
 
 def estimate_weight_bytes(sizes: ModelSizes, stage: Stage) -> int:
-    """Return the bytes of what is trained with its optimiser, and of what is only read, both
-    without gradients. A teacher counts as large as the model itself."""
+    """Return the bytes of trained weights with their optimiser state, and of read-only weights,
+    without gradients. A teacher is assumed to be as large as the model itself."""
     frozen_bytes, footprint = DTYPE_BYTES[sizes.recipe.dtype], stage.memory_footprint
     trained = sizes.parameters * footprint.critics + sizes.trainable_parameters
     frozen_models = footprint.frozen_simulators + footprint.teachers
@@ -193,7 +194,7 @@ def estimate_weight_bytes(sizes: ModelSizes, stage: Stage) -> int:
     models += ceil(trained * estimate_bytes_per_parameter(sizes.recipe, stage))
     if sizes.recipe.lora is None:
         return models + sizes.parameters * frozen_bytes * footprint.references
-    # an adapter's base, and a copy of the adapter as the reference
+    # the base of an adapter, and a copy of the adapter as the reference
     return (
         models
         + sizes.parameters * frozen_bytes
@@ -202,16 +203,15 @@ def estimate_weight_bytes(sizes: ModelSizes, stage: Stage) -> int:
 
 
 def estimate_bytes_per_parameter(recipe: Recipe, stage: Stage) -> float:
-    """Return the bytes of one number that is trained: of its master, its moments and, where the
-    model computes in another type, its copy in that type."""
+    """Return the bytes per trained parameter: its master copy, its moments and, if the model
+    computes in another data type, its copy in that type."""
     is_low_precision = recipe.lora is None and recipe.dtype != "float32"
     copy = DTYPE_BYTES[recipe.dtype] if is_low_precision else 0
     return FLOAT32_BYTES + MOMENT_BYTES[stage.optim.optimizer_state] + copy
 
 
 def find_max_text_tokens(recipe: Recipe, stage: Stage) -> int:
-    """Return the number of tokens of the longest text that a stage may train on: of any of its
-    budgets."""
+    """Return the maximum number of tokens of a training text in a stage, over all its budgets."""
     phases = stage.budget_periods(recipe.budget)
     return max(
         (p.budget.max_context_tokens for p in phases), default=recipe.budget.max_context_tokens
@@ -219,9 +219,8 @@ def find_max_text_tokens(recipe: Recipe, stage: Stage) -> int:
 
 
 def estimate_stage_cache_bytes(sizes: ModelSizes, stage: Stage, rows: int) -> int:
-    """Return the bytes of the keys and values of so many rollouts of a stage, or of the evaluations
-    while it trains. Each counts as if it were as long as the larger of the two budgets lets it be,
-    and shared none of them."""
+    """Return the bytes of the keys and values of `rows` rollouts of a stage, or of the evaluations
+    during it. Each is assumed to have the maximum length of the larger budget, without sharing."""
     recipe = sizes.recipe
     tokens = find_max_text_tokens(recipe, stage)
     if recipe.evaluation.periodic is not None:
@@ -230,7 +229,7 @@ def estimate_stage_cache_bytes(sizes: ModelSizes, stage: Stage, rows: int) -> in
 
 
 def estimate_cache_bytes(sizes: ModelSizes, rows: int, value_bytes: int, tokens: int) -> int:
-    """Return the bytes of the keys and values of so many rollouts of so many tokens, in whole
+    """Return the bytes of the keys and values of `rows` rollouts of `tokens` tokens each, in whole
     blocks."""
     blocks = -(-tokens // BLOCK_TOKENS)
     return rows * blocks * BLOCK_TOKENS * estimate_token_cache_bytes(sizes, value_bytes)
@@ -244,16 +243,15 @@ def estimate_token_cache_bytes(sizes: ModelSizes, value_bytes: int) -> int:
 
 
 def read_free_memory(device: torch.device) -> int:
-    """Return the free bytes: those free on a GPU, all that this process may have on a CPU."""
+    """Return the available bytes: free memory of a GPU, or on a CPU the limit of this process."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return read_memory_limit()
 
 
 def check_disk(sizes: ModelSizes, out: Path, notes: list[str]) -> Iterator[str]:
-    """Check that the disk has room. Every stage leaves its model and the checkpoints that it keeps;
-    the running one has two while it writes one, and in reinforcement learning the healthiest one
-    besides."""
+    """Check the free disk space. Every stage leaves its model and its retained checkpoints; the
+    running one temporarily has two and, in reinforcement learning, also the healthiest one."""
     stages = sizes.recipe.stages.values()
     critics = max((stage.memory_footprint.critics for stage in stages), default=0)
     retained = [stage.keep_checkpoints for stage in stages]
@@ -265,15 +263,15 @@ def check_disk(sizes: ModelSizes, out: Path, notes: list[str]) -> Iterator[str]:
     needed = sizes.parameters * len(stages) * FLOAT32_BYTES + checkpoints * checkpoint_bytes
     free = shutil.disk_usage(out).free
     more = (
-        f", and {format_gb(checkpoint_bytes)} for each checkpoint that is kept"
+        f", and {format_gb(checkpoint_bytes)} for each retained checkpoint"
         if "all" in retained
         else ""
     )
     notes.append(f"about {format_gb(needed)} of {format_gb(free)}{more}")
     if needed > free and sizes.has_weights:
         yield (
-            f"the run writes about {format_gb(needed)} and {out} has {format_gb(free)} free: make"
-            " room or choose a folder on another disk."
+            f"the run writes about {format_gb(needed)} and {out} has {format_gb(free)} free: free"
+            " disk space or choose a folder on another disk."
         )
 
 

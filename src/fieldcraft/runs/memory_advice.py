@@ -1,4 +1,4 @@
-"""Keys of a recipe that make a run fit into memory, and their values."""
+"""Recipe keys and values with which a run fits into memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Estimator = Callable[["RecipeSizes"], int]
 
 @dataclass
 class RecipeSizes:
-    """A recipe with what its estimates are made from (`runs.memory.ModelSizes`)."""
+    """A recipe with the inputs of its estimates (`runs.memory.ModelSizes`)."""
 
     recipe: Recipe
     device: torch.device
@@ -37,7 +37,8 @@ RecipeChange = Callable[["RecipeSizes"], "RecipeSizes"]
 
 @dataclass(frozen=True)
 class MemorySaving:
-    """A setting with which something fits, the bytes that its key can save, and what it changes."""
+    """Setting with which something fits, the bytes that its key can save, and the change to the
+    recipe."""
 
     setting: str
     saved_bytes: int
@@ -47,11 +48,10 @@ class MemorySaving:
 def find_fitting_settings(
     sized: RecipeSizes, stage: str | None, estimate: Estimator, available: int
 ) -> list[MemorySaving]:
-    """Return settings, as in "max_num_seqs=3", with which `estimate` is at most `available` bytes:
-    one if a key is enough by itself, else behind keys that only cost time, and behind these
-    adapters and a smaller type. None of them can be left out. Empty where nothing is enough.
-    `stage` is None for an evaluation.
-    """
+    """Return settings, as in "max_num_seqs=3", with which `estimate` is at most `available` bytes.
+    A single key is preferred; otherwise it follows keys that only cost time, and then adapters and
+    a smaller data type. None of the settings can be omitted. Empty if no settings suffice. `stage`
+    is None for an evaluation."""
     savings: list[MemorySaving] = []
     for saving in (None, *_list_savings(sized, stage)):
         savings += [] if saving is None else [saving]
@@ -65,7 +65,7 @@ def find_fitting_settings(
 
 
 def apply_savings(sized: RecipeSizes, savings: Sequence[MemorySaving]) -> RecipeSizes:
-    """Return the recipe with settings."""
+    """Return the recipe with the given settings."""
     for saving in savings:
         sized = saving.apply(sized)
     return sized
@@ -74,7 +74,7 @@ def apply_savings(sized: RecipeSizes, savings: Sequence[MemorySaving]) -> Recipe
 def _drop_unneeded(
     sized: RecipeSizes, savings: Sequence[MemorySaving], estimate: Estimator, available: int
 ) -> list[MemorySaving]:
-    """Return those of some settings without which nothing fits."""
+    """Return the subset of settings that is required to fit."""
     needed = list(savings)
     for saving in savings:
         others = [other for other in needed if other is not saving]
@@ -86,10 +86,9 @@ def _drop_unneeded(
 def find_best_saving(
     sized: RecipeSizes, stage: str | None, estimate: Estimator, available: int
 ) -> MemorySaving | None:
-    """Return the setting with which `estimate` is at most `available` bytes: that of the key that
-    saves most of those that only cost time, else a shorter text; None where no key is enough by
-    itself.
-    """
+    """Return a single setting with which `estimate` is at most `available` bytes: among keys that
+    only cost time the one that saves most, else a shorter text length; None if no single key
+    suffices."""
     keys = (
         [_max_num_seqs_key(sized)]
         if stage is None
@@ -110,12 +109,12 @@ def find_best_saving(
     return max(best, key=attrgetter("saved_bytes")) if best else None
 
 
-# -- keys whose values are searched
+# -- keys with a searched value
 
 
 @dataclass(frozen=True)
 class TunableKey:
-    """A key with what it is now, the least that it may be, and what a value of it changes."""
+    """Key with its current value, its minimum, and the change for a new value."""
 
     name: str
     current: int
@@ -126,8 +125,8 @@ class TunableKey:
 def _find_largest_value(
     sized: RecipeSizes, key: TunableKey, estimate: Estimator, available: int
 ) -> MemorySaving | None:
-    """Return the largest value of a key, from the least and below what it is, with which the
-    estimate fits; it grows with the value."""
+    """Return the largest value of a key between its minimum and current value with which the
+    estimate fits; the estimate increases with the value."""
 
     def size(value: int) -> int:
         return estimate(key.make_change(value)(sized))
@@ -173,12 +172,12 @@ def _micro_tokens_key(sized: RecipeSizes, stage: str) -> TunableKey:
     )
 
 
-# -- settings that may be needed beside others
+# -- settings that can be combined
 
 
 def _list_savings(sized: RecipeSizes, stage: str | None) -> list[MemorySaving]:
-    """Return the settings that a recipe does not have yet: what costs only time, then adapters,
-    then a type."""
+    """Return the settings that a recipe does not have yet: first those that only cost time, then
+    adapters, then a smaller data type."""
     recipe, savings = sized.recipe, list[MemorySaving]()
     if stage is not None:
         optim, longest = recipe.stages[stage].optim, recipe.budget.max_context_tokens
@@ -193,7 +192,7 @@ def _list_savings(sized: RecipeSizes, stage: str | None) -> list[MemorySaving]:
 
 
 def _checkpointing_saving(stage: str) -> MemorySaving:
-    """Return the setting that computes activations again in the backward pass."""
+    """Return the setting for activation checkpointing."""
     setting = f"stages.{stage}.optim.activation_checkpointing=true"
     return MemorySaving(
         setting, 0, lambda s: _with_optim_keys(s, stage, activation_checkpointing=True)
@@ -201,13 +200,13 @@ def _checkpointing_saving(stage: str) -> MemorySaving:
 
 
 def _micro_tokens_saving(stage: str, tokens: int) -> MemorySaving:
-    """Return the setting for a micro-batch of the longest text alone."""
+    """Return the setting for micro-batches of only the longest text."""
     setting = f"stages.{stage}.optim.micro_batch_tokens={tokens}"
     return MemorySaving(setting, 0, lambda s: _with_optim_keys(s, stage, micro_batch_tokens=tokens))
 
 
 def _can_quantise_moments(sized: RecipeSizes, optim: Optim) -> bool:
-    """Return whether moments in float32 could have 8 bits here, which takes a package."""
+    """Return whether float32 moments can be quantised to 8 bits here, which requires a package."""
     if optim.optimizer_state != "float32":
         return False
     try:
@@ -237,7 +236,7 @@ def _lora_saving() -> MemorySaving:
 def _measure_saving(
     sized: RecipeSizes, saving: MemorySaving, estimate: Estimator, available: int
 ) -> MemorySaving | None:
-    """Return a setting with the bytes that it saves, if it is enough by itself."""
+    """Return a setting with the bytes that it saves, if it suffices."""
     estimated = estimate(saving.apply(sized))
     return (
         replace(saving, saved_bytes=estimate(sized) - estimated) if estimated <= available else None
@@ -245,7 +244,8 @@ def _measure_saving(
 
 
 def _count_adapter_parameters(config: Any, rank: int) -> int:
-    """Return the size of an adapter on all linear layers: two of each have rank times a width."""
+    """Return the number of parameters of an adapter on all linear layers: for each, two matrices of
+    rank times a width."""
     hidden, heads = config.hidden_size, config.num_attention_heads
     size = getattr(config, "head_dim", None) or hidden // heads
     attention = 2 * (hidden + heads * size) + 2 * (hidden + get_num_key_value_heads(config) * size)

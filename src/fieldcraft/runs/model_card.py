@@ -1,4 +1,4 @@
-"""The card of an exported model: what it is, its stages and figures, and how to run it."""
+"""Card of an exported model: its origin, stages, metrics, and usage."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from fieldcraft.version import __version__
 
 CARD_FILE = "README.md"
 EXAMPLE_QUESTION = "What is the capital of France?"
-_HUB_CACHE_FOLDER = re.compile(r"models--([^/]+?)--([^/]+)")  # of a cache of the hub
+_HUB_CACHE_FOLDER = re.compile(r"models--([^/]+?)--([^/]+)")  # in a hub cache
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCardData:
-    """Subject of a card. `run` is None for a checkpoint that no run here has made, and `dialect`
-    for one of which nothing says how it acts."""
+    """Data of a card. `run` is None for a checkpoint without a run, and `dialect` for a checkpoint
+    without agent settings."""
 
     name: str  # of the folder
     recipe: Recipe
@@ -43,7 +43,7 @@ class ModelCardData:
 
 
 def write_model_card(folder: Path, card_data: ModelCardData) -> None:
-    """Write README.md into a folder of weights."""
+    """Write README.md to a folder of weights."""
     environment = Environment(
         loader=PackageLoader("fieldcraft.evals"),
         undefined=StrictUndefined,
@@ -77,7 +77,7 @@ def _make_values(card_data: ModelCardData) -> dict[str, Any]:
 
 
 def _make_schemas(recipe: Recipe) -> list[dict[str, Any]]:
-    """Return the schemas of the tools, if they are here; an agent can be exported without them."""
+    """Return the schemas of the tools, if available; an agent can be exported without them."""
     try:
         return [tool.schema for tool in make_prompt_only_tools(recipe)]
     except UserError:
@@ -85,19 +85,19 @@ def _make_schemas(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _describe_origin(card_data: ModelCardData) -> tuple[str | None, str]:
-    """Return the name of the first model on the hub, if its path says it, and a sentence about
+    """Return the name of the first model on the hub, if its path contains it, and a sentence about
     it."""
     if card_data.run is None:
-        return None, "Which model it began as is not known here."
+        return None, "The model that it was trained from is unknown."
     model = card_data.recipe.model
     if model is None:
-        return None, "Its first model was made from nothing."
+        return None, "It was trained from a randomly initialised model."
     if (copied := identify_hub_model(model)) is not None:
-        return copied.name, f"It began as {copied.name}, at the commit {copied.revision}."
+        return copied.name, f"It was trained from {copied.name}, at the commit {copied.revision}."
     if found := _HUB_CACHE_FOLDER.search(str(model.resolve())):
         name = f"{found[1]}/{found[2]}"
-        return name, f"It began as {name}."
-    return None, f"It began as the model in a folder called `{model.name}`."
+        return name, f"It was trained from {name}."
+    return None, f"It was trained from the model in a folder called `{model.name}`."
 
 
 # -- the run -----------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def _make_stage_rows(run: RunFolder, names: list[str]) -> Iterator[dict[str, Any
 
 
 def _make_evaluation_rows(run: RunFolder, names: list[str]) -> Iterator[dict[str, str]]:
-    """Yield the evaluations of the first model and of every stage on the way to this one."""
+    """Yield the evaluations of the first model and of every stage in the lineage of this one."""
     for name in run.evaluations():
         if name not in ("base", *names):
             continue
@@ -131,11 +131,11 @@ def _make_evaluation_rows(run: RunFolder, names: list[str]) -> Iterator[dict[str
         }
 
 
-# -- how it acts -------------------------------------------------------------------------------
+# -- agent format ------------------------------------------------------------------------------
 
 
 def _describe_acting(dialect: Dialect, schemas: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the words of the card about turns, calls and observations."""
+    """Return the texts of the card about turns, calls and observations."""
     names = [schema["function"]["name"] for schema in schemas]
     stops = [f"with `{stop}`" for stop in dialect.stop_strings]
     opening, _, closing = dialect.render_observation("\0").partition("\0")
@@ -150,7 +150,7 @@ def _describe_acting(dialect: Dialect, schemas: list[dict[str, Any]]) -> dict[st
 
 
 def _render_example_call(dialect: Dialect, schemas: list[dict[str, Any]]) -> str:
-    """Return a call of the first tool that the dialect can write, "" without one."""
+    """Return an example call of the first tool that the dialect can render, or ""."""
     for schema in schemas:
         function = schema["function"]
         arguments = dict.fromkeys(function["parameters"].get("required", ()), "...")
@@ -162,11 +162,11 @@ def _render_example_call(dialect: Dialect, schemas: list[dict[str, Any]]) -> str
 
 
 def _make_literals(card_data: ModelCardData, schemas: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the literals of the programs of the card."""
+    """Return the literals in the card's example programs."""
     before, after = _split_prompt(card_data, schemas)
     stops = list(card_data.dialect.stop_strings) if card_data.dialect else []
     return {
-        # AutoTokenizer may take the usual one of the architecture, which splits texts otherwise
+        # AutoTokenizer may use the architecture's default class, which tokenizes differently
         "loader": "PreTrainedTokenizerFast" if card_data.tokenizer.is_fast else "AutoTokenizer",
         "folder": json.dumps(card_data.name),
         "question": json.dumps(EXAMPLE_QUESTION),
@@ -179,8 +179,8 @@ def _make_literals(card_data: ModelCardData, schemas: list[dict[str, Any]]) -> d
 
 
 def _split_prompt(card_data: ModelCardData, schemas: list[dict[str, Any]]) -> tuple[str, str]:
-    """Return the prompt before and behind a question, with the token that begins a sequence. The
-    three are encoded apart, as in training."""
+    """Return the prompt before and after a question, with the beginning-of-sequence token. The
+    three parts are encoded separately, as in training."""
     tokenizer = card_data.tokenizer
     if card_data.dialect is not None:
         question_ids = encode_untrusted(tokenizer, EXAMPLE_QUESTION)

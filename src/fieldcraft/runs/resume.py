@@ -1,6 +1,6 @@
-"""The beginning of a run: a folder is new, or holds a run of the same settings.
+"""Start or resumption of a run: the folder is new, or contains a run with the same settings.
 
-What only decides how a run is computed or shown may differ (`MUTABLE_ON_RESUME`).
+Settings that only affect how a run is computed or displayed may differ (`MUTABLE_ON_RESUME`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from fieldcraft.records.reading import RERUN_ADVICE, read_json
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.types import UserError
 
-# What a run that is resumed may change: how a teacher, an engine, an environment or a search is
-# reached, what decides how much memory it takes and which processes it has, and who shows its
-# curves. `*` is any name.
+# Settings that a resumed run may change: how a teacher, an engine, an environment or a search is
+# reached, those that determine memory use and processes, and trackers. `*` is any name.
 MUTABLE_ON_RESUME = (
     ("cluster",),
     ("max_num_seqs",),
@@ -36,9 +35,9 @@ MUTABLE_ON_RESUME = (
 
 
 def open_run_folder(path: Path, recipe: Recipe) -> RunFolder:
-    """Begin a run, or resume one of the same settings.
+    """Start a run, or resume one with the same settings.
 
-    Raises UserError if the folder belongs to a run with other settings, or is not a run's.
+    Raises UserError if the folder belongs to a run with other settings, or is not a run folder.
     """
     require_same_recipe(path, recipe)
     manifest, settings = path / "recipe.json", dump_recipe(recipe)
@@ -49,7 +48,7 @@ def open_run_folder(path: Path, recipe: Recipe) -> RunFolder:
 
 
 def require_same_recipe(path: Path, recipe: Recipe) -> None:
-    """Raise UserError for a folder in which a run of these settings can neither begin nor be
+    """Raise UserError for a folder in which a run with these settings can neither start nor be
     resumed."""
     require_run_folder(path)
     manifest = path / "recipe.json"
@@ -67,8 +66,8 @@ def require_same_recipe(path: Path, recipe: Recipe) -> None:
 
 
 def require_run_folder(path: Path) -> None:
-    """Raise UserError for a folder that holds something else than a run, and for a place where none
-    can be written."""
+    """Raise UserError for a folder with other content than a run, and for a path that is not
+    writable."""
     if not path.exists():
         require_writable(path)
     elif not (path / "recipe.json").exists() and (
@@ -78,12 +77,12 @@ def require_run_folder(path: Path) -> None:
 
 
 def _initial_paths(path: Path) -> tuple[Path, Path]:
-    """Return the paths that a folder may hold before a run begins in it."""
+    """Return the paths that a folder may contain before its run starts."""
     return get_temporary_path(path / "recipe.json"), RunFolder.questions_path(path)
 
 
 def _frozen_settings(settings: Any, key_path: tuple[str, ...] = ()) -> Any:
-    """Return the settings that a run cannot change any more."""
+    """Return the settings that a run can no longer change."""
     if not isinstance(settings, dict):
         return settings
     return {

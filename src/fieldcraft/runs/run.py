@@ -1,4 +1,4 @@
-"""A run from end to end. Every part of it is skipped once it is done."""
+"""Execution of a complete run. Finished phases are skipped."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from fieldcraft.types import UserError
 
 
 def run_recipe(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
-    """Do what is left of a run in the folder `out` and return its report.
+    """Execute the remaining work of a run in the folder `out` and return its report.
 
-    One event loop serves the whole run. Raises UserError for what the user can correct.
+    One event loop serves the whole run. Raises UserError for errors that the user can correct.
     """
     return run_async(_run(recipe, out, events))
 
@@ -37,8 +37,8 @@ async def _run(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
 
 
 async def _run_stages(context: RunContext) -> dict[str, Any]:
-    """Run the stages and evaluations in the order of the recipe, then return the report, which is
-    also written of what there is when something stops the run."""
+    """Run the stages and evaluations in the order of the recipe, then return the report. If an
+    error stops the run, a partial report is written."""
     context.folder.delete_report()
     model = context.prepare_first_model()
     await measure_knowledge(context, model)
@@ -47,14 +47,14 @@ async def _run_stages(context: RunContext) -> dict[str, Any]:
         await _train_and_evaluate(context, model)
     except UserError as error:
         write_run_report(context, stopped=str(error))
-        context.emit(LogMessage(f"the report of what there is: {context.folder.report_html}"))
+        context.emit(LogMessage(f"partial report: {context.folder.report_html}"))
         raise
     return write_run_report(context)
 
 
 def _write_example_page(context: RunContext, model: Path) -> None:
-    """Write a page with a few questions and demonstrations, unless it is there. Raises UserError
-    for a data set that is unknown, before anything is trained."""
+    """Write a page with a few questions and demonstrations, unless it exists. Raises UserError for
+    an unknown data set, before training."""
     recipe, path = context.recipe, context.folder.examples_page
     if not path.exists():
         dialect = None if recipe.environment.is_external else context.load_dialect(model)

@@ -1,4 +1,4 @@
-"""Several runs on one page: their evaluations, learning curves and trajectories side by side."""
+"""Comparison page of several runs: their evaluations, learning curves and trajectories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fieldcraft.types import Trajectory, UserError
 
 @dataclass(frozen=True, slots=True)
 class ComparedEvaluation:
-    """An evaluation of a run, and its name on the page."""
+    """Evaluation of a run, and its name on the page."""
 
     label: str
     run: RunFolder
@@ -31,15 +31,15 @@ class ComparedEvaluation:
 
 
 def compare_runs(run_paths: Sequence[Path], path: Path) -> dict[str, Any]:
-    """Write a page that shows runs beside each other, and return what is in its tables: `evals` by
-    name, and `pairwise`, which is empty where the runs were asked different questions.
+    """Write a page that compares runs, and return the content of its tables: `evals` by name, and
+    `pairwise`, which is empty if the runs have different questions.
 
     Args:
-        run_paths: two or more of RUN, whose last evaluation is taken, or RUN/STAGE.
-        path: the page.
+        run_paths: two or more of RUN, whose last evaluation is used, or RUN/STAGE.
+        path: path of the page.
 
     Raises:
-        UserError: there are fewer than two, one twice, or one without an evaluation.
+        UserError: fewer than two runs, a duplicate, or one without an evaluation.
     """
     compared = _find_evaluations(run_paths)
     samples = {entry.label: entry.run.evaluation(entry.evaluation).read() for entry in compared}
@@ -74,7 +74,7 @@ def _find_evaluations(run_paths: Sequence[Path]) -> list[ComparedEvaluation]:
         raise UserError("there is nothing to compare with: give the folders of two runs or more.")
     found = [_find_evaluation(path) for path in run_paths]
     names = [f"{run.path.resolve().name}/{evaluation}" for run, evaluation in found]
-    if len(set(names)) < len(names):  # runs of the same name in different folders
+    if len(set(names)) < len(names):  # runs with the same name in different folders
         names = [f"{run.path}/{evaluation}" for run, evaluation in found]
     for name in names:
         if names.count(name) > 1:
@@ -86,7 +86,7 @@ def _find_evaluations(run_paths: Sequence[Path]) -> list[ComparedEvaluation]:
 
 
 def _find_evaluation(path: Path) -> tuple[RunFolder, str]:
-    """Return the run, and the name of the evaluation that is meant."""
+    """Return the run, and the name of the requested evaluation."""
     parent = path.absolute().parent
     if not (path / "recipe.json").exists() and (parent / "recipe.json").exists():
         run, name = find_run(path.parent), path.absolute().name
@@ -104,7 +104,7 @@ def _have_same_questions(samples: Mapping[str, Sequence[Trajectory]]) -> bool:
 
 
 def _read_curves(compared: Sequence[ComparedEvaluation]) -> dict[str, list[dict[str, Any]]]:
-    """Return the metric rows of the stages that each model went through."""
+    """Return the metric rows of the stages in the lineage of each model."""
     curves = {
         f"{entry.label.removesuffix(entry.evaluation)}{stage}": MetricsLog(
             entry.run.stage(stage).metrics

@@ -1,4 +1,4 @@
-"""The report of a run, from what is in its folder."""
+"""Report of a run, from the files in its folder."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from fieldcraft.types import Author, Trajectory, UserError
 
 
 def write_run_report(context: RunContext, stopped: str | None = None) -> dict[str, Any]:
-    """Write `report.json` and `report.html`; returns the content of the first.
+    """Write `report.json` and `report.html`; return the content of the former.
 
-    `stopped` is why the run ended before its time: the report then has what there is by now, the
-    curves of the stage under way included. Raises UserError for a run that is over and has lost an
+    `stopped` is the reason why the run ended early: the report then contains the results so far,
+    including the curves of the current stage. Raises UserError for a finished run with a missing
     evaluation.
     """
     folder, recipe = context.folder, context.recipe
@@ -34,7 +34,7 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
     if missing := [name for name in list_evaluations(recipe) if name not in names and not stopped]:
         raise UserError(
             f"{folder.evaluation(missing[0]).summary} was deleted while the run continued: run the"
-            " same command again, which evaluates anew."
+            " same command again, which repeats the evaluation."
         )
     evaluations_by_name = {name: folder.evaluation(name).read() for name in names}
     samples = {name: trajectories for name, (trajectories, _) in evaluations_by_name.items()}
@@ -68,7 +68,7 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
 
 
 def _summarise_stage(folder: StageFolder, name: str, rows: Sequence[StepMetrics]) -> StageSummary:
-    """Return a stage that is done, or one under way: it has the steps of its metrics so far."""
+    """Return the summary of a stage, finished or in progress, with the steps in its metrics."""
     if folder.is_done:
         record = folder.read_record()
         return StageSummary(name, record["seconds"], record["metrics"])
@@ -78,7 +78,7 @@ def _summarise_stage(folder: StageFolder, name: str, rows: Sequence[StepMetrics]
 def _make_page_context(
     context: RunContext, evaluations: Sequence[str], stages: Sequence[str]
 ) -> PageContext:
-    """Return the facts that the page tells of tokens, and the place of the files beside it."""
+    """Return the page's information about tokens and the paths of the files next to it."""
     folder, recipe = context.folder, context.recipe
     # A run that was stopped early may have neither a model nor a trajectory to show.
     tokenizer = context.load_dialect(folder.model("start")).tokenizer if evaluations else None
@@ -103,8 +103,7 @@ def _make_page_context(
 def _compare_stages(
     recipe: Recipe, samples: Mapping[str, Sequence[Trajectory]]
 ) -> list[dict[str, Any]]:
-    """Return the comparison of every stage with the nearest evaluated model that it started
-    from."""
+    """Compare every stage with the nearest evaluated model that it started from."""
     first = ["base"] if recipe.model else []
     found = []
     for name in (n for n in recipe.stages if n in samples):

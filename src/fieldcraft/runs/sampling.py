@@ -1,4 +1,4 @@
-"""Sampling of a model of a run: the recipe's keys, over what the model's folder recommends."""
+"""Sampling settings of a run's model: the recipe's keys, over the model's generation settings."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fieldcraft.types import UserError
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """A temperature (0: greedy) and the limits of what can be sampled."""
+    """Temperature (0: greedy) and truncation of sampling."""
 
     temperature: float
     truncation: Truncation = NO_TRUNCATION
 
     def as_record(self) -> dict[str, Any]:
-        """Return the settings as a report has them."""
+        """Return the settings in the format of a report."""
         limits = self.truncation
         return {
             "temperature": self.temperature,
@@ -39,8 +39,8 @@ GREEDY_DECODING = Decoding(0.0)
 
 
 def make_sampling_config(**keys: Any) -> SamplingConfig:
-    """Return the sampling of keys that do not come from a recipe; without any it is greedy. Raises
-    UserError for wrong ones."""
+    """Return the sampling settings for keys from outside a recipe; greedy by default. Raises
+    UserError for invalid keys."""
     try:
         return SamplingConfig(**keys)
     except ValidationError as error:
@@ -52,11 +52,12 @@ def make_sampling_config(**keys: Any) -> SamplingConfig:
 def resolve_decoding(
     settings: SamplingConfig, model: Path, emit: EventHandler, needs_variety: bool = False
 ) -> Decoding:
-    """Return the sampling of a section from the model in a folder; what the folder recommends is
-    said.
+    """Return the sampling settings of a section for the model in a folder; recommendations of the
+    folder are logged.
 
-    Raises UserError where it recommends nothing, greedy sampling with the recipe's limits, or
-    greedy sampling where `needs_variety`: several samples of a question are taken.
+    Raises UserError if they are requested but missing, for greedy sampling with the recipe's
+    limits, or for greedy sampling if `needs_variety`, that is, if several samples of a question are
+    drawn.
     """
     keys = settings.explicit_keys
     if settings.sampling == "model":

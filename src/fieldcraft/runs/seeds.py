@@ -1,4 +1,4 @@
-"""The same recipe with several seeds: a run for each, side by side, and one table over all."""
+"""Runs of the same recipe with several seeds, in parallel, and an aggregate table."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ RUN_COMMAND = (sys.executable, "-m", "fieldcraft", "run")
 
 
 def run_seeds(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
-    """Run every seed that is not done in OUT/seed-N, then write the table, which is also returned.
+    """Run every unfinished seed in OUT/seed-N, then write the table and return it.
 
-    Every run is a process of its own, the ordinary command on an ordinary recipe, so it can be gone
-    on with, asked and shown like any other. Raises UserError when one of them fails.
+    Every run is a separate process with the ordinary command and an ordinary recipe, so all
+    commands can resume, query and show it. Raises UserError if one of them fails.
     """
     folder = open_run_folder(out, recipe)
     with folder.lock():
@@ -57,7 +57,7 @@ def run_seeds(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
 def _make_evaluation_reader(
     runs: Mapping[int, RunFolder],
 ) -> Callable[[int, str], list[Trajectory]]:
-    """Return a function that gives the trajectories of a seed's evaluation, read once."""
+    """Return a function that returns the trajectories of a seed's evaluation, read once."""
 
     @cache
     def read_evaluation(seed: int, name: str) -> list[Trajectory]:
@@ -69,7 +69,7 @@ def _make_evaluation_reader(
 def _read_curves(
     recipe: Recipe, runs: Sequence[RunFolder]
 ) -> dict[str, list[list[dict[str, Any]]]]:
-    """Return the metric rows of every stage of reinforcement learning, of every seed."""
+    """Return the metric rows of every reinforcement learning stage, of every seed."""
     return {
         name: [MetricsLog(run.stage(name).metrics).read_rows() for run in runs]
         for name, stage in recipe.stages.items()
@@ -78,7 +78,7 @@ def _read_curves(
 
 
 async def _run_missing_seeds(folder: RunFolder, console: Console) -> None:
-    """Run at most `parallel_seeds` runs at once; the first that fails ends the others."""
+    """Run at most `parallel_seeds` runs concurrently; the first failure stops the others."""
     recipe = folder.recipe
     semaphore = asyncio.Semaphore(recipe.parallel_seeds)
     threads = divide_threads(recipe.parallel_seeds)
@@ -102,9 +102,9 @@ def divide_threads(processes: int) -> int:
 
 
 async def _run_seed(recipe: Recipe, seed: int, out: Path, threads: int, console: Console) -> None:
-    """Run one seed in a child process, and show its lines with the seed in front.
+    """Run one seed in a child process, and print its output lines with the seed as a prefix.
 
-    However this ends, the child ends too. It is killed: a run survives that at any moment.
+    The child never outlives this call. It is killed, which a run survives at any time.
     """
     single_seed_keys = {
         "seed": seed,
@@ -135,7 +135,7 @@ async def _run_seed(recipe: Recipe, seed: int, out: Path, threads: int, console:
             await process.wait()
     if status:
         cause = last.removeprefix("fieldcraft: ")
-        if cause == last:  # no mistake of the user's
+        if cause == last:  # not a user error
             exit_reason = f"signal {-status}" if status < 0 else f"status {status}"
             cause = f"it ended with {exit_reason} after the line '{last}'."
         raise UserError(f"the run of seed {seed} failed: {cause}")

@@ -1,4 +1,4 @@
-"""Selection of the questions of reinforcement learning: inside a run, or as a run of its own."""
+"""Selection of the questions of reinforcement learning, inside a run or as a separate run."""
 
 from __future__ import annotations
 
@@ -46,15 +46,14 @@ from fieldcraft.runs.teachers import make_prompted_agent, open_chat_model
 from fieldcraft.types import AnyTool, Status, Task, UserError
 
 CorrectnessCheck = Callable[[Task, str], Awaitable[bool | None]]
-LAST_FILE = "card.html"  # of the files of a selection that is complete
+LAST_FILE = "card.html"  # last written file of a selection
 
 
 async def select_questions(context: RunContext, models: Mapping[str, Path]) -> list[Task]:
-    """Return the questions that a run's stages of reinforcement learning draw from; `models` are
-    the folders of `start` and of the stages so far. Samples that were taken before are not taken
-    again.
+    """Return the questions for a run's reinforcement learning stages; `models` are the folders of
+    `start` and of the stages so far. Existing samples are reused.
 
-    Raises UserError where no question is left, or a model does not answer.
+    Raises UserError if no question remains, or a model does not respond.
     """
     folder, settings = context.folder.select_folder, context.recipe.select
     assert settings is not None
@@ -104,7 +103,8 @@ async def _run_selection(
 async def _filter_questions(
     context: RunContext, tasks: Sequence[Task], settings: SelectConfig
 ) -> SelectionResult:
-    """Return the questions that pass the filters of the recipe, which see chains without steps."""
+    """Return the questions that pass the filters of the recipe, which receive chains without
+    steps."""
     recipe, demonstrations = context.recipe, [(task, ()) for task in tasks]
     args = (make_byte_level_dialect(recipe), Grader(context.verdict_reward), recipe.seed)
     result = await apply_filters(demonstrations, settings.filters, *args)
@@ -128,7 +128,7 @@ async def tally_samples(
     samples: int,
     is_correct: CorrectnessCheck,
 ) -> None:
-    """Sample every question that has no tally yet, as the part of a run that is called `phase`."""
+    """Sample every question without a tally, in the phase of the run named `phase`."""
     event_name = f"{phase}: {label}"
 
     def on_task(done: int) -> None:
@@ -144,8 +144,7 @@ async def tally_samples(
 async def _make_closed_book_check(
     context: RunContext, models: Mapping[str, Path], name: str, settings: SelectConfig
 ) -> CorrectnessCheck:
-    """Return the check of samples without tools: of a model of this run, or of the recipe's
-    teacher."""
+    """Return the check of samples without tools, by a model of this run or the recipe's teacher."""
     if name != TEACHER:
         count = settings.questions * settings.closed_book_samples
         decoding = resolve_decoding(settings, models[name], context.emit, needs_variety=True)
@@ -180,8 +179,8 @@ def make_rollout_check(
     count: int,
     decoding: Decoding,
 ) -> CorrectnessCheck:
-    """Return the check of rollouts of a model, `count` in all, graded by the reward that tells
-    which answers are right. `name` determines their seeds."""
+    """Return the check of rollouts of a model, `count` in total, graded by the verdict reward.
+    `name` determines their seeds."""
     recipe, dialect = context.recipe, context.load_dialect(model)
     env = make_environment(recipe, dialect, tools)
     engine = context.make_engine(context.load_policy_model(model), dialect)
@@ -203,8 +202,8 @@ def make_rollout_check(
 
 
 def collect_trained_questions(context: RunContext, models: Mapping[str, Path]) -> set[str]:
-    """Return the questions of supervised training, in their normal form: those of the stages so far
-    that showed tools, and without any stage those of the recipe's demonstrations."""
+    """Return the normalised questions of supervised training: of the stages so far that included
+    tools, or without stages those of the recipe's demonstrations."""
     recipe, data_source = context.recipe, context.data_source
     found: list[Task] = []
     for name, stage in recipe.stages.items():
@@ -270,12 +269,12 @@ def _write_selection(
     write_data_card(card, folder)
 
 
-# -- a run of its own --------------------------------------------------------------------------
+# -- separate runs -----------------------------------------------------------------------------
 
 
 def select(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
-    """Select what is left to select, then write the report, which is also returned. Raises
-    UserError as `select_questions` does."""
+    """Select the remaining questions, write the report and return it. Raises UserError like
+    `select_questions`."""
     return run_async(_run_select_recipe(recipe, out, events))
 
 

@@ -37,13 +37,13 @@ from fieldcraft.train.train_mode import describe_dropout
 from fieldcraft.train.twin import MAX_TWIN_PARAMETERS, require_forward_parity, require_twin_parity
 from fieldcraft.types import Task, Trajectory, UserError
 
-# Graders that take their time or cost money, so that demonstrations are left to the run.
+# Slow or costly graders, so that grading demonstrations is left to the run.
 EXPENSIVE_GRADERS = (JUDGE, "unit_tests", "stdin_tests")
 
 
 class PlaceholderReward(StatelessReward):
-    """A grader that takes its time or costs money, and is not asked: it gives every answer the same
-    score, by which it passes for right, or None, which is no verdict."""
+    """Placeholder for a slow or costly grader that is not queried. It gives every answer the same
+    score, which counts as correct, or None for no verdict."""
 
     def __init__(self, name: str, score: float | None = 1.0) -> None:
         self.name = name
@@ -54,37 +54,33 @@ class PlaceholderReward(StatelessReward):
 
 
 def list_deferred_graders(recipe: Recipe) -> list[str]:
-    """Return the graders that the run will ask. A judge that is not there will grade nothing,
-    unless it has to grade everything, which is refused."""
+    """Return the graders that are only queried during the run. A missing judge grades nothing; if
+    it were to grade everything, the recipe is rejected."""
     has_judge = recipe.judge.url is not None or recipe.verdict_reward == JUDGE
     return [name for name in EXPENSIVE_GRADERS if name != JUDGE or has_judge]
 
 
 @dataclass
 class CheckContext:
-    """Objects of the checks, found piece by piece. Each step notes what it found and yields or
-    raises what is wrong."""
+    """Objects of the checks, collected step by step. Each step notes its findings and yields or
+    raises errors."""
 
     recipe: Recipe
     draft: Path
     device: torch.device = field(init=False)
     data_source: DataSource = field(init=False)
-    tasks: list[Task] = field(init=False)  # to train and to test on
+    tasks: list[Task] = field(init=False)  # for training and testing
     schemas: list[dict[str, Any]] = field(init=False)  # of the tools
     judge: JudgeReward | None = field(init=False)
     dialect_choice: DialectChoice = field(init=False)
     dialect: BaseDialect = field(init=False)
-    meta_model: Any = field(init=False)  # the model without its weights
+    meta_model: Any = field(init=False)  # model without weights
     config: Any = field(init=False)  # transformers' text configuration
     parameters: int = field(init=False)
-    trainable_parameters: int = field(
-        init=False
-    )  # of the parameters, or those of an adapter on them
+    trainable_parameters: int = field(init=False)  # of the full model, or of an adapter
 
     def load_device(self, notes: list[str]) -> Iterator[str]:
-        uses_cluster = (
-            self.recipe.cluster.trains_and_samples
-        )  # processes, that have devices of their own
+        uses_cluster = self.recipe.cluster.trains_and_samples  # of processes with separate devices
         self.device = choose_device("cpu" if uses_cluster else self.recipe.device)
         notes.append(str(self.device))
         yield from ()
@@ -108,15 +104,15 @@ class CheckContext:
         overlap = heldout & {t.question for t in train}
         if overlap and not isinstance(
             self.data_source, EnvironmentData
-        ):  # its games may begin alike
+        ):  # its episodes may start alike
             yield (
                 f"{len(overlap)} questions are both trained and held out, such as '{min(overlap)}':"
                 " remove repeated questions."
             )
 
     def load_tools(self, notes: list[str]) -> Iterator[str]:
-        """Open the tools, one by one, so that one with a problem hides no other. Those that the run
-        does not use stay closed."""
+        """Open the tools one by one, so that an error in one does not hide others. Tools that the
+        run does not use stay closed."""
         self.schemas = []
         for tool_config in self.recipe.tools if uses_tools(self.recipe) else ():
             try:
@@ -151,7 +147,7 @@ class CheckContext:
         self.config = meta_model.config.get_text_config()
         self.parameters = sum(p.numel() for p in meta_model.parameters())
         if self.recipe.lora is not None:
-            LoraAdapter(meta_model, self.recipe.lora, self.recipe.seed)  # freezes all but itself
+            LoraAdapter(meta_model, self.recipe.lora, self.recipe.seed)  # freezes the model
         self.trainable_parameters = sum(
             p.numel() for p in meta_model.parameters() if p.requires_grad
         )
@@ -166,14 +162,14 @@ class CheckContext:
 
     @property
     def has_weights(self) -> bool:
-        """Return whether the weights are there. Where they are missing, nothing can be run yet, so
-        memory and disk of this machine are not held against the recipe."""
+        """Return whether the weights are present. Without them nothing can run yet, so the memory
+        and disk of this machine are not checked against the recipe."""
         folder = self.recipe.model
         return folder is None or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 
     def check_weights(self, notes: list[str]) -> Iterator[str]:
-        """Check that the weights are there, whole and finite; those of a model that is made here
-        are. A small one is compared as by a trainer."""
+        """Check that the weights are present, complete and finite; weights of a generated model
+        always are. A small one is also probed, as by a trainer."""
         if not self.has_weights:
             yield f"{self.recipe.model} holds no weights: copy its .safetensors files there."
         elif self.recipe.model is not None:

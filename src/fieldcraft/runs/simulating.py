@@ -1,4 +1,4 @@
-"""Agents as simulators of their own search: how true what they write is."""
+"""Evaluation of agents as simulators of their own search: accuracy of simulated observations."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fieldcraft.worlds.base import SimulationVerdicts
 async def measure_simulator(
     agent: Agent, tasks: Sequence[Task], name: str, emit: EventHandler
 ) -> dict[str, Any]:
-    """Return how faithfully an agent simulates its search, and what that does to its answers.
+    """Return how faithfully an agent simulates its search, and the effect on its answers.
 
-    Every question is rolled out once with simulated and once with real observations, sampled alike:
-    at the temperatures of the run's first simulated stage (1 without one), with the run's seed.
-    Raises UserError for an agent without a search.
+    Every question is rolled out with simulated and with real observations, sampled alike: at the
+    temperatures of the run's first simulated stage (1 without one), with the run's seed. Raises
+    UserError for an agent without a search.
     """
     env = await agent.open_environment()
     search = next((tool for tool in env.tools if tool.name == SEARCH_TOOL), None)
@@ -65,7 +65,7 @@ async def measure_simulator(
 async def _judge_simulations(
     agent: Agent, simulated: Sequence[Trajectory], tool: Tool
 ) -> SimulationVerdicts:
-    """Judge by the run's own world where that can tell, else by what its search returns."""
+    """Judge by the run's world if possible, else by the results of its search."""
     verdicts: SimulationVerdicts = []
     for trajectory in simulated:
         world_verdicts = (

@@ -1,4 +1,4 @@
-"""Examples that the stages of a run ask for, wherever they come from."""
+"""Base class of data sources, which provide the examples of a run's stages."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from fieldcraft.types import (
 )
 from fieldcraft.worlds.base import SimulationVerdicts, TrajectoryPair, WorldOracle
 
-ToolSchemas = Sequence[dict[str, Any]]  # of tools, as `Dialect.encode_prompt` takes them
+ToolSchemas = Sequence[dict[str, Any]]  # in the format of `Dialect.encode_prompt`
 
 
 class CheckWarning(str):
-    """A note that the user should look at, though it stops no run."""
+    """Note that requires the user's attention but does not stop a run."""
 
 
 class DataSource(ABC):
-    """Examples that stages ask for. Every method is a function of the recipe, and of
-    `verdict_reward`, which tells which answers are right; None: as the recipe says, without a
-    judge. Graders by the names in `deferred_graders` say nothing yet: every answer passes for
-    right, which a pair cannot be judged by."""
+    """Examples for stages. Every method is a function of the recipe and of `verdict_reward`, the
+    verdict reward; None: as the recipe specifies, without a judge. Graders named in
+    `deferred_graders` give no verdict yet: every answer counts as correct, but pairs cannot be
+    judged."""
 
     recipe: Recipe
     verdict_reward: Reward | None = None
@@ -45,20 +45,20 @@ class DataSource(ABC):
 
     @abstractmethod
     def write_files(self, folder: Path) -> None:
-        """Write what the run is about as files: `corpus.jsonl` and questions."""
+        """Write the data of the run to files: `corpus.jsonl` and questions."""
 
     @abstractmethod
     def trajectories(
         self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
     ) -> list[Trajectory]:
-        """Return at most `count` of the data set `dataset` of a stage. Raises UserError if it is
-        unknown."""
+        """Return at most `count` trajectories of the data set `dataset` of a stage. Raises
+        UserError if it is unknown."""
 
     @abstractmethod
     def demonstration_steps(
         self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
     ) -> list[tuple[Task, list[DemoStep]]]:
-        """Return the same as questions and steps, right or wrong, which filters look at. Raises
+        """Return the data set as questions and steps, correct or wrong, for filters. Raises
         UserError if it is unknown or has no steps."""
 
     def encode_demonstrations(
@@ -67,7 +67,7 @@ class DataSource(ABC):
         dialect: Dialect,
         tools: ToolSchemas,
     ) -> list[Trajectory]:
-        """Return filtered demonstrations as trajectories. Raises UserError if none can be used."""
+        """Encode filtered demonstrations as trajectories. Raises UserError if none is usable."""
         return [
             encode_demonstration(*demonstration, dialect, tools) for demonstration in demonstrations
         ]
@@ -80,21 +80,20 @@ class DataSource(ABC):
         unknown."""
 
     def dataset_notes(self, dataset: str, dialect: Dialect, tools: ToolSchemas) -> list[str]:
-        """Return how many examples of the data set `dataset` are left out, by the reason, and
-        doubts about the others."""
+        """Return the counts of rejected examples of the data set `dataset`, by reason, and warnings
+        about the others."""
         return []
 
     def demonstration_notes(self, dataset: str) -> list[str]:
-        """Return the same notes on what `demonstration_steps` returns."""
+        """Return such notes on the result of `demonstration_steps`."""
         return []
 
     @abstractmethod
     def train_tasks(self) -> list[Task]: ...
 
     def evaluation_tasks(self) -> list[Task]:
-        """Return the questions to test on. If the recipe has tool names that no training contains,
-        those of the leading split that do not state the names of their tools come again with
-        them."""
+        """Return the evaluation questions. If the recipe has tool names not seen in training,
+        questions of the leading split without specified tool names are repeated with them."""
         tasks, leading = self.test_tasks(), self.recipe.evaluation.leading_split
         if not any(tool.eval_names for tool in self.recipe.tools):
             return tasks
@@ -103,16 +102,16 @@ class DataSource(ABC):
 
     @abstractmethod
     def test_tasks(self) -> list[Task]:
-        """Return the questions of the splits of the evaluation."""
+        """Return the questions of the evaluation splits."""
 
     @property
     def oracle(self) -> WorldOracle:
-        """Oracle that knows the best way to answer. Raises UserError where there is none."""
+        """Oracle with optimal solutions. Raises UserError if there is none."""
         raise UserError("the questions have no oracle: set teacher.model to have one as teacher.")
 
     def plan(self, task: Task, dialect: Dialect) -> str:
-        """Return a way to the answer of a question: `plan` of its metadata, or the thoughts and
-        calls of the oracle, a line each. Raises UserError where there is neither."""
+        """Return a solution path of a question: `plan` of its metadata, or the thoughts and calls
+        of the oracle, one per line. Raises UserError if there is neither."""
         if "plan" in task.meta:
             return str(task.meta["plan"])
         try:
@@ -125,39 +124,39 @@ class DataSource(ABC):
         return render_plan(oracle.demonstration(task), dialect)
 
     def team_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
-        """Return the steps with which a team of scripted agents answers. Raises UserError where
-        there is none."""
+        """Return the steps of a team of scripted agents. Raises UserError if there is none."""
         raise UserError("the questions have no team: set teacher.model to have models as one.")
 
     def single_agent_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
-        """Return the steps with which one scripted agent answers. Raises UserError where there is
-        none."""
+        """Return the steps of a single scripted agent. Raises UserError if there is none."""
         raise UserError("the questions have no agent: set teacher.model to have a model as one.")
 
     def judge_simulations(self, trajectory: Trajectory) -> SimulationVerdicts | None:
-        """Return a verdict on each simulated call; None where only the real tool can tell."""
+        """Return a verdict on each simulated call; None if a comparison with the real tool is
+        required."""
         return None
 
     def probes(self) -> list[Task]:
-        """Return the questions for single facts, which the run's first model is asked before
-        anything else; none where nothing depends on what it knows."""
+        """Return the probes, questions for single facts that the run's first model answers before
+        anything else; empty if nothing depends on its knowledge."""
         return []
 
     def with_probe_rates(self, rates: Mapping[str, float]) -> DataSource:
-        """Return the same for a model whose share of right answers to each probe is known."""
+        """Return a data source for a model with the given rates of correct answers to each
+        probe."""
         return self
 
     def warnings(self) -> list[str]:
-        """Return the differences from what the recipe asks, a sentence each."""
+        """Return the deviations from the recipe, a sentence each."""
         return []
 
     def corpus_warnings(self) -> list[str]:
-        """Return the passages that are left out, a sentence for each reason; this reads all of
-        them."""
+        """Return the numbers of rejected passages, a sentence for each reason; this reads the whole
+        corpus."""
         return []
 
     def small_copy(self) -> DataSource:
-        """Return inputs with less to make, of which examples are looked at before a run."""
+        """Return a smaller data source for inspecting examples before a run."""
         return self
 
 
@@ -176,8 +175,8 @@ def render_plan(steps: Sequence[DemoStep], dialect: Dialect) -> str:
 def count_encoding_errors(
     path: Path, errors: Sequence[DemonstrationEncodingError], total: int, max_share: float
 ) -> Counter[str]:
-    """Return the reasons for which demonstrations of a file cannot be written in the dialect, with
-    their counts. Raises UserError for more than the share `max_share` of them."""
+    """Return the counts of reasons for which demonstrations of a file cannot be encoded in the
+    dialect. Raises UserError if their share exceeds `max_share`."""
     reasons = Counter(error.reason.removeprefix("with ") for error in errors)
     if len(errors) == total > 0:
         raise errors[0]

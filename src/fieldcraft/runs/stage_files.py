@@ -1,4 +1,4 @@
-"""The files of a stage, and those of an evaluation, in the folder of a run."""
+"""Files of a stage and of an evaluation in the folder of a run."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class StageFolder:
 
     @property
     def metrics(self) -> Path:
-        """One row a step."""
+        """Metrics, one row per step."""
         return self.path / "metrics.jsonl"
 
     @property
     def timeline(self) -> Path:
-        """Rows of a stage of reinforcement learning, one a step: who was at work."""
+        """Activity timeline of a reinforcement learning stage, one row per step."""
         return self.path / TIMELINE_FILE
 
     @property
     def rollouts(self) -> Path:
-        """Rollouts of a stage of reinforcement learning: a group of a few steps, see
+        """Rollouts of a reinforcement learning stage: one group for some of the steps, see
         records/training_rollouts.py."""
         return self.path / ROLLOUTS_FOLDER
 
     @property
     def model(self) -> Path:
-        """The result in Hugging Face format, in float32, an adapter merged."""
+        """Trained model in Hugging Face format, in float32, with an adapter merged."""
         return self.path / "model"
 
     @property
@@ -60,7 +60,7 @@ class StageFolder:
         return self.record.exists()
 
     def read_record(self) -> dict[str, Any]:
-        """Return `seconds` and `metrics`. Raises UserError for a file that is damaged."""
+        """Return `seconds` and `metrics`. Raises UserError for a damaged file."""
         advice = f"{advise_renaming(self.path)} to train this stage again"
         found: dict[str, Any] = read_json(self.record, _StageRecord, advice)
         return found | {"metrics": rename_row(found["metrics"])}
@@ -83,14 +83,13 @@ class EvaluationFiles:
         return self.summary.exists()
 
     def read(self) -> tuple[list[Trajectory], float]:
-        """Return all trajectories, and the seconds that they took. Raises UserError as `iterate`
-        does."""
+        """Return all trajectories, and the seconds of the evaluation. Raises UserError like
+        `iterate`."""
         return list(self.iterate()), self._read_record()["seconds"]
 
     def iterate(self) -> Iterator[Trajectory]:
-        """Yield the trajectories, read one by one, and only as far as the caller goes. Raises
-        UserError where they are damaged, or at the end if they are not as many as the summary is
-        of."""
+        """Yield the trajectories, read lazily. Raises UserError if they are damaged, or at the end
+        if their number differs from the summary."""
         summary = self._read_record()["summary"]
         expected = sum(part["n"] for part in summary.get("splits", {"": summary}).values())
         count = 0
@@ -104,7 +103,7 @@ class EvaluationFiles:
             )
 
     def read_summary(self) -> dict[str, Any]:
-        """Return the figures. Raises UserError for a file that is damaged."""
+        """Return the metrics. Raises UserError for a damaged file."""
         with raise_read_errors(self.summary, self._advice):
             return rename_summary(self._read_record()["summary"])
 
@@ -114,7 +113,7 @@ class EvaluationFiles:
 
     @property
     def _advice(self) -> str:
-        return f"{advise_renaming(self.summary)} and run the recipe again, which evaluates anew"
+        return f"{advise_renaming(self.summary)} and run the recipe again, which evaluates again"
 
 
 class _Part(BaseModel):

@@ -1,4 +1,4 @@
-"""Parts that a stage of a run is made of, in this process or with trainers in others."""
+"""Inputs of a stage of a run, in this process or with trainers in others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LocalStageInputs:
     name: str
     start_model: Path
     dialect: Dialect
-    runner: EnvironmentRunner | None  # in an environment of others
+    runner: EnvironmentRunner | None  # in an external environment
 
     def __post_init__(self) -> None:
         self.recipe: Recipe = self.context.recipe
@@ -61,8 +61,8 @@ class LocalStageInputs:
         return self._require_examples(data, found)
 
     def load_filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
-        """Return the demonstrations that pass the filters; this is done once, in the folder `data`
-        of the stage, with the data card."""
+        """Return the demonstrations that pass the filters. Filtering is done once, and its results
+        are written to the folder `data` of the stage, with the data card."""
         data_source, dialect, schemas = self.context.data_source, self.dialect, self.context.schemas
 
         def make(folder: Path) -> None:
@@ -113,10 +113,10 @@ class LocalStageInputs:
 
     def make_trainer(self, optim: Optim, steps: int) -> TrainablePolicy:
         """Return a trainer of all weights of the model, or of an adapter on the run's first model
-        that continues that of the last stage.
+        that continues the adapter of the previous stage.
 
-        Adding that one to the weights instead would lose what is smaller than their type can tell
-        apart: in bfloat16 anything below a 256th of a weight.
+        Merging the previous adapter into the weights instead would lose updates below their
+        precision: in bfloat16, anything below a 256th of a weight.
         """
         settings = self.recipe.lora
         if settings is None:
@@ -167,13 +167,12 @@ class LocalStageInputs:
 
     @property
     def _base_and_adapter(self) -> tuple[Path, Path | None]:
-        """Folder of the model below an adapter, and of the adapter of the last stage if there is
-        one."""
+        """Folders of an adapter's base model, and of the adapter of the previous stage, if any."""
         base = self.context.folder.model("start")
         return base, None if self.start_model == base else self.start_model.with_name("adapter")
 
     def _load_stage_model(self, stage: str | None) -> Any:
-        """Load the model of an earlier stage, or the one that the stage starts from."""
+        """Load the model of an earlier stage, or the model that the stage starts from."""
         return self._load_frozen_model(
             self.start_model if stage is None else self.context.folder.model(stage)
         )
@@ -184,7 +183,7 @@ class LocalStageInputs:
 
 @dataclass
 class ShardedStageInputs(LocalStageInputs):
-    """The same with everything that is trained, or read beside it, on ranks."""
+    """Stage inputs with all trained models, and read-only ones next to them, on ranks."""
 
     trainers: RayTrainerGroup
 
@@ -234,7 +233,7 @@ class ShardedStageInputs(LocalStageInputs):
     def make_engine(self, trainer: TrainablePolicy) -> PolicyEngine:
         assert isinstance(trainer, ShardedTrainer)
         model = make_empty_model(self.start_model)
-        if (self.start_model / GENERATION_CONFIG_NAME).exists():  # says what ends a sequence
+        if (self.start_model / GENERATION_CONFIG_NAME).exists():  # has the end tokens
             model.generation_config = GenerationConfig.from_pretrained(self.start_model)
         weight_source = ShardedWeights(self.trainers, trainer, model.config)
         return self.context.make_engine(model, self.dialect, weight_source)

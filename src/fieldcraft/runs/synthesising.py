@@ -1,4 +1,4 @@
-"""Questions that are synthesised for a recipe: by its world, or by the model of its teacher."""
+"""Synthesis of questions for a recipe, by its world or its teacher's model."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ SYNTHESIS_FOLDER = "synthesis"
 def synthesise_questions(
     recipe: Recipe, out: Path, depth: int, width: int, events: EventBus
 ) -> Path:
-    """Make `depth` and `width` questions, or what is left of them, and return the folder with
+    """Synthesise `depth` and `width` questions, or the remaining ones, and return the folder with
     `tasks.jsonl`, `card.json` and `card.html`.
 
-    Raises UserError where neither a world nor a model can make them, or a model does not answer.
+    Raises UserError if neither a world nor a model can synthesise them, or a model does not
+    respond.
     """
     return run_async(_synthesise(recipe, out, depth, width, events))
 
@@ -76,7 +77,7 @@ async def _synthesise(recipe: Recipe, out: Path, depth: int, width: int, events:
 
 
 def _count_by_kind(generator: QuestionGenerator, depth: int, width: int) -> dict[str, int]:
-    """Return the number of questions of each kind: those in width in equal parts."""
+    """Return the number of questions of each kind; width questions are divided equally."""
     width_kinds = [kind for kind in WIDTH_KINDS if kind in generator.kinds]
     counts = {DEPTH: depth} if depth else {}
     for position, kind in enumerate(width_kinds):

@@ -1,4 +1,4 @@
-"""Teachers that answer the questions of an evaluation, beside the models of a run."""
+"""Evaluation of teachers on the same questions as the models of a run."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ STATUS_BY_ATTEMPT_END = {
 
 
 async def make_teacher_rollout(context: RunContext, name: str, model: Path) -> RolloutFunction:
-    """Return how a teacher answers: `team` or `lone`. Without a model of its own it is that of the
-    world, and its chains are read by the tokenizer of `model`.
+    """Return the rollout function of a teacher: `team` or `lone`. Without a configured model it is
+    scripted by the world, and its chains are encoded with the tokenizer of `model`.
 
-    Raises UserError if there is no such teacher, or its model does not answer.
+    Raises UserError if there is no such teacher, or its model does not respond.
     """
     answer = await _make_teacher(context, name, model)
-    costs = CostModel(collect_costs(context.tools))  # its tokens are not those of a policy
+    costs = CostModel(collect_costs(context.tools))  # its tokens are not policy tokens
 
     async def answer_with_cost(task: Task, key: str) -> Trajectory:
         trajectory = await answer(task, key)
@@ -82,8 +82,8 @@ def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> Rollo
 
 
 def _compute_team_cost(task: Task, steps: Sequence[DemoStep], dialect: Dialect) -> RequestCost:
-    """Return the tokens that the members of the team of AFM would have read and written. Their
-    prompts are left out, because a small tokenizer would count them too high."""
+    """Return the tokens that the members of AFM's team would have read and written. Their prompts
+    are excluded, because a small tokenizer would overcount them."""
 
     def count_tokens(part: Sequence[DemoStep]) -> int:
         return sum(len(dialect.tokenizer.encode(render_step(step))) for step in part)
@@ -117,8 +117,8 @@ def _make_model_teacher(teacher: TeamAgent | PromptedAgent) -> RolloutFunction:
 
 
 def _count_requests(attempt: AgentAttempt) -> int:
-    """Return the number of requests: those to members of a team; one agent makes one before each
-    action, and one to answer."""
+    """Return the number of requests: one per turn of a team member; for a single agent one before
+    each action, and one for the answer."""
     if attempt.member_usage:
         return sum(member.requests for member in attempt.member_usage.values())
     actions = sum(isinstance(step, ToolCall) for step in attempt.steps)

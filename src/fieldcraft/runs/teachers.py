@@ -1,4 +1,4 @@
-"""The teacher of a run that collects: made from a recipe, and looked at before a run."""
+"""Teachers of a collection: instantiation from a recipe, and checks before a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fieldcraft.types import AnyTool, UserError
 
 
 async def make_teacher(context: RunContext) -> DemonstrationTeacher:
-    """Return the teacher of a recipe and, if models are asked, the tools they use."""
+    """Return the teacher of a recipe and, if models are queried, their tools."""
     recipe = context.recipe
     if recipe.teacher.model is None:
         if recipe.teacher.team is not None:
@@ -61,15 +61,15 @@ async def make_teacher(context: RunContext) -> DemonstrationTeacher:
 
 
 def resolve_teacher_decoding(context: RunContext, settings: TeacherSettings) -> Decoding:
-    """Return the sampling of a teacher with a model. Raises UserError as `resolve_decoding`
-    does."""
+    """Return the sampling settings of a teacher with a model. Raises UserError like
+    `resolve_decoding`."""
     return resolve_decoding(settings, Path(settings.model or ""), context.emit)
 
 
 def make_prompted_agent(
     recipe: Recipe, chat: ChatModel, tools: Sequence[AnyTool], decoding: Decoding
 ) -> PromptedAgent:
-    """Return the teacher of a model that answers with these tools, within the budget of the
+    """Return a teacher whose model answers with the given tools, within the budget of the
     recipe."""
     return PromptedAgent(
         model=chat,
@@ -85,7 +85,7 @@ def make_prompted_agent(
 def make_team_agent(
     context: RunContext, team: Team, members: Mapping[str, TeamMember], budget: BudgetConfig
 ) -> TeamAgent:
-    """Return the teacher of a team that answers with the tools of a run, within a budget."""
+    """Return a teacher whose team answers with the tools of a run, within a budget."""
     return TeamAgent(
         team=team,
         members=members,
@@ -97,7 +97,7 @@ def make_team_agent(
 
 
 def find_team(name: str) -> Team:
-    """Return the team of this name. Raises UserError for something else."""
+    """Return the team with the given name. Raises UserError for any other object."""
     found = resolve(ComponentKind.TEAM, name)
     if not isinstance(found, Team):
         raise UserError(f"'{name}' is not a team: make it a fieldcraft.agents.team.Team.")
@@ -107,7 +107,7 @@ def find_team(name: str) -> Team:
 async def open_team_agent(context: RunContext, team: Team, budget: BudgetConfig) -> TeamAgent:
     """Return the team with a model for each member; members with the same settings share one.
 
-    Raises UserError for the settings of a member that the team does not have.
+    Raises UserError for settings of an unknown member.
     """
     recipe = context.recipe
     prompts = team.member_prompts(context.tools)
@@ -136,10 +136,10 @@ async def open_team_agent(context: RunContext, team: Team, budget: BudgetConfig)
 async def open_chat_model(
     context: RunContext, settings: TeacherSettings, folder: Path
 ) -> ChatModel:
-    """Return the endpoint of these settings, which keeps its replies in `folder`, or the
+    """Return a client of the configured endpoint, which caches its replies in `folder`, or the
     checkpoint.
 
-    Raises UserError if the endpoint does not answer now.
+    Raises UserError if the endpoint does not respond now.
     """
     if settings.url is not None:
         endpoint = make_chat_client(settings, cache=folder / "replies.sqlite")
@@ -150,8 +150,8 @@ async def open_chat_model(
 
 
 def make_chat_client(settings: TeacherSettings, cache: Path | None) -> ChatClient:
-    """Return the endpoint that `teacher.url` and `teacher.model` name. A cache keeps its replies,
-    so that an attempt that was cut short pays only for what it had not asked yet."""
+    """Return a client of the endpoint named by `teacher.url` and `teacher.model`. With a cache, an
+    interrupted attempt pays only for new requests."""
     assert settings.url is not None
     assert settings.model is not None
     return ChatClient(
@@ -167,7 +167,7 @@ def make_chat_client(settings: TeacherSettings, cache: Path | None) -> ChatClien
 
 
 def _read_truncation(settings: TeacherSettings) -> Truncation:
-    """Return the limits that an endpoint is asked to keep."""
+    """Return the truncation settings sent to an endpoint."""
     return parse_sampling_keys(settings.explicit_keys, settings.default_temperature)[1]
 
 
@@ -179,7 +179,7 @@ def _make_local_chat(context: RunContext, folder: Path) -> ChatModel:
 
 
 def check_teachers(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """Check that the teachers of a recipe answer, or at least are there."""
+    """Check that the teachers of a recipe respond, or at least exist."""
     settings = recipe.teacher
     if settings.team is not None:
         find_team(settings.team)
@@ -201,7 +201,7 @@ def check_teachers(recipe: Recipe, notes: list[str]) -> Iterator[str]:
 
 
 def check_teacher_model(settings: TeacherSettings, notes: list[str]) -> Iterator[str]:
-    """Check that the endpoint answers, or that the checkpoint is there."""
+    """Check that the endpoint responds, or that the checkpoint exists."""
     assert settings.model is not None
     if settings.url is not None:
         run_async(

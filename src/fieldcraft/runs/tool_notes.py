@@ -1,4 +1,4 @@
-"""Notes of `fieldcraft check` on each tool: whether it can be made, and what is behind it."""
+"""Notes of `fieldcraft check` on each tool: whether it can be created, and its backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fieldcraft.types import AnyTool
 def check_tool(
     recipe: Recipe, tool_config: ToolConfig, draft: Path
 ) -> tuple[list[AnyTool], list[str]]:
-    """Return the tools that one entry of a recipe makes, and notes on them. No index is built.
+    """Return the tools created from one entry of a recipe, and notes on them. No index is built.
 
     Raises UserError for an entry that cannot be used.
     """

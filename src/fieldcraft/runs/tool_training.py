@@ -1,4 +1,4 @@
-"""Check of a model's training with tools: by a run's stages, or before the run began with it."""
+"""Check whether a model was trained with tools, by a run's stages or before the run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fieldcraft.runs.folder import find_model
 
 
 def ever_trained_with_tools(recipe: Recipe, name: str) -> bool:
-    """Return whether any training of an evaluated model showed it a tool, or let it use one: a
-    stage of the recipe, or one of an earlier run whose model this recipe begins with."""
+    """Return whether a model in an evaluation was ever trained with tools, by a stage of the recipe
+    or of an earlier run whose model this recipe starts from."""
     return was_trained_with_tools(recipe, name) or (
         recipe.model is not None and is_agent(recipe.model)
     )
 
 
 def is_agent(model: Path) -> bool:
-    """Return whether a checkpoint was trained with tools here, as the run around it says, or its
-    `fieldcraft.json` where it was exported. Of others nothing is known, so they are no agents."""
-    if not (model / "config.json").exists():  # an earlier run's, which is gone
+    """Return whether a checkpoint was trained with tools, according to its run or, if exported, its
+    `fieldcraft.json`. Other checkpoints are assumed not to be agents."""
+    if not (model / "config.json").exists():  # of a deleted earlier run
         return False
     run, folder = find_model(model)
     if run is not None:

@@ -1,9 +1,9 @@
-"""The trackers of a run: each is told every step and every evaluation once.
+"""Trackers of a run: each receives every step and every evaluation once.
 
-A run that is stopped and resumed trains some steps twice; these are told the first time.
-`trackers.json` in the run folder holds the id under which trackers know the run, and how far each
-of them had been told when the run was begun or ended. The rows of the run folder are written before
-trackers are told, so after a kill they say how far trackers had come.
+A run that is stopped and resumed trains some steps twice; trackers receive only the first.
+`trackers.json` in the run folder stores the run id of the trackers, and the progress of each at the
+last start or end of the run. Rows of the run folder are written before they are sent to trackers,
+so after a kill they determine the progress of the trackers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fieldcraft.trackers.base import TrackedRun, Tracker
 from fieldcraft.trackers.thread import TrackerState, TrackerThread
 from fieldcraft.types import UserError
 
-CLOSE_TIMEOUT_SECONDS = 60.0  # seconds that all trackers together may take at the end of a run
+CLOSE_TIMEOUT_SECONDS = 60.0  # for all trackers together at the end of a run
 
 
 class _TrackersFile(BaseModel):
@@ -45,9 +45,8 @@ class _TrackersFile(BaseModel):
 
 
 def make_trackers(recipe: Recipe) -> dict[str, Tracker]:
-    """Return the trackers that a recipe names. Raises UserError for a package that is not
-    installed, for settings that a tracker does not have, and for what a tracker finds wrong with
-    them."""
+    """Return the trackers that a recipe names. Raises UserError for a missing package, for unknown
+    settings, and for errors reported by a tracker."""
     return {choice.name: _make_tracker(choice.name, choice.settings) for choice in recipe.trackers}
 
 
@@ -68,15 +67,16 @@ def _make_tracker(name: str, settings: dict[str, Any]) -> Tracker:
 
 
 def check_trackers(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """Check that every tracker is installed, and takes its settings."""
+    """Check that every tracker is installed, and accepts its settings."""
     notes.append(", ".join(make_trackers(recipe)) or "none")
     yield from ()
 
 
 @contextmanager
 def attach_trackers(folder: RunFolder, events: EventBus) -> Iterator[None]:
-    """Tell the trackers of the run what happens in the block. Raises UserError as `make_trackers`
-    does, and for a damaged trackers.json; nothing else that trackers do is an error of the run."""
+    """Send the events inside the block to the trackers of the run. Raises UserError like
+    `make_trackers`, and for a damaged trackers.json; other errors of trackers do not stop the
+    run."""
     trackers = make_trackers(folder.recipe)
     if not trackers and not folder.trackers_file.exists():
         yield
@@ -91,7 +91,7 @@ def attach_trackers(folder: RunFolder, events: EventBus) -> Iterator[None]:
 
 
 class TrackerSubscriber:
-    """The subscriber that tells the trackers of a run."""
+    """Event handler that forwards events to the trackers of a run."""
 
     def __init__(self, folder: RunFolder, events: EventBus, trackers: dict[str, Tracker]) -> None:
         self.folder, self.events = folder, events
@@ -124,7 +124,7 @@ class TrackerSubscriber:
         self._log_messages()
 
     def close(self) -> None:
-        """Wait for the trackers, but not for ever, and note how far they have come."""
+        """Wait for the trackers with a timeout, and record their progress."""
         deadline = time.monotonic() + CLOSE_TIMEOUT_SECONDS
         for thread in self.threads:
             thread.close()
@@ -134,27 +134,27 @@ class TrackerSubscriber:
         self._write_progress()
 
     def _log_messages(self) -> None:
-        """Report the news of the trackers, in the thread of the run."""
+        """Log the messages of the trackers, in the thread of the run."""
         for thread in self.threads:
             for sentence in thread.pop_messages():
                 self.events(LogMessage(sentence))
                 self._write_progress()
 
-    # -- how far trackers are ------------------------------------------------------------------
+    # -- progress of trackers -----------------------------------------------------------------
 
     def _read_progress(self) -> _TrackersFile:
         path = self.folder.trackers_file
         if not path.exists():
             return _TrackersFile(id=uuid.uuid4().hex[:16])
         return _TrackersFile(
-            **read_json(path, _TrackersFile, f"{advise_renaming(path)} to begin new curves")
+            **read_json(path, _TrackersFile, f"{advise_renaming(path)} to start new curves")
         )
 
     def _write_progress(self) -> None:
         write_json(self.folder.trackers_file, self.progress.model_dump(mode="json"))
 
     def _count_recorded(self) -> None:
-        """Note that a tracker which was not left behind has been told all that is in the run
+        """Record that every tracker that is not behind has received everything in the run
         folder."""
         for tracker_state in self.progress.told.values():
             if not tracker_state.behind:
@@ -165,7 +165,7 @@ class TrackerSubscriber:
                 tracker_state.evaluations = self.folder.evaluations()
 
     def _backfill(self, thread: TrackerThread) -> None:
-        """Tell a tracker what came before it was named."""
+        """Send a tracker the events before it was configured."""
         for name, log in self.metrics_logs.items():
             for row in log.read_rows():
                 thread.log_step(name, row)
@@ -174,11 +174,11 @@ class TrackerSubscriber:
             thread.log_evaluation(name, summary, self._count_steps_before(name, thread.state))
 
     def _count_steps_before(self, evaluation: str, tracker_state: TrackerState) -> int:
-        """Return how many steps were trained before a model was evaluated."""
+        """Return the number of steps trained before a model was evaluated."""
         stages = list(self.folder.recipe.stages)
         if evaluation in stages:
             trained = stages[: stages.index(evaluation) + 1]
-        else:  # of the first model, or around it
+        else:  # the first model, or a workflow with it
             trained = [] if self.folder.recipe.model else stages[:1]
         return sum(tracker_state.steps.get(name, 0) for name in trained)
 
@@ -190,7 +190,7 @@ class TrackerSubscriber:
 
 
 def _find_group(path: Path) -> str | None:
-    """Return the name of the run with several seeds whose folder holds this one."""
+    """Return the name of the multi-seed run whose folder contains this run."""
     recipe = path.parent / "recipe.json"
     if not path.name.startswith("seed-") or not recipe.exists():
         return None

@@ -1,4 +1,4 @@
-"""One stage of a run: from the model it starts from to the model it leaves."""
+"""Training of one stage of a run, from its start model to its final model."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from fieldcraft.train.saving import save_model
 from fieldcraft.train.stages.base import TrainingStage
 from fieldcraft.types import UserError
 
-MAX_RESTARTS = 3  # of ranks in a row, without a checkpoint in between
+MAX_RESTARTS = 3  # consecutive restarts of ranks without a checkpoint in between
 
 
 async def train_stage(context: RunContext, name: str, settings: Stage, start: Path) -> Path:
-    """Train a stage from the model in `start`, if it is not done, and return the folder of its
+    """Train a stage from the model in `start`, unless it is done, and return the folder of its
     model."""
     folder = context.folder.stage(name)
     if not folder.is_done:
@@ -49,8 +49,8 @@ async def train_stage(context: RunContext, name: str, settings: Stage, start: Pa
 async def _train_with_restarts(
     context: RunContext, name: str, settings: Stage, start: Path
 ) -> None:
-    """Train a stage to its end. If a rank dies, all are started again, and the stage continues from
-    its newest checkpoint, as a run does that was killed. Raises UserError if that leads nowhere."""
+    """Train a stage to its end. If a rank crashes, all are restarted, and the stage continues from
+    its newest checkpoint, like a killed run. Raises UserError if restarts make no progress."""
     folder, failures = context.folder.stage(name).path, 0
     while True:
         before = list_checkpoint_steps(folder)
@@ -104,13 +104,13 @@ async def _train(context: RunContext, name: str, settings: Stage, start: Path) -
 
 
 def _write_final_model(write: Callable[[Path], None], dialect: BaseDialect, folder: Path) -> None:
-    """Write a model that stops where the dialect taught it to end its turns."""
+    """Write a model that stops at the dialect's end of turn."""
     write(folder)
     add_eos_token(folder, dialect.turn_end.token_id)
 
 
 def _find_stage_budget(recipe: Recipe, settings: Stage) -> BudgetConfig:
-    """Return the budget of a stage in an environment of others, which is opened once."""
+    """Return the budget of a stage in an external environment, which is opened once."""
     return next((period.budget for period in settings.budget_periods(recipe.budget)), recipe.budget)
 
 
@@ -128,13 +128,15 @@ def _make_stage_inputs(
 
 
 def find_stage_class(settings: Stage) -> type[TrainingStage]:
-    """Return the class behind the `type` of a stage. Raises UserError for one that is none."""
+    """Return the class for the `type` of a stage. Raises UserError for an object that is not a
+    stage class."""
     found: type[TrainingStage] = resolve(ComponentKind.STAGE, settings.type)
     return found
 
 
 def _merge_adapter(context: RunContext, adapter: Path) -> Any:
-    """Return the first model with an adapter added to its weights, in float32, which holds both."""
+    """Return the first model with an adapter merged into its weights, in float32, which represents
+    both."""
     recipe = context.recipe
     assert recipe.lora is not None
     base_folder = context.folder.model("start")

@@ -1,4 +1,4 @@
-"""Consent to what an agent does that is loaded from a folder, before any of it is done."""
+"""Consent to the actions of an agent loaded from a folder, required before any of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fieldcraft.tools.search.index import require_trusted_index
 
 
 def require_trust(run: RunFolder | None, model: Path) -> None:
-    """Raise ConsentRequiredError unless the user allows what an agent does: that of a run, or,
-    without one, that of an exported model. Bare checkpoints are data."""
+    """Raise ConsentRequiredError unless the user permits the actions of an agent, which belongs to
+    a run or an exported model. Bare checkpoints are only data."""
     if run is None:
         exported = read_agent_settings(model)
         index = None if exported is None else exported[1]

@@ -1,4 +1,4 @@
-"""One call of a worker: a program goes in, and a `ProgramResult` always comes out in time."""
+"""Execution of one program by a worker, which always returns a `ProgramResult` in time."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from fieldcraft.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimit
 from fieldcraft.sandbox.usage_monitor import ExceededLimit
 from fieldcraft.sandbox.worker import SandboxWorker
 
-# The worker ends a program that is out of time itself, and says where it was. One that does not
-# listen is killed so many seconds later.
+# A worker stops a program that is out of time by itself, and reports its location. If it does not
+# respond, it is killed after this many further seconds.
 GRACE_SECONDS = 0.25
 _KILL_TIMEOUT_SECONDS = 30.0  # the kernel needs milliseconds; a machine that swaps needs more
 
 
 @dataclass(frozen=True)
 class ProgramRequest:
-    """A program and what it is given."""
+    """Program and its inputs."""
 
     code: str
     stdin: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)  # name in the private folder -> data
-    fetch: Sequence[str] = ()  # files to bring back
-    tests: Mapping[str, str] | None = None  # what `isolated_tests.run_tests` reads
+    fetch: Sequence[str] = ()  # names of files to return
+    tests: Mapping[str, str] | None = None  # arguments of `isolated_tests.run_tests`
 
     def to_message(self, limits: SandboxLimits, single_use: bool) -> dict[str, Any]:
-        """Return the message to a worker; `single_use`: the interpreter ends with the program."""
+        """Return the message to a worker. With `single_use` the interpreter exits after the
+        program."""
         return {
             "code": self.code,
             "files": {name: base64.b64encode(data).decode() for name, data in self.files.items()},
@@ -48,7 +49,7 @@ class ProgramRequest:
 
 
 class _CallEnd(Enum):
-    """End of a call in which the program gave no answer."""
+    """End of a call in which the program sent no report."""
 
     TIMED_OUT = auto()
     OUTPUT_FLOOD = auto()
@@ -62,8 +63,8 @@ async def execute(
     single_use: bool,
     kill: Callable[[SandboxWorker], None],
 ) -> ProgramResult:
-    """Run a program in a worker that is ready. Unless it finishes in a session, the worker is
-    killed and, unless it answered, gone."""
+    """Run a program in a ready worker. The worker is killed afterwards, unless the program finished
+    in a session; without a report this function waits for its end."""
     started = time.perf_counter()
     for pipe in worker.outputs:
         pipe.start(limits.output_bytes)
@@ -97,14 +98,14 @@ def _name_files(names: Sequence[str], found: Sequence[bytes | None]) -> dict[str
 
 
 def _get_max_value_bytes(limits: SandboxLimits) -> int:
-    """Return the most bytes of a value that was clipped: with the line about the gap."""
+    """Return the maximum bytes of a truncated value, including the line about the gap."""
     return limits.output_bytes + 64
 
 
 async def _await_outcome(
     worker: SandboxWorker, request: ProgramRequest, limits: SandboxLimits, single_use: bool
 ) -> frames.ProgramReport | _CallEnd:
-    """Wait for the worker, and return what it answers, or what happened to it."""
+    """Wait for the worker, and return its report, or the reason why it sent none."""
     deadline = time.monotonic() + limits.wall_seconds + GRACE_SECONDS
 
     async def exchange() -> bytes | frames.ProgramReport | None:
@@ -128,7 +129,7 @@ async def _await_outcome(
                 return _CallEnd.OUTPUT_FLOOD
             if exchange_task in done and (message := exchange_task.result()) is not None:
                 return message if isinstance(message, frames.ProgramReport) else _CallEnd.TIMED_OUT
-            if exit_task in done:  # its last words may still be on the way
+            if exit_task in done:  # its last message may still be in transit
                 if exchange_task.done():
                     return _CallEnd.NO_ANSWER
                 deadline = min(deadline, time.monotonic() + GRACE_SECONDS)

@@ -1,4 +1,4 @@
-"""Long output keeps its head and its tail."""
+"""Truncation of long output, which keeps its head and its tail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ GAP_TEMPLATE = "\n[{} bytes left out]\n"
 
 
 class OutputBuffer:
-    """Bytes as they come; what lies between the head and the tail is dropped."""
+    """Buffer of output that keeps the head and the tail, and drops the bytes between them."""
 
     def __init__(self, max_bytes: int) -> None:
         """Keep at most `max_bytes` bytes."""
@@ -21,7 +21,7 @@ class OutputBuffer:
         head = data[: max(self._head_bytes - len(self._head), 0)]
         self._head += head
         self._tail += data[len(head) :]
-        if len(self._tail) > 2 * self._tail_bytes:  # not at each piece
+        if len(self._tail) > 2 * self._tail_bytes:  # not for each chunk
             del self._tail[: len(self._tail) - self._tail_bytes]
 
     @property
@@ -29,7 +29,7 @@ class OutputBuffer:
         return max(self.total_bytes - self._head_bytes - self._tail_bytes, 0)
 
     def render(self) -> str:
-        """Return the text as UTF-8, with U+FFFD for what is none."""
+        """Return the text decoded as UTF-8, with U+FFFD for invalid bytes."""
         tail = bytes(self._tail[max(len(self._tail) - self._tail_bytes, 0) :])
         if not self.omitted_bytes:
             return bytes(self._head + tail).decode("utf-8", "replace")
@@ -38,7 +38,7 @@ class OutputBuffer:
 
 
 def truncate_output(text: str, max_bytes: int) -> str:
-    """Clip a text to at most `max_bytes` bytes, and the line between its halves."""
+    """Truncate a text to at most `max_bytes` bytes, plus the line between its halves."""
     buffer = OutputBuffer(max_bytes)
     buffer.add(text.encode("utf-8", "replace"))
     return buffer.render()

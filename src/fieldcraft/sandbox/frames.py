@@ -1,8 +1,8 @@
-"""Frames of what a worker is told and what it answers, over a stream.
+"""Frames of the requests to a worker and of its replies, over a stream.
 
-It is told JSON, with its length before it. What it answers is a byte and, for the answer of a
-program, numbers and lengths, and then bytes: nothing is parsed of what a program may have written,
-and nothing is taken that is longer than what was asked for.
+Requests are JSON with a length prefix. Replies are one byte and, for the report of a program,
+numbers and lengths, followed by bytes. Nothing that a program may have written is parsed, and no
+data longer than requested is accepted.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-MAX_FILE_BYTES = 8 * 2**20  # bytes of a file that is brought back
-MAX_FETCHED_BYTES = 32 * 2**20  # of all of them together
-MAX_PACKET_BYTES = 65_536  # bytes that the template sends or takes at once
-PIPES_MESSAGE = b"."  # what a worker sends with the descriptors of its output, before anything else
+MAX_FILE_BYTES = 8 * 2**20  # bytes of a returned file
+MAX_FETCHED_BYTES = 32 * 2**20  # bytes of all returned files together
+MAX_PACKET_BYTES = 65_536  # bytes of a packet to or from the template
+PIPES_MESSAGE = b"."  # first message of a worker, with the descriptors of its output
 READY, TIMED_OUT, REPORT = b"r", b"t", b"a"
-LENGTH_HEADER = struct.Struct("!I")  # length of what a worker is told
+LENGTH_HEADER = struct.Struct("!I")  # length of a request
 REPORT_HEADER = struct.Struct("!iq")  # exit code, length of the value or -1
 _NO_LENGTH = -1
 
 
 class FrameError(Exception):
-    """Frame that is no answer to what was asked."""
+    """A frame does not answer the request."""
 
 
 @dataclass(frozen=True)
 class ProgramReport:
-    """Report of a program's process on itself; it may lie about nothing but itself."""
+    """Report of a program's process about itself; it can only be wrong about itself."""
 
     exit_code: int
     value: str | None
-    files: tuple[bytes | None, ...]  # those that were asked for, in that order
+    files: tuple[bytes | None, ...]  # requested files, in order
 
 
 def encode_frame(message: dict[str, Any]) -> bytes:
@@ -52,16 +52,16 @@ def encode_report(report: ProgramReport) -> bytes:
 
 
 def get_report_header_size(num_files: int) -> int:
-    """Return the number of bytes of an answer before its value."""
+    """Return the number of bytes of a report before its value."""
     return REPORT_HEADER.size + _make_lengths_struct(num_files).size
 
 
 def parse_report_header(
     header: bytes, num_files: int, max_value_bytes: int
 ) -> tuple[int, list[int]]:
-    """Return the exit code, and the lengths of the value and the files, -1 for what there is not.
+    """Return the exit code, and the lengths of the value and the files, -1 if missing.
 
-    Raises FrameError for more than was asked for; the sender is not to be trusted.
+    Raises FrameError for more data than requested, because the sender is untrusted.
     """
     exit_code, value = REPORT_HEADER.unpack_from(header)
     file_lengths = _make_lengths_struct(num_files).unpack_from(header, REPORT_HEADER.size)
@@ -70,17 +70,17 @@ def parse_report_header(
         or value > max_value_bytes
         or sum(file_lengths) > MAX_FETCHED_BYTES
     ):
-        raise FrameError("more than was asked for")
+        raise FrameError("more data than requested")
     return exit_code, [value, *file_lengths]
 
 
 def receive_message(stream: socket.socket) -> dict[str, Any] | None:
-    """Read what a worker is told next; None at the end of the stream. Blocks."""
+    """Read the next request, or return None at the end of the stream. Blocks."""
     return _read_message(stream, _read_exactly(stream, LENGTH_HEADER.size))
 
 
 def receive_request(stream: socket.socket) -> tuple[dict[str, Any], int] | None:
-    """Read what a worker is told next, and the descriptor that came with it."""
+    """Read the next request, and the descriptor that came with it."""
     first_byte, descriptors, _, _ = socket.recv_fds(stream, 1, 1)
     if not first_byte or not descriptors:
         return None

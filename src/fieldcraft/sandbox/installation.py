@@ -14,9 +14,9 @@ _TIME_ZONE_FOLDER = "/usr/share/zoneinfo"
 
 
 def find_readable_folders() -> list[str]:
-    """Return the standard library, installed packages, shared libraries of the system, time zones.
+    """Return the folders of the standard library, installed packages, system libraries, time zones.
 
-    No folder lies in another, so that each is bound once.
+    No folder is inside another one, so that each is mounted once.
     """
     paths = sysconfig.get_paths()
     candidates = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -28,19 +28,19 @@ def find_readable_folders() -> list[str]:
 
 
 def find_root_links() -> Mapping[str, str]:
-    """Return the links of the root that programs find shared libraries through, as in /lib ->
+    """Return the links in the root folder that lead to shared libraries, such as /lib ->
     usr/lib."""
     return {path: os.readlink(path) for path in _LINKED_FOLDERS if os.path.islink(path)}
 
 
 def _has_own_prefix() -> bool:
-    """Return whether Python is not the system's. The lib folder of the system's holds everything
-    else, too."""
+    """Return whether Python is not the system's. The lib folder of the system's Python contains
+    unrelated files, too."""
     return sys.base_prefix not in ("/usr", "/")
 
 
 def _find_library_folders() -> set[str]:
-    """Return where the system's shared libraries are that this process has loaded."""
+    """Return the folders of the system's shared libraries that this process has loaded."""
     with open("/proc/self/maps") as maps:
         files = {line.split(maxsplit=5)[5].strip() for line in maps if line.count("/")}
     system = ("/lib", "/usr/lib")

@@ -1,4 +1,4 @@
-"""Inside a worker: programs are run here, one after the other, in one interpreter."""
+"""Interpreter loop of a worker, which runs one program after the other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROGRAM_FILENAME = "<program>"
 
 
 class Interpreter:
-    """The state that calls of a session share."""
+    """State shared by the calls of a session."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -37,12 +37,12 @@ class Interpreter:
         self._main.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = self._main
         sys.argv = [PROGRAM_FILENAME]
-        sys.path.insert(0, os.getcwd())  # files beside a program can be imported, as in Python
+        sys.path.insert(0, os.getcwd())  # files in the working folder can be imported, as in Python
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGALRM, self._on_timeout)
 
     def serve(self) -> None:
-        """Say that it is ready; then run what comes over the control socket until it is closed."""
+        """Report readiness, then run programs from the control socket until it is closed."""
         self._control.sendall(frames.READY)
         while (message := frames.receive_request(self._control)) is not None:
             request, stdin = message
@@ -57,7 +57,7 @@ class Interpreter:
             if single_use:
                 exit_code = _run_exit_handlers(exit_code)
             _flush_streams()
-            if os.getpid() != self._process:  # a child that forgot to end
+            if os.getpid() != self._process:  # a forked child that did not exit
                 os._exit(exit_code)
             answer = frames.ProgramReport(exit_code, value, _read_files(request["fetch"]))
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -95,13 +95,13 @@ class Interpreter:
             return 1, None
 
     def _tested(self, code: str) -> int:
-        """Run the tests, which come in the next frame, and return their exit code."""
+        """Run the tests, which are in the next frame, and return their exit code."""
         return isolated_tests.run_isolated_tests(
             lambda: self._execute_program(code), self._control.close, self._receive_tests
         )
 
     def _execute_program(self, code: str) -> dict[str, Any] | None:
-        """Run a program that is tested, and return its variables; None where it fails."""
+        """Run a program under test, and return its variables, or None if it fails."""
         try:
             exec(compile(code, PROGRAM_FILENAME, "exec", dont_inherit=True), self._main.__dict__)
         except BaseException as error:  # noqa: BLE001 - whatever the program raises is its own
@@ -110,14 +110,14 @@ class Interpreter:
         return self._main.__dict__
 
     def _receive_tests(self) -> dict[str, str]:
-        """Read the next frame, which is sent behind a program that is tested."""
+        """Read the next frame, which follows a program under test."""
         tests = frames.receive_message(self._control)
         if tests is None:
             os._exit(1)
         return tests
 
     def _on_timeout(self, number: int, frame: FrameType | None) -> None:
-        """Say where the program was. One that is inside of C code is killed without a word."""
+        """Print the current location of the program. In C code it is killed without a report."""
         if os.getpid() == self._process:
             with suppress(RuntimeError, OSError, ValueError):  # it may be in the middle of a print
                 _flush_streams()
@@ -129,7 +129,7 @@ class Interpreter:
 
 
 def _compile(code: str) -> tuple[CodeType, CodeType | None]:
-    """Return the statements and, where it is the last of them, the expression."""
+    """Return the code of the statements, and of the last one if it is an expression."""
     tree = ast.parse(code, PROGRAM_FILENAME)
     last: CodeType | None = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
@@ -165,8 +165,7 @@ def _exit_code(code: object) -> int:
 
 
 def _run_exit_handlers(exit_code: int) -> int:
-    """Do what Python does at its end, and return the exit code: wait for threads, call what is
-    registered."""
+    """Shut down as Python does: wait for threads and run exit handlers. Return the exit code."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -186,7 +185,7 @@ def _redirect_streams(stdin: int) -> None:
     for name, descriptor, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         errors = "surrogateescape" if mode == "r" else "backslashreplace"
         buffering = 1 if name == "stderr" else -1
-        stream = open(  # noqa: SIM115 - the program's
+        stream = open(  # noqa: SIM115 - owned by the program
             descriptor, mode, buffering, encoding="utf-8", errors=errors, closefd=False
         )
         setattr(sys, name, stream)
@@ -194,7 +193,7 @@ def _redirect_streams(stdin: int) -> None:
 
 
 def _link_stdin() -> None:
-    """Let programs open the standard input as /dev/stdin, where the private folders have room."""
+    """Let programs open the standard input as /dev/stdin, if the private folders have space."""
     try:
         with open(0, "rb", closefd=False) as stdin, open(STDIN, "wb") as file:
             shutil.copyfileobj(stdin, file)
@@ -220,7 +219,7 @@ def _write_files(files: dict[str, str]) -> None:
 
 
 def _read_files(names: list[str]) -> tuple[bytes | None, ...]:
-    """Read the contents of files, None for what is not there and for what would be too much."""
+    """Read the contents of files, None for missing files and for files beyond the limits."""
     found: list[bytes | None] = []
     remaining = frames.MAX_FETCHED_BYTES
     for name in names:

@@ -1,9 +1,9 @@
-"""Tests in one process, the program under test in another.
+"""Tests that run in a separate process from the program under test.
 
-The tests' process forks the program's before it has been told the tests, and keeps for itself the
-socket over which it gives the verdict. What the tests take from the program, they ask over a pipe:
-calls are made there, plain data comes back as copies, and of all else only a number, for which
-`RemoteObject` stands in the tests. So comparisons are made by Python itself, on data.
+The test process forks the program's process before it receives the tests, and does not share the
+socket over which it reports the verdict. The tests access the program over a pipe: calls run in the
+program's process, plain data is returned as copies, and other objects as a number, which
+`RemoteObject` represents in the tests. So comparisons are made by Python itself, on data.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def run_isolated_tests(
     drop_secrets: Callable[[], None],
     receive_tests: Callable[[], dict[str, str]],
 ) -> int:
-    """Run a program and its tests. Returns 0 if all tests have passed, else 1.
+    """Run a program and its tests. Return 0 if all tests have passed, else 1.
 
     Args:
-        execute: runs the program and returns its variables, None where it has failed.
-        drop_secrets: gives up what the program must not have, before it runs.
-        receive_tests: the tests, as `run_tests` reads them; called when the program is a process.
+        execute: function that runs the program and returns its variables, or None if it failed.
+        drop_secrets: function that drops resources that the program must not have.
+        receive_tests: function that returns the arguments of `run_tests`; called after the fork.
     """
     tests_socket, program_socket = socket.socketpair()
     sys.stdout.flush()
@@ -47,7 +47,7 @@ def run_isolated_tests(
         tests_socket.close()
         _run_program_process(program_socket, execute)
     program_socket.close()
-    # Nothing that the program writes is imported here.
+    # Files that the program writes must not be imported here.
     sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
     return run_tests(TestPeer(tests_socket), **receive_tests())
 
@@ -65,15 +65,15 @@ def _run_program_process(
 
 
 def run_tests(peer: TestPeer, imports: str, tests: str) -> int:
-    """Return 0 if the tests run to their end, else 1 and a traceback on stderr.
+    """Run the tests. Return 0 if they run to their end, else 1 after a traceback on stderr.
 
     Args:
-        peer: the way to the program.
-        imports: Python that the tests may rely on.
-        tests: Python that raises where the program is wrong.
+        peer: connection to the program.
+        imports: Python code that the tests may rely on.
+        tests: Python code that raises an error if the program is wrong.
     """
     try:
-        peer.request("bool", True)  # answered when the program has run
+        peer.request("bool", True)  # answered after the program has run
         tree = ast.parse(tests, TESTS_FILENAME)
         imported: dict[str, Any] = {}
         exec(compile(imports, TESTS_FILENAME, "exec"), imported)
@@ -82,16 +82,16 @@ def run_tests(peer: TestPeer, imports: str, tests: str) -> int:
     except PeerExitedError:
         os.write(2, b"The program has ended before its tests.\n")
         return 1
-    except BaseException as error:  # noqa: BLE001 - whatever a test raises has failed it
+    except BaseException as error:  # noqa: BLE001 - any exception fails the test
         os.write(2, "".join(traceback.format_exception(error)).encode("utf-8", "replace"))
         return 1
     return 1 if peer.has_failed else 0
 
 
 class FallbackNamespace(dict[str, Any]):
-    """The variables of tests. A name that they use and do not bind is the program's, unless it is
-    one of Python's own or imported for them. Only where they use no other name, as if the function
-    under test is called `sum`, such a name is the program's, too."""
+    """Variables of tests. A name that they use and do not bind refers to the program, unless it is
+    a builtin or imported for them. If they use no other name, for example if the function under
+    test is called `sum`, builtin and imported names refer to the program, too."""
 
     def __init__(self, peer: TestPeer, imported: dict[str, Any], tests: str, tree: ast.AST) -> None:
         super().__init__(imported, __name__="__main__")
@@ -111,7 +111,7 @@ class FallbackNamespace(dict[str, Any]):
         return self._peer.request("variable", name)
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether a name can be found, for tests that look into `globals()`."""
+        """Return whether a name can be found, for tests that inspect `globals()`."""
         try:
             self[str(name)]
         except KeyError:
@@ -120,7 +120,7 @@ class FallbackNamespace(dict[str, Any]):
 
 
 def _find_global_names(table: symtable.SymbolTable) -> set[str]:
-    """Return the names that tests read as global ones and never import or define at the top."""
+    """Return the global names that tests read and never import or define at module level."""
     top = table.get_type() == "module"
     found = {
         symbol.get_name()
@@ -136,7 +136,7 @@ def _find_global_names(table: symtable.SymbolTable) -> set[str]:
 
 
 def _find_modules(tree: ast.AST) -> set[str]:
-    """Return the names of Python's modules of which tests use only attributes."""
+    """Return the names of standard modules of which tests use only attributes."""
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     bases = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     non_base_names = {node.id for node in names if id(node) not in bases}

@@ -1,8 +1,8 @@
-"""Isolation that a process takes on. The template does the first half, each worker the second.
+"""Isolation of the current process. The template does the first half, each worker the second.
 
-The template builds a root that holds the Python installation and nothing else of the host, and
-moves into it for good. A worker, which is forked from it, then gets namespaces and a private folder
-of its own and gives up every right.
+The template builds a root that contains only the Python installation of the host, and moves into it
+permanently. A worker, which is forked from it, then gets its own namespaces and private folder, and
+drops all privileges.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from fieldcraft.sandbox.layers import HOSTNAME, IPC, NETWORK, SECCOMP
 from fieldcraft.sandbox.limits import MIB, SandboxLimits
 
 SANDBOX_ID = 1000  # user and group as the program sees them
-NOBODY_ID = 65534  # who root becomes before anything untrusted runs
+NOBODY_ID = 65534  # user that root switches to before untrusted code runs
 HOME, TEMPORARY, SHARED_MEMORY = "/home/sandbox", "/tmp", "/dev/shm"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-# Without /proc, what the standard streams can be opened by: a file, and two named pipes.
+# Replacements of the standard streams, without /proc: a file, and two named pipes.
 STDIN, STDOUT, STDERR = STREAMS = tuple(
     f"{SHARED_MEMORY}/{name}" for name in ("stdin", "stdout", "stderr")
 )
 DESCRIPTOR_FOLDERS = "/dev/fd", "/proc/self/fd"
-_ROOT = "/tmp"  # where the new root is put together, hidden from everybody else
+_ROOT = "/tmp"  # where the new root is built, hidden from other processes
 _INODES_PER_MIB = 256
 
 
 def list_private_folders(folders: Sequence[str]) -> list[str]:
-    """Return the folders that a program may write to. /tmp is none of them where Python is
-    installed in it."""
+    """Return the folders that a program may write to. /tmp is excluded if Python is installed in
+    it."""
     tmp_is_used = any(folder.startswith(f"{TEMPORARY}/") for folder in folders)
     return [HOME, SHARED_MEMORY] if tmp_is_used else [HOME, SHARED_MEMORY, TEMPORARY]
 
 
 class LayerUnavailableError(Exception):
-    """The system refuses a layer."""
+    """The system does not support a layer."""
 
     def __init__(self, layer: str, error: OSError) -> None:
         super().__init__(layer, error.strerror)
@@ -52,13 +52,13 @@ def _apply_layer(layer: str, action: Callable[[], object]) -> None:
 
 
 def isolate_zygote(folders: Sequence[str], links: dict[str, str]) -> int:
-    """Move this process into a root with nothing but some folders of the host, read-only.
+    """Move this process into a root that contains only some folders of the host, read-only.
 
     Args:
-        folders: absolute paths, bound where they are.
-        links: symbolic links of the root, as in /lib -> usr/lib.
+        folders: absolute paths, mounted at the same paths.
+        links: symbolic links of the root, such as /lib -> usr/lib.
 
-    Returns a descriptor of the host's /proc, through which workers write their maps of users. The
+    Returns a descriptor of the host's /proc, through which workers write their user id maps. The
     next child is the first process of a new namespace.
 
     Raises LayerUnavailableError.
@@ -75,7 +75,7 @@ def isolate_zygote(folders: Sequence[str], links: dict[str, str]) -> int:
         os.setgroups([])
         os.setresgid(NOBODY_ID, NOBODY_ID, NOBODY_ID)
         os.setresuid(NOBODY_ID, NOBODY_ID, NOBODY_ID)
-        kernel.set_dumpable(1)  # or its maps in /proc would be root's
+        kernel.set_dumpable(1)  # or its maps in /proc would belong to root
         _apply_layer(
             "user", lambda: _enter_user_namespace(proc, kernel.NEW_USER, NOBODY_ID, NOBODY_ID)
         )
@@ -85,7 +85,7 @@ def isolate_zygote(folders: Sequence[str], links: dict[str, str]) -> int:
 
 
 def _enter_user_namespace(proc: int, flags: int, user: int, group: int) -> None:
-    """Enter a new user namespace, in which this process is SANDBOX_ID and may do everything."""
+    """Enter a new user namespace, in which this process is SANDBOX_ID with all capabilities."""
     kernel.unshare(flags)
     for name, text in (
         ("setgroups", "deny"),
@@ -100,7 +100,7 @@ def _enter_user_namespace(proc: int, flags: int, user: int, group: int) -> None:
 
 
 def _build_root(folders: Sequence[str], links: dict[str, str]) -> None:
-    # The new root hides what is below its place, so everything is opened before.
+    # The new root hides the files below its mount point, so all folders are opened before.
     sources = {path: os.open(path, os.O_PATH) for path in (*folders, *DEVICES)}
     kernel.mount("none", "/", None, kernel.RECURSIVE | kernel.PRIVATE)
     kernel.mount("none", _ROOT, "tmpfs", kernel.NO_SUID, "size=1m,mode=755")
@@ -121,14 +121,14 @@ def _build_root(folders: Sequence[str], links: dict[str, str]) -> None:
         os.makedirs(_ROOT + folder)
     for path, destination in (links | _stream_links()).items():
         os.symlink(destination, _ROOT + path)
-    for folder in DESCRIPTOR_FOLDERS:  # what is listed there would be taken for all that is open
+    for folder in DESCRIPTOR_FOLDERS:  # their listing would be mistaken for the open descriptors
         os.chmod(_ROOT + folder, 0o111)
     kernel.change_root(_ROOT)
     kernel.set_mount_flags("/", kernel.READ_ONLY | kernel.NO_SUID)
 
 
 def _stream_links() -> dict[str, str]:
-    """Return every name of a standard stream, and where it is."""
+    """Return the target of every name of a standard stream."""
     folders = {
         f"{folder}/{number}": stream
         for folder in DESCRIPTOR_FOLDERS
@@ -144,13 +144,13 @@ def isolate_worker(
     waive: Collection[str],
     open_descriptors: Collection[int],
 ) -> None:
-    """Isolate this process, a child of the template's, for good.
+    """Isolate this process, a child of the template, permanently.
 
     Args:
-        proc: what `isolate_zygote` returned; it is closed with all that is not kept.
-        private_folders: the private folders.
-        limits: those of the whole run: size of the private folders.
-        waive: layers to do without.
+        proc: result of `isolate_zygote`; closed unless it is in `open_descriptors`.
+        private_folders: paths of the private folders.
+        limits: limits of the whole run, which include the size of the private folders.
+        waive: layers that may be missing.
         open_descriptors: descriptors that stay open.
 
     Raises LayerUnavailableError.
@@ -164,8 +164,7 @@ def isolate_worker(
 def list_worker_layers(
     proc: int, private_folders: Sequence[str], limits: SandboxLimits
 ) -> list[tuple[str, Callable[[], object]]]:
-    """Return the steps of `isolate_worker` in their order. A layer that is refused spoils no
-    other."""
+    """Return the steps of `isolate_worker` in order. A failing layer does not affect the others."""
     return [
         ("user", lambda: _enter_user_namespace(proc, kernel.NEW_USER, SANDBOX_ID, SANDBOX_ID)),
         (NETWORK, lambda: kernel.unshare(kernel.NEW_NETWORK)),
@@ -186,7 +185,7 @@ def _set_host_name() -> None:
 
 
 def _mount_private_folders(private_folders: Sequence[str], limits: SandboxLimits) -> None:
-    """Mount one file system in memory, so that its size limits all private folders together."""
+    """Mount one in-memory file system, so that its size limits all private folders together."""
     kernel.unshare(kernel.NEW_MOUNT)
     flags = kernel.NO_SUID | kernel.NO_DEVICES | kernel.NO_EXECUTION
     inodes = limits.disk_mb * _INODES_PER_MIB
@@ -213,7 +212,8 @@ def _apply_landlock(feature: str, private_folders: Sequence[str]) -> None:
 
 
 def redirect_to_pipes() -> list[int]:
-    """Let the named pipes of this worker be its output, and return descriptors to read them by."""
+    """Redirect the output of this worker to its named pipes, and return descriptors to read
+    them."""
     readers = [os.open(stream, os.O_RDONLY | os.O_NONBLOCK) for stream in (STDOUT, STDERR)]
     for number, stream in ((1, STDOUT), (2, STDERR)):
         writer = os.open(stream, os.O_WRONLY)
@@ -226,7 +226,7 @@ def close_other_descriptors(open_descriptors: Collection[int]) -> None:
     """Close every other descriptor of this process."""
     low = 0
     for descriptor in sorted(open_descriptors):
-        if low < descriptor:  # an empty range closes all there are
+        if low < descriptor:  # an empty range would close all descriptors
             os.closerange(low, descriptor)
         low = descriptor + 1
     os.closerange(low, os.sysconf("SC_OPEN_MAX"))

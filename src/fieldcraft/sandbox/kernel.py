@@ -1,4 +1,4 @@
-"""System calls that Python's library lacks. Each raises OSError where the kernel refuses it."""
+"""System calls that Python's library lacks. Each raises OSError if the kernel rejects it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import struct
 NEW_MOUNT, NEW_UTS, NEW_IPC = 0x20000, 0x4000000, 0x8000000
 NEW_USER, NEW_PID, NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000
 
-READ_ONLY, NO_SUID, NO_DEVICES, NO_EXECUTION = 0x1, 0x2, 0x4, 0x8  # of mounts
+READ_ONLY, NO_SUID, NO_DEVICES, NO_EXECUTION = 0x1, 0x2, 0x4, 0x8  # mount flags
 BIND, RECURSIVE, PRIVATE = 0x1000, 0x4000, 0x40000
 _DETACH = 0x2
 
@@ -51,12 +51,12 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str = ""
 
 
 def unmount(target: str) -> None:
-    """Unmount a folder, also where it is in use: it is gone for those who come later."""
+    """Unmount a folder, even if it is in use: later processes do not see it."""
     _call("umount2", os.fsencode(target), _DETACH)
 
 
 def set_mount_flags(target: str, flags: int) -> None:
-    """Set the flags of a mount and of those below it."""
+    """Set the flags of a mount and of the mounts below it."""
     attributes = struct.pack("=QQQQ", flags, 0, 0, 0)
     descriptor = os.open(target, os.O_PATH)
     try:
@@ -67,7 +67,7 @@ def set_mount_flags(target: str, flags: int) -> None:
 
 
 def change_root(folder: str) -> None:
-    """Make a mounted folder the root, and let go of the old one."""
+    """Make a mounted folder the root, and detach the old root."""
     os.chdir(folder)
     _call("syscall", _PIVOT_ROOT[os.uname().machine], b".", b".")
     unmount(".")
@@ -83,7 +83,7 @@ def die_with_parent() -> None:
 
 
 def set_dumpable(dumpable: int) -> None:
-    """Say whether others of the same user may trace this process and write its files in /proc."""
+    """Set whether processes of the same user may trace this process and write its /proc files."""
     _call("prctl", _SET_DUMPABLE, dumpable, 0, 0, 0)
 
 
@@ -92,27 +92,26 @@ def set_no_new_privileges() -> None:
 
 
 def drop_capabilities() -> None:
-    """Drop all capabilities, for good."""
+    """Drop all capabilities permanently."""
     number = 0
     while True:
         try:
             _call("prctl", _DROP_BOUNDING, number, 0, 0, 0)
         except OSError:
-            break  # the kernel knows no more
+            break  # the last capability that the kernel knows
         number += 1
     _call("capset", struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), struct.pack("=6I", *[0] * 6))
 
 
 def set_seccomp_filter(program: bytes) -> None:
-    """Set a BPF program of 8 bytes an instruction as the filter of system calls."""
+    """Set a BPF program, 8 bytes per instruction, as the filter of system calls."""
     buffer = ctypes.create_string_buffer(program, len(program))
     prog = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
     _call("prctl", _SET_SECCOMP, _SECCOMP_FILTER, prog, 0, 0)
 
 
 def landlock_version() -> int:
-    """Return the version of the kernel's Landlock interface. Raises OSError where it is switched
-    off."""
+    """Return the version of the kernel's Landlock interface. Raises OSError if it is disabled."""
     return _call("syscall", _LANDLOCK_CREATE, None, 0, 1)
 
 

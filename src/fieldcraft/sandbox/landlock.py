@@ -1,7 +1,7 @@
-"""Landlock: what a process may do with files, ports and other processes, decided by itself.
+"""Landlock: restrictions of the current process on files, ports and other processes.
 
-Each part needs a version of the kernel's interface, which is checked: the usual libraries drop what
-an older kernel lacks and say nothing.
+Each feature needs a version of the kernel's interface, which is checked: common libraries silently
+drop the features that an older kernel lacks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from fieldcraft.sandbox import kernel
 
 FILES, NETWORK, SCOPES = "landlock-files", "landlock-network", "landlock-scopes"
-# version that first has it: truncation of files; TCP; abstract sockets and signals
+# first version with the feature: truncation of files; TCP; abstract sockets and signals
 MIN_VERSIONS: Mapping[str, int] = {FILES: 3, NETWORK: 4, SCOPES: 6}
 _IOCTL_VERSION = 5
 
@@ -29,7 +29,7 @@ _WRITABLE_RIGHTS = _ALL_FILE_RIGHTS & ~(
 
 
 def explain_missing(feature: str) -> str | None:
-    """Return why the kernel cannot do a part, or None."""
+    """Return the reason why the kernel does not support a feature, or None."""
     try:
         version = kernel.landlock_version()
     except OSError as error:
@@ -40,10 +40,10 @@ def explain_missing(feature: str) -> str | None:
 
 
 def restrict(features: Sequence[str], readable: Sequence[str], writable: Sequence[str]) -> None:
-    """Confine this process for good.
+    """Restrict this process permanently.
 
     Args:
-        features: of MIN_VERSIONS; each must not be `explain_missing`.
+        features: keys of MIN_VERSIONS that the kernel supports, see `explain_missing`.
         readable: folders whose files can be read.
         writable: files, and folders in which everything but execution and special files is allowed.
 

@@ -1,4 +1,4 @@
-"""The layers of isolation: what each one keeps out, and the refusal to run without one."""
+"""Layers of isolation: the protection of each layer, and errors for missing layers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from fieldcraft.types import UserError
 SECCOMP = "seccomp"
 NETWORK, IPC, HOSTNAME = "network", "ipc", "hostname"
 LAYERS: Mapping[str, str] = {
-    "user": "a user without rights on the host, and a count of processes of its own",
-    "mount": "a file system of its own: Python read-only, and a private folder in memory",
-    "pid": "no sight of other processes; all of a run die together",
-    NETWORK: "no network interface and no abstract socket of the host",
-    IPC: "no shared memory and no message queue of the host",
-    HOSTNAME: "no name of the host",
-    landlock.FILES: "files again: reading Python, writing the private folder, executing nothing",
-    landlock.NETWORK: "TCP again: no port can be used",
-    landlock.SCOPES: "no abstract socket and no signal to a process outside",
+    "user": "a user without privileges on the host, and a separate limit on processes",
+    "mount": "a separate file system: Python read-only, and a private folder in memory",
+    "pid": "no access to other processes; all processes of a run are killed together",
+    NETWORK: "no network interface or abstract socket of the host",
+    IPC: "no shared memory or message queue of the host",
+    HOSTNAME: "no access to the name of the host",
+    landlock.FILES: "files, in addition: read Python, write the private folder, execute nothing",
+    landlock.NETWORK: "TCP, in addition: no port can be used",
+    landlock.SCOPES: "no abstract sockets or signals to processes outside",
     SECCOMP: "only the system calls that ordinary programs need",
 }
-CORE_LAYERS = ("user", "mount", "pid")  # without them there is nothing that the others could guard
+CORE_LAYERS = ("user", "mount", "pid")  # the other layers depend on them
 
 
 def require_waivable(waive: Collection[str]) -> None:
-    """Raise UserError for a name that is no layer, or that of one that cannot be waived."""
+    """Raise UserError for an unknown layer, or a layer that cannot be waived."""
     for name in waive:
         if name not in LAYERS:
             raise UserError(
@@ -39,10 +39,10 @@ def require_waivable(waive: Collection[str]) -> None:
 
 
 def require_no_missing_layers(missing: Mapping[str, str]) -> None:
-    """Raise UserError where a layer that is not waived cannot be had.
+    """Raise UserError if a layer that is not waived is unavailable.
 
     Args:
-        missing: layer -> why the system refuses it.
+        missing: layer -> reason why the system does not support it.
     """
     if not missing:
         return

@@ -1,8 +1,8 @@
-"""PID namespaces, each with an init process, which only keeps it alive.
+"""PID namespaces, each with an init process that only keeps it alive.
 
-When an init process ends, the kernel kills all that is left in its namespace. A server process
-makes the namespaces. It is forked before libraries are loaded, because a process with little memory
-forks and ends several times faster.
+When an init process exits, the kernel kills all processes in its namespace. A server process
+creates the namespaces. It is forked before libraries are loaded, because a process with little
+memory forks and exits several times faster.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ _REQUEST_MESSAGE = b"."
 
 @dataclass(frozen=True, slots=True)
 class NamespaceHandle:
-    """Descriptors of a PID namespace, of its first process, and of the pipe of its orders."""
+    """Descriptors of a PID namespace, of its init process, and of the pipe for its commands."""
 
     namespace: int
     process: int
     signal_pipe: int
 
     def kill(self) -> None:
-        """End everything in the namespace; `process` is readable when it has ended."""
+        """Kill all processes in the namespace; `process` is readable when they have exited."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.process, signal.SIGKILL)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Let it send a signal to everything else in the namespace: SIGSTOP or SIGCONT."""
-        with suppress(BrokenPipeError):  # it has ended
+        """Send SIGSTOP or SIGCONT to all other processes in the namespace."""
+        with suppress(BrokenPipeError):  # it has exited
             os.write(self.signal_pipe, bytes([number]))
 
 
 class NamespacePool:
-    """The side of whoever needs namespaces. One is always made in advance."""
+    """Client of the namespace server. One namespace is always created in advance."""
 
     def __init__(self, proc: int) -> None:
-        """Start the server process; `proc`: a descriptor of the host's /proc."""
+        """Start the server process. `proc` is a descriptor of the host's /proc."""
         self._socket, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             self._socket.close()
@@ -52,11 +52,11 @@ class NamespacePool:
         self._socket.send(_REQUEST_MESSAGE)
 
     def acquire(self) -> NamespaceHandle:
-        """Take a namespace. Raises OSError where the system gives no more processes, EOFError if
-        the server process has ended."""
+        """Return a new namespace. Raises OSError if the system has no more processes, and EOFError
+        if the server process has exited."""
         reply, descriptors, _, _ = socket.recv_fds(self._socket, 16, 3)
         if not reply:
-            raise EOFError("the server of namespaces has ended")
+            raise EOFError("the namespace server has exited")
         self._socket.send(_REQUEST_MESSAGE)
         if len(descriptors) < 3:
             raise OSError(int(reply), os.strerror(int(reply)))
@@ -64,13 +64,13 @@ class NamespacePool:
 
 
 def _serve_requests(requests: socket.socket, proc: int) -> NoReturn:
-    """Answer every request with a namespace, or with the number of an error."""
+    """Answer every request with a namespace, or with an error number."""
     kernel.die_with_parent()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the init processes
     close_other_descriptors([requests.fileno(), proc])
     own_namespace = os.open("self/ns/pid", os.O_RDONLY, dir_fd=proc)
-    with suppress(ConnectionError):  # the template has ended
+    with suppress(ConnectionError):  # the template has exited
         while requests.recv(1):
             _send_namespace(requests, own_namespace, proc)
     os._exit(0)
@@ -88,7 +88,8 @@ def _send_namespace(requests: socket.socket, own_namespace: int, proc: int) -> N
 
 
 def _make_namespace(own_namespace: int, proc: int) -> tuple[int, int, int]:
-    """Make what a `NamespaceHandle` has, of a new namespace; `own_namespace` is this process's."""
+    """Create a namespace, and return the descriptors of its `NamespaceHandle`. `own_namespace` is
+    the namespace of this process."""
     kernel.unshare(kernel.NEW_PID)
     signal_reader, signal_writer = os.pipe()
     try:
@@ -103,7 +104,7 @@ def _make_namespace(own_namespace: int, proc: int) -> tuple[int, int, int]:
 
 
 def _run_init_process(signal_reader: int) -> NoReturn:
-    """Live until the end; orphans of the namespace are buried by the kernel. Orders come over a
+    """Run until killed; orphans of the namespace are reaped by the kernel. Commands are sent over a
     pipe, because a program could send signals, too."""
     kernel.die_with_parent()
     close_other_descriptors([signal_reader])

@@ -1,4 +1,4 @@
-"""Objects that stand in the tests for objects of the program."""
+"""Proxies in the tests for objects of the program."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fieldcraft.sandbox.rpc import TestPeer
 
-# Operators that a program may be asked about beside a value of the tests. With the others a test
-# tells the program what it expects: `abs(f(2) - 4) < 1e-6`.
+# Operators that a program may apply to a value of the tests. Other operators would reveal the
+# expected value to the program: `abs(f(2) - 4) < 1e-6`.
 _SAFE_OPERATIONS = frozenset({"add", "mul", "pow", "matmul"})
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _get_peer = operator.attrgetter("_RemoteObject__side")
 
 
 class RemoteObject:
-    """Object that asks the program's process for attributes, items, calls and conversions.
+    """Proxy that forwards attributes, items, calls and conversions to the program's process.
 
-    Compared with a value of the tests, an object is equal only where the program copies it as plain
-    data, and that comparison is made here. Between two objects of the program, it is asked.
+    A comparison with a value of the tests is made in this process, and is true only if the program
+    copies the object as plain data. A comparison of two objects of the program is made by the
+    program.
     """
 
     __slots__ = ("__number", "__side")
@@ -31,12 +32,12 @@ class RemoteObject:
 
     @staticmethod
     def get_number(remote: RemoteObject) -> int:
-        """Return the number by which the program's process knows a remote object."""
+        """Return the number of a remote object in the program's process."""
         number: int = object.__getattribute__(remote, "_RemoteObject__number")
         return number
 
     def __getattr__(self, name: str) -> Any:
-        # Libraries look for special names, and would take a pointer into memory by them.
+        # Libraries look up special names, and could obtain a pointer into memory from them.
         if name.startswith("__") and name not in ("__name__", "__doc__"):
             raise AttributeError(name)
         return _get_peer(self).request("getattr", self, name)
@@ -51,7 +52,7 @@ class RemoteObject:
         return _get_peer(self).request("call", self, *arguments, **named)
 
     def __exit__(self, *raised: object) -> None:
-        """Leave the object's block, and hide nothing that was raised."""
+        """Exit the object's context, without suppressing exceptions."""
         _get_peer(self).request("exit", self)
 
     def __contains__(self, value: Any) -> bool:
@@ -68,7 +69,7 @@ class RemoteObject:
 
 
 def _fetch_plain(remote: RemoteObject) -> Any:
-    """Return a copy where the object is plain data but for its class, else the object."""
+    """Return a copy if the object is plain data apart from its class, else the object."""
     return _get_peer(remote).request("plain", remote)
 
 
@@ -100,7 +101,7 @@ def _make_binary_method(operation: str, is_reflected: bool) -> Callable[[RemoteO
 
 
 def _define_special_methods() -> None:
-    """Give the class its special methods, which Python looks for there only."""
+    """Add the special methods to the class, because Python looks them up only there."""
     for name in ("len", "bool", "iter", "next", "hash", "str", "repr", "format", "int", "float"):
         setattr(RemoteObject, f"__{name}__", _make_forwarder(name))
     for name in ("complex", "index", "abs", "neg", "pos", "invert", "round", "reversed", "enter"):

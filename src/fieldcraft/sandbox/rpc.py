@@ -1,4 +1,4 @@
-"""The two ends of the pipe between tests and the program: questions, answers, and their values."""
+"""RPC between the tests and the program over a pipe: requests, replies, and their values."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _STOP_EXCEPTIONS = (
 
 
 class PeerExitedError(BaseException):
-    """The other process has ended. It is no `Exception`, which a test might catch."""
+    """The other process has exited. Not an `Exception`, because a test might catch one."""
 
 
 class _RemoteFunction:
-    """A function of the other process, which can only be called."""
+    """Function of the other process, which can only be called."""
 
     def __init__(self, peer: ProgramPeer, number: int) -> None:
         self.number = number
@@ -37,7 +37,7 @@ class _RemoteFunction:
 
 
 class _RpcPeer:
-    """Common part of both ends: objects that the other one knows by number, and the messages."""
+    """Base class of both ends: objects exported by number, and the messages."""
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
@@ -71,7 +71,8 @@ class _RpcPeer:
         return bytes(data)
 
     def _call_peer(self, operation: str, arguments: list[Any], named: dict[str, Any]) -> list[Any]:
-        """Ask, answer what the other end asks meanwhile, and return the answer."""
+        """Send a request, answer requests of the other end until its reply, and return the
+        reply."""
         encoded = [value_codec.encode(value, self) for value in (arguments, named)]
         self._send(["ask", operation, *encoded])
         while (message := self._receive())[0] == "ask":
@@ -81,8 +82,7 @@ class _RpcPeer:
         return list(message)
 
     def _handle_call(self, operation: str, arguments: Any, named: Any) -> list[Any]:
-        """Return ["value", it, what the arguments have become if they have changed], or ["error",
-        ...]."""
+        """Return ["value", value, arguments if they were changed in place], or ["error", ...]."""
         try:
             values = value_codec.decode(["list", arguments, named], self)
             before = value_codec.encode(values, self)
@@ -91,7 +91,7 @@ class _RpcPeer:
             return ["value", value, None if after == before else after]
         except PeerExitedError:
             raise
-        except BaseException as error:  # noqa: BLE001 - it is the asker's
+        except BaseException as error:  # noqa: BLE001 - it is raised in the caller
             parts = [value_codec.encode(part, self) for part in _split_error(error)]
             return ["error", parts, None]
 
@@ -118,8 +118,8 @@ def _make_error(parts: list[Any]) -> BaseException:
 
 
 class TestPeer(_RpcPeer):
-    """The end of the tests. It calls only what the tests have handed over, and knows whether a test
-    has failed inside of such a call, where the program could hide it."""
+    """End of the tests. It calls only functions that the tests have passed, and records whether a
+    test has failed inside such a call, where the program could hide it."""
 
     __test__ = False
 
@@ -129,9 +129,9 @@ class TestPeer(_RpcPeer):
         self.has_failed = False
 
     def request(self, operation: str, *arguments: Any, **named: Any) -> Any:
-        """Let the program's process do something, and return what comes of it.
+        """Run an operation in the program's process, and return its result.
 
-        Raises what the program raises, or PeerExitedError.
+        Raises the exception of the program, or PeerExitedError.
         """
         try:
             kind, content, _ = self._call_peer(
@@ -148,8 +148,7 @@ class TestPeer(_RpcPeer):
         raise error
 
     def _make_sendable(self, value: Any) -> Any:
-        """Return a value, or a list in place of one that can only be gone through, such as a
-        generator of the tests."""
+        """Return a value, or a list in place of an iterator, such as a generator of the tests."""
         if type(value) is RemoteObject:
             return value
         return list(value) if isinstance(value, Iterator | KeysView) else value
@@ -186,7 +185,8 @@ class TestPeer(_RpcPeer):
         raise ValueError(f"unknown tag {tag}")
 
     def _make_exception_class(self, number: int, name: str, *bases: Any) -> Any:
-        """Return a class of the tests' own, so that they can catch what the program raises."""
+        """Return a local exception class, so that the tests can catch exceptions of the
+        program."""
         if number not in self._program_exceptions:
             base_classes = tuple(value_codec.decode(base, self) for base in bases)
             self._program_exceptions[number] = type(name, base_classes, {})
@@ -194,7 +194,7 @@ class TestPeer(_RpcPeer):
 
 
 class ProgramPeer(_RpcPeer):
-    """The end of the program."""
+    """End of the program."""
 
     _OPERATIONS: ClassVar[dict[str, Callable[..., Any]]] = {
         **{name: getattr(operator, name) for name in ("getitem", "setitem", "delitem", "index")},
@@ -215,7 +215,7 @@ class ProgramPeer(_RpcPeer):
         self._variables = variables
 
     def serve(self) -> None:
-        """Answer until the tests have ended."""
+        """Answer requests until the tests have exited."""
         while True:
             try:
                 message = self._receive()
@@ -224,7 +224,7 @@ class ProgramPeer(_RpcPeer):
             self._send(self._handle_call(*message[1:]))
 
     def call(self, function: _RemoteFunction, *arguments: Any, **named: Any) -> Any:
-        """Let the tests call a function of theirs. Raises what it raises."""
+        """Call a function of the tests in their process. Raises its exception."""
         kind, content, _ = self._call_peer("call", [function, *arguments], named)
         if kind == "value":
             return value_codec.decode(content, self)

@@ -1,4 +1,4 @@
-"""Programs in a sandbox: each in a worker of its own, or call by call in a session."""
+"""Execution of programs in a sandbox: each in a new worker, or call by call in a session."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ PRELOADED_LIBRARIES = (
     "numpy.random",
     "numpy.linalg",
     "sympy",
-)  # loaded once, so that no program waits for them
-_PROGRAMS_PER_CORE = 4  # programs at once: many wait for something
-_START_ATTEMPTS = 3  # for a worker that was killed before it got its program
+)  # preloaded, so that no program waits for them
+_PROGRAMS_PER_CORE = 4  # concurrent programs: many of them wait for I/O
+_START_ATTEMPTS = 3  # for a worker that was killed before it received its program
 _log = logging.getLogger(__name__)
 
 
 class Sandbox:
-    """Sandbox for untrusted Python programs. `fieldcraft.sandbox` says what is not covered.
+    """Sandbox for untrusted Python programs. See `fieldcraft.sandbox` for what is not covered.
 
-    It works in a thread with an event loop of its own. So it can be used from any loop, and limits
-    of time hold where that loop is busy.
+    It runs in a separate thread with its own event loop. So it can be used from any loop, and time
+    limits hold even if that loop is busy.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class Sandbox:
         max_concurrent: int | None = None,
         libraries: Sequence[str] = PRELOADED_LIBRARIES,
     ) -> None:
-        """Start the template; takes about two seconds.
+        """Start the template, which takes about two seconds.
 
         Args:
-            limits: where a run names none.
-            allow_missing_layers: layers of isolation to do without, by name, if the system lacks
-                them.
-            max_concurrent: programs at once; others wait. Four for each core by default.
-            libraries: modules that programs find loaded.
+            limits: default limits of a run.
+            allow_missing_layers: names of isolation layers that may be missing on this system.
+            max_concurrent: number of concurrent programs; others wait. The default is four per
+                core.
+            libraries: modules that are loaded before a program starts.
 
         Raises:
-            UserError: the system refuses a layer of isolation, or a library is missing.
+            UserError: the system lacks a layer of isolation, or a library is missing.
         """
         require_waivable(allow_missing_layers)
         if max_concurrent is not None and max_concurrent < 1:
@@ -93,7 +93,7 @@ class Sandbox:
 
     @property
     def layers(self) -> list[str]:
-        """The layers of isolation that are active."""
+        """Active layers of isolation."""
         return [layer for layer in LAYERS if layer not in self.waived_layers]
 
     async def run(
@@ -104,33 +104,36 @@ class Sandbox:
         limits: SandboxLimits | None = None,
         fetch: Sequence[str] = (),
     ) -> ProgramResult:
-        """Run a program in an interpreter of its own.
+        """Run a program in a new interpreter.
 
         Args:
-            code: of the program.
-            stdin: its standard input.
+            code: code of the program.
+            stdin: standard input of the program.
             files: name -> content, in the working folder of the program.
-            limits: others than those of the sandbox.
-            fetch: names of files to bring back.
+            limits: limits of this run; the default are the limits of the sandbox.
+            fetch: names of files to return.
 
         Raises:
-            UserError: the system does not let the sandbox start again after it was killed.
+            UserError: the sandbox was killed and cannot be restarted.
         """
         request = ProgramRequest(code, stdin, files or {}, fetch)
         work = self._run_once(request, limits or self.limits)
         return await asyncio.wrap_future(self._submit(work))
 
     async def test(self, code: str, tests: str, imports: str = "") -> ProgramResult:
-        """Run tests of a program, each of the two in a process of its own. The run is `ok` only if
-        the tests have run to their end; `isolated_tests` says what the program can still decide.
+        """Run tests of a program in a separate process from the program.
+
+        The run is `ok` only if the tests have run to their end. See `isolated_tests` for what the
+        program can still influence.
 
         Args:
-            code: of the program.
-            tests: Python that uses what the program defines and raises where it is wrong.
-            imports: Python that the tests may rely on.
+            code: code of the program.
+            tests: Python code that uses the program's definitions and raises an error if it is
+                wrong.
+            imports: Python code that the tests may rely on.
 
         Raises:
-            UserError: as `run` does.
+            UserError: see `run`.
         """
         request = ProgramRequest(code, tests={"tests": tests, "imports": imports})
         return await asyncio.wrap_future(self._submit(self._run_once(request, self.limits)))
@@ -138,12 +141,12 @@ class Sandbox:
     def open_session(
         self, limits: SandboxLimits | None = None, files: Mapping[str, bytes] | None = None
     ) -> SandboxSession:
-        """Open an interpreter that lives from call to call, with `files` in its working folder. It
-        starts with the first call."""
+        """Open an interpreter that is shared by several calls, with `files` in its working folder.
+        It starts with the first call."""
         return SandboxSession(self, limits or self.limits, files or {})
 
     def close(self) -> None:
-        """End everything that runs in it."""
+        """Kill all programs in the sandbox."""
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -158,14 +161,14 @@ class Sandbox:
         self.close()
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Any:
-        """Start work, and return a future of what is done in the sandbox's own loop."""
+        """Run a coroutine in the sandbox's own loop, and return its future."""
         if not self._finalizer.alive:
             work.close()
-            raise UserError("the sandbox is closed; open another.")
+            raise UserError("the sandbox is closed; open another one.")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _acquire_slot(self) -> None:
-        """Wait for a place for a program, which is released when nothing of it runs any more."""
+        """Wait for a slot for a program. It is released when all its processes have exited."""
         with report_wait("a program", f"one of the {self.concurrent} places of the sandbox"):
             await self._slots.acquire()
 
@@ -182,7 +185,7 @@ class Sandbox:
             self._reap(worker)
 
     def _reap(self, worker: SandboxWorker | None) -> None:
-        """Wait until nothing of a worker runs any more, and free its place only then, so that
+        """Wait until all processes of a worker have exited, and free its slot only then, so that
         workers cannot pile up."""
         if worker is None:
             self._slots.release()
@@ -204,8 +207,7 @@ class Sandbox:
             supervisor.kill(worker)
 
     async def _get_worker(self, limits: SandboxLimits) -> SandboxWorker:
-        """Return a worker that is ready. Raises WorkerUnavailableError where the system does not
-        give one."""
+        """Return a ready worker. Raises WorkerUnavailableError if none can be started."""
         failure = ""
         for attempt in range(_START_ATTEMPTS):
             supervisor = await self._ensure_zygote()
@@ -218,7 +220,7 @@ class Sandbox:
                 worker = supervisor.spawn(limits)
             self._refill_idle_workers(supervisor)
             try:
-                with report_wait("a program", "its interpreter, which begins"):
+                with report_wait("a program", "its interpreter, which is starting"):
                     async with asyncio.timeout(START_TIMEOUT_SECONDS):
                         reason = await worker.wait_until_ready()
                 if reason is None:
@@ -234,12 +236,12 @@ class Sandbox:
         raise WorkerUnavailableError(f"no worker starts: {failure}")
 
     def _refill_idle_workers(self, supervisor: Supervisor) -> None:
-        """Keep some workers ready, which have the limits that most runs have."""
+        """Keep some workers with the default limits ready."""
         while len(self._idle_workers) < min(self.concurrent, len(os.sched_getaffinity(0)) + 1):
             self._idle_workers.append(supervisor.spawn(self.limits))
 
     async def _ensure_zygote(self) -> Supervisor:
-        """Return the template, started again if somebody killed it. Raises UserError as at the
+        """Return the template, restarted if it was killed. Raises UserError as at the first
         start."""
         async with self._starting:
             if not self._supervisors or self._supervisors[0].exited.is_set():
@@ -252,14 +254,14 @@ class Sandbox:
 
 
 class WorkerUnavailableError(Exception):
-    """The system does not give a worker; the message has what the last one said."""
+    """No worker can be started; the message contains the error of the last one."""
 
 
 class SandboxSession:
-    """One interpreter for several calls, and a folder that they share. One call at a time.
+    """Interpreter and working folder shared by several calls. It runs one call at a time.
 
-    A call that does not finish by itself, as with a time-out, ends the interpreter. The next call
-    gets a new one, and its `ProgramResult.restarted` says so.
+    A call that does not finish, for example after a timeout, ends the interpreter. The next call
+    gets a new one, and its `ProgramResult.restarted` is True.
     """
 
     def __init__(self, sandbox: Sandbox, limits: SandboxLimits, files: Mapping[str, bytes]) -> None:
@@ -270,12 +272,12 @@ class SandboxSession:
         self._has_started = False
 
     async def run(self, code: str, stdin: str = "") -> ProgramResult:
-        """Run a program as `Sandbox.run` does, with the variables of the calls before."""
+        """Run a program as `Sandbox.run` does, with the variables of earlier calls."""
         work = self._run(ProgramRequest(code, stdin))
         return await asyncio.wrap_future(self._sandbox._submit(work))
 
     async def close(self) -> None:
-        """End the interpreter, and return when nothing of it runs any more."""
+        """Stop the interpreter, and wait until all its processes have exited."""
         await asyncio.wrap_future(self._sandbox._submit(self._close()))
 
     async def __aenter__(self) -> Self:
@@ -309,7 +311,7 @@ class SandboxSession:
         try:
             self._sandbox._supervisors[0].resume(worker, self._limits.cpu_seconds)
             run = await execute(worker, request, self._limits, False, self._sandbox._kill)
-        except BaseException:  # a call that was cancelled still runs
+        except BaseException:  # a cancelled call is still running
             self._sandbox._kill(worker)
             self._worker = None
             raise
@@ -334,7 +336,7 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 def _shut_down(
     loop: asyncio.AbstractEventLoop, thread: threading.Thread, supervisors: list[Supervisor]
 ) -> None:
-    """End a sandbox that is closed or forgotten: its processes end, and so does its thread."""
+    """Stop the processes and the thread of a sandbox that is closed or garbage-collected."""
 
     async def stop() -> None:
         for supervisor in supervisors:

@@ -1,7 +1,7 @@
-"""The seccomp filter of a sandboxed program: a list of what is allowed, as a BPF program.
+"""Seccomp filter of a sandboxed program: an allowlist of system calls, as a BPF program.
 
-It looks at the number of a call and at arguments in registers only, so nothing can change between
-the check and the call. seccomp's notifications cannot promise that.
+It checks only the number of a call and arguments in registers, so nothing can change between the
+check and the call. seccomp's notifications cannot guarantee this.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def _allow_values(index: int, values: tuple[int, ...]) -> list[_BpfInstruction]:
 
 def _allow_descriptor_commands() -> list[_BpfInstruction]:
     """Allow commands on descriptors, but neither larger pipes nor leases. Locks succeed without
-    effect: on a file of the installation they would tell one program about another, and SQLite asks
-    for them in private folders."""
+    effect: on a file of the installation they would be a channel between programs, and SQLite needs
+    them in private folders."""
     locks = [
         i
         for command in _LOCK_COMMANDS
@@ -82,7 +82,7 @@ def _allow_clone() -> list[_BpfInstruction]:
 
 
 def _allow_stream_socketpair() -> list[_BpfInstruction]:
-    """Allow only connected streams: a datagram could be sent to any address."""
+    """Allow only connected streams, because a datagram could be sent to any address."""
     return [
         _load_argument(0),
         _make_instruction(_EQUAL, _UNIX, 0, 3),
@@ -102,21 +102,21 @@ _CHECKED_CALLS: Mapping[str, Callable[[], list[_BpfInstruction]]] = {
     "flock": lambda: [_NO_EFFECT],
     "ioctl": lambda: _allow_values(1, _TERMINAL_QUERIES),
     "prctl": lambda: _allow_values(0, _PRCTL_HARMLESS),
-    "prlimit64": lambda: _allow_values(0, (0,)),  # not of other processes
+    "prlimit64": lambda: _allow_values(0, (0,)),  # not for other processes
     "socketpair": _allow_stream_socketpair,
 }
 
 
 def get_architecture() -> str:
-    """Return the architecture of this machine. Raises OSError for one whose system calls are not
-    known here."""
+    """Return the architecture of this machine. Raises OSError if its system calls are not
+    listed."""
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
         raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
     return machine
 
 
-@cache  # the template makes it, and workers inherit it
+@cache  # built by the template and inherited by workers
 def build_filter() -> bytes:
     """Build the filter for this machine. Raises OSError as `get_architecture` does."""
     audit_architecture, numbers = _ARCHITECTURES[get_architecture()]
@@ -141,8 +141,8 @@ def build_filter() -> bytes:
 
 
 def _find_ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and the last of all runs of neighbours. A filter is compiled for each
-    worker, and the longer it is, the longer that takes."""
+    """Return the first and the last number of each consecutive range. Ranges shorten the filter,
+    which is compiled for each worker."""
     found: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if found and found[-1][1] == number - 1:

@@ -1,4 +1,4 @@
-"""The other side of the template: starts it, asks it for workers, hears of their ends."""
+"""Supervisor of the template: starts it, requests workers, and is notified when they exit."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from fieldcraft.sandbox.worker import SandboxWorker
 from fieldcraft.types import UserError
 
 START_TIMEOUT_SECONDS = 60.0
-# What the template and the programs have as environment; nothing of the host's is in it.
+# Environment of the template and the programs; nothing is inherited from the host.
 ENVIRONMENT: Mapping[str, str] = {
     "HOME": HOME,
     "TMPDIR": HOME,
     "PATH": "",
     "LANG": "C.UTF-8",
-    "PYTHONHASHSEED": "0",  # a program prints the same set in the same order each time
+    "PYTHONHASHSEED": "0",  # a program prints a set in the same order each time
     "PYTHONDONTWRITEBYTECODE": "1",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    "MALLOC_ARENA_MAX": "2",  # each takes address space, which is limited
+    "MALLOC_ARENA_MAX": "2",  # each arena takes address space, which is limited
 }
-# Where this package is; an editable installation is not in site-packages.
+# Folder of this package; an editable installation is not in site-packages.
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
 _ZYGOTE_MODULE = "fieldcraft.sandbox.zygote"
 _worker_numbers = itertools.count(1)
 
 
 class Supervisor:
-    """One template and its workers. It lives in the event loop in which it was started."""
+    """Template and its workers. It belongs to the event loop in which it was started."""
 
     def __init__(self, waive: Sequence[str], libraries: Sequence[str]) -> None:
         self._waive = waive
@@ -53,8 +53,8 @@ class Supervisor:
         self.exited = asyncio.Event()
 
     async def start(self) -> None:
-        """Start the template. Raises UserError where the system refuses a layer that is not waived,
-        or where the template does not start."""
+        """Start the template. Raises UserError if the system lacks a layer that is not waived, or
+        the template does not start."""
         own_socket, zygote_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket = own_socket
         own_socket.setblocking(False)
@@ -97,13 +97,13 @@ class Supervisor:
             self.stop()
             last_line = self._errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
             raise UserError(
-                f"the sandbox does not start ({last_line}); correct that and try again."
+                f"the sandbox does not start ({last_line}); fix this error and try again."
             )
         message: dict[str, Any] = json.loads(data)
         return message
 
     def spawn(self, limits: SandboxLimits) -> SandboxWorker:
-        """Start a worker that will be ready in a moment."""
+        """Start a worker, which becomes ready asynchronously."""
         worker = SandboxWorker(next(_worker_numbers), limits, self._remove_worker)
         self._workers[worker.number] = worker
         self._outbox.append((worker.make_spawn_message(), worker))
@@ -111,23 +111,23 @@ class Supervisor:
         return worker
 
     def kill(self, worker: SandboxWorker) -> None:
-        """End all of a worker's processes; `worker.terminated` is set when they are."""
+        """Kill all processes of a worker; `worker.terminated` is set when they have exited."""
         if not worker.terminated.is_set():
             self._outbox.append(({"kill": worker.number}, None))
             self._flush_outbox()
 
     def resume(self, worker: SandboxWorker, cpu_seconds: float) -> None:
-        """Let all of a worker's processes go on, and count what they use."""
+        """Resume all processes of a worker, and monitor their usage."""
         self._outbox.append(({"begin": worker.number, "cpu_seconds": cpu_seconds}, None))
         self._flush_outbox()
 
     def pause(self, worker: SandboxWorker) -> None:
-        """Stop all of a worker's processes until the next call."""
+        """Pause all processes of a worker until the next call."""
         self._outbox.append(({"rest": worker.number}, None))
         self._flush_outbox()
 
     def _flush_outbox(self) -> None:
-        """Send what waits, as far as the template keeps up."""
+        """Send queued messages, as far as the template can receive them."""
         if self.exited.is_set():
             self._outbox.clear()
             return
@@ -143,12 +143,12 @@ class Supervisor:
         except BlockingIOError:
             loop.add_writer(self._socket, self._flush_outbox)
         except OSError:
-            self.stop()  # the template has died
+            self.stop()  # the template has exited
         else:
             loop.remove_writer(self._socket)
 
     def stop(self) -> None:
-        """End the template and with it all workers."""
+        """Kill the template and with it all workers."""
         if self.exited.is_set():
             return
         self.exited.set()

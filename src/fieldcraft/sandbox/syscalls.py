@@ -1,10 +1,10 @@
-"""The system calls that a sandboxed program may make, with their numbers on each architecture.
+"""System calls that a sandboxed program may make, with their numbers on each architecture.
 
-Whatever is not here fails. Left out on purpose are sockets (but for pairs), execve, mounts, keys,
-io_uring, files in memory (nobody would count them), bpf, perf events, userfaultfd, ptrace,
-process_vm_*, System V and POSIX queues, handles of files, setuid, priorities, modules, clocks and
-everything that makes or enters a namespace.
-The numbers are those of the kernel's asm/unistd_64.h and asm-generic/unistd.h.
+All other calls fail. Excluded on purpose are sockets (except pairs), execve, mounts, keys,
+io_uring, files in memory (which are not counted), bpf, perf events, userfaultfd, ptrace,
+process_vm_*, System V and POSIX queues, file handles, setuid, priorities, modules, clocks and all
+calls that create or enter a namespace.
+The numbers come from the kernel's asm/unistd_64.h and asm-generic/unistd.h.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Resources that the processes of a program use together, read from the kernel's /proc.
+"""Monitor of the total resources used by the processes of a program, read from /proc.
 
-A limit of the kernel's own is one of each process. So the template looks at all of them, some times
-a second, while the program runs.
+The kernel's own limits apply to single processes. So the template checks all processes several
+times per second while the program runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 from enum import StrEnum
 
 CHECK_INTERVAL_SECONDS = 0.1
-_EXITED_ERRORS = (FileNotFoundError, ProcessLookupError)  # the process, meanwhile
+_EXITED_ERRORS = (FileNotFoundError, ProcessLookupError)  # the process has exited
 _KIB = 1024
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _RESIDENT_FIELDS = (b"RssAnon", b"RssShmem", b"VmSwap")
@@ -20,25 +20,25 @@ _PROPORTIONAL_FIELDS = (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")
 
 
 class ExceededLimit(StrEnum):
-    """The limit that a program has passed."""
+    """Limit that a program has exceeded."""
 
     MEMORY = "memory"
     CPU = "cpu"
 
 
 class UsageMonitor:
-    """The processes of one namespace."""
+    """Monitor of the processes of one namespace."""
 
     def __init__(
         self, proc: int, roots: tuple[int, int], memory_bytes: int, idle_bytes: int
     ) -> None:
-        """Begin to watch the processes of a program.
+        """Start to monitor the processes of a program.
 
         Args:
-            proc: a descriptor of the host's /proc.
-            roots: the program's first process and the init process, to which orphans fall, as the
-                host numbers them.
-            memory_bytes: that all processes may use together, beyond what the first began with.
+            proc: descriptor of the host's /proc.
+            roots: host PIDs of the program's first process and of the init process, which adopts
+                orphans.
+            memory_bytes: limit for all processes together, beyond the initial memory of the first.
             idle_bytes: bytes that every process shares with the template when it is forked.
         """
         self._proc = proc
@@ -48,21 +48,20 @@ class UsageMonitor:
         self._seconds = self._exited_seconds = self._start_seconds = 0.0
 
     def start(self, cpu_seconds: float) -> None:
-        """Let so much processor time be used from now on."""
+        """Set the processor time that may be used from now on."""
         self._start_seconds = self._measure_cpu_seconds([*self._iterate_processes()])
         self._cpu_seconds = cpu_seconds
 
     def find_exceeded_limit(self) -> ExceededLimit | None:
-        """Return the limit that the processes have passed together."""
+        """Return the limit that the processes have exceeded together, or None."""
         processes = [*self._iterate_processes()]
         if self._measure_cpu_seconds(processes) - self._start_seconds > self._cpu_seconds:
             return ExceededLimit.CPU
         return ExceededLimit.MEMORY if self._exceeds_memory(processes) else None
 
     def _exceeds_memory(self, processes: list[int]) -> bool:
-        """Return whether the processes use too much memory. Pages that several processes have are
-        counted once, which is slow to find out. So that is only done where they would be too much
-        if each had its own."""
+        """Return whether the processes use too much memory. Shared pages are counted once. This is
+        slow, so it is done only if the sum that counts them for each process exceeds the limit."""
         max_bytes = self._memory_bytes + self._idle_bytes
         resident = [
             _sum_fields(self._proc, f"{process}/status", _RESIDENT_FIELDS) for process in processes
@@ -78,8 +77,8 @@ class UsageMonitor:
         )
 
     def _measure_cpu_seconds(self, processes: list[int]) -> float:
-        """Return the seconds of all processes; time that nobody inherits from one that ends stays
-        counted."""
+        """Return the seconds of all processes. Time of exited processes that is not inherited by a
+        parent stays counted."""
         now = 0.0
         for process in processes:
             with suppress(*_EXITED_ERRORS):
@@ -90,8 +89,8 @@ class UsageMonitor:
         return now + self._exited_seconds
 
     def _iterate_processes(self) -> Iterator[int]:
-        """Yield the process of the program and all that it started, whoever is the parent now. The
-        init process uses nothing itself."""
+        """Yield the process of the program and all its descendants, regardless of their current
+        parent. The init process itself uses no resources."""
         program, init_process = self._roots
         found = [program, init_process]
         for process in found:
@@ -110,13 +109,13 @@ class UsageMonitor:
 
 
 def get_resident_bytes(proc: int) -> int:
-    """Return the bytes that this process has in memory and no file holds; `proc` is a descriptor of
-    /proc."""
+    """Return the resident bytes of this process that are not backed by files; `proc` is a
+    descriptor of /proc."""
     return _sum_fields(proc, "self/status", _RESIDENT_FIELDS)
 
 
 def get_host_pid(proc: int, process: int) -> int:
-    """Return the number by which the host knows a process; `process` is a descriptor of it."""
+    """Return the host PID of a process; `process` is a descriptor of it."""
     for line in _read_file(proc, f"self/fdinfo/{process}").splitlines():
         if line.startswith(b"Pid:"):
             return int(line.split()[1])
@@ -124,7 +123,7 @@ def get_host_pid(proc: int, process: int) -> int:
 
 
 def _sum_fields(proc: int, path: str, names: tuple[bytes, ...]) -> int:
-    """Sum the bytes of the lines with these names; 0 of a process that has ended."""
+    """Sum the bytes of the lines with these names; 0 for a process that has exited."""
     with suppress(*_EXITED_ERRORS):
         lines = _read_file(proc, path).splitlines()
         pairs = (line.split()[:2] for line in lines if line.partition(b":")[0] in names)

@@ -1,7 +1,7 @@
-"""Values on their way between the tests and the program under test, which are two processes.
+"""Codec for values that are sent between the tests and the program under test, two processes.
 
-What is plain data is copied, as JSON with a tag for each type. All else stays where it is and goes
-as a number, by which the other process can name it. Nothing that is received is executed.
+Plain data is copied, as JSON with a tag for each type. Other objects are not copied; they are sent
+as a number by which the other process can refer to them. Received data is never executed.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Protocol
 
-_MAX_EXACT_INT = 2**53  # a larger integer is written in hexadecimal, which has no limit of digits
+_MAX_EXACT_INT = 2**53  # larger integers are written in hexadecimal, which has no limit on digits
 _NUMPY_KINDS = "biufcSUmM"  # dtypes without objects in them
 _BASE_TYPES: Any = (int, float, complex, str, bytes, bytearray, tuple, list, set, frozenset, dict)
 
 
 class ReferenceTable(Protocol):
-    """Names what is not copied."""
+    """Table of references to objects that are not copied."""
 
     def encode_reference(self, value: object) -> list[Any]:
-        """Return the JSON of a value that is not copied. Raises TypeError where it cannot be
-        named."""
+        """Return the JSON of a reference to a value. Raises TypeError if it cannot be
+        referenced."""
         ...
 
     def resolve_reference(self, tag: str, parts: list[Any]) -> object:
-        """Return what the JSON of `encode_reference` stands for."""
+        """Return the object of a reference made by `encode_reference`."""
         ...
 
 
@@ -64,7 +64,7 @@ _TAG_BY_TYPE = {kind: tag for tag, (kind, _, _) in _CODECS.items()}
 
 
 def encode(value: Any, references: ReferenceTable) -> Any:
-    """Encode a value as JSON. Raises TypeError where it can be neither copied nor named."""
+    """Encode a value as JSON. Raises TypeError if it can be neither copied nor referenced."""
     value_type = type(value)
     if value is None or value_type in (bool, str, float):
         return value
@@ -87,8 +87,7 @@ def encode(value: Any, references: ReferenceTable) -> Any:
 
 
 def decode(data: Any, references: ReferenceTable) -> Any:
-    """Decode what `encode` wrote. Raises ValueError or TypeError for what `encode` does not
-    write."""
+    """Decode the output of `encode`. Raises ValueError or TypeError for other data."""
     if not isinstance(data, list):
         return data
     tag, parts = data[0], data[1:]
@@ -104,7 +103,8 @@ def decode(data: Any, references: ReferenceTable) -> Any:
 
 
 def to_base_type(value: Any) -> Any:
-    """Return a value of a subclass of a type that is copied, as that type; otherwise the value."""
+    """Convert a value of a subclass of a copied type to that type; return other values
+    unchanged."""
     for base in _BASE_TYPES:
         if isinstance(value, base):
             return base(value)
@@ -112,7 +112,8 @@ def to_base_type(value: Any) -> Any:
 
 
 def update_in_place(old: Any, new: Any) -> Any:
-    """Put into a container what a copy of it has become, and return it; else the new value."""
+    """Update a container in place from its changed copy, and return it; else return the new
+    value."""
     if type(old) is not type(new):
         return new
     if isinstance(old, list):
@@ -140,9 +141,9 @@ def update_in_place(old: Any, new: Any) -> Any:
 
 
 def get_builtin(name: str, allow_functions: bool) -> Any:
-    """Return a class of Python's own or, where the sender is trusted, a function.
+    """Return a builtin class or, if `allow_functions`, a builtin function.
 
-    Raises ValueError for another.
+    Raises ValueError for other names.
     """
     found = getattr(builtins, name, None)
     if isinstance(found, type) or (allow_functions and callable(found)):

@@ -1,4 +1,4 @@
-"""A worker as its owner sees it: a control socket, and the ends of two named pipes."""
+"""Owner's side of a worker: a control socket, and the ends of two named pipes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fieldcraft.sandbox.usage_monitor import ExceededLimit
 
 _CHUNK_BYTES = 65_536
 _READ_ONLY_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-_FLOOD_FACTOR = 256  # times what is kept of the output: a program that writes more is stopped
+_FLOOD_FACTOR = 256  # times the retained output: a program that writes more is stopped
 
 
 class OutputPipe:
-    """Output of a pipe, which is always read, so that the program never waits for it."""
+    """Reader of a pipe, which always reads, so that the program never blocks on it."""
 
     def __init__(self, descriptor: int, flooded: asyncio.Event) -> None:
         os.set_blocking(descriptor, False)
-        os.set_inheritable(descriptor, False)  # one that came over a socket is
+        os.set_inheritable(descriptor, False)  # received descriptors are inheritable
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
         self._flooded = flooded
@@ -36,12 +36,12 @@ class OutputPipe:
         self._loop.add_reader(descriptor, self.read)
 
     def start(self, max_bytes: int) -> None:
-        """Keep what comes from now on, at most so many bytes."""
+        """Retain output from now on, at most `max_bytes`."""
         self.buffer = OutputBuffer(max_bytes)
         self._flood_bytes = max_bytes * _FLOOD_FACTOR
 
     def read(self) -> bool:
-        """Take what there is, within reason. Returns False where there is nothing."""
+        """Read available output, up to a limit. Return False if there is none."""
         if not self._open:
             return False
         try:
@@ -57,7 +57,7 @@ class OutputPipe:
         return True
 
     def drain(self) -> None:
-        """Take what was written until now, but not what a flood adds meanwhile."""
+        """Read the output written until now, but not output added during the call."""
         max_bytes = self.buffer.total_bytes + 2**21
         while self.buffer.total_bytes < max_bytes and self.read():
             pass
@@ -71,8 +71,8 @@ class OutputPipe:
 
 
 def _make_stdin_file(stdin: bytes) -> BinaryIO:
-    """Make a file in memory that can only be read. It is the owner's, because a program that could
-    make such files would have memory that nobody counts."""
+    """Create a read-only in-memory file. The owner creates it, because programs must not create
+    in-memory files, whose memory is not counted."""
     file = os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
     file.write(stdin)
     file.seek(0)
@@ -81,16 +81,16 @@ def _make_stdin_file(stdin: bytes) -> BinaryIO:
 
 
 class SandboxWorker:
-    """One process tree that waits for a program, or for the next call of a session."""
+    """Process tree that waits for a program, or for the next call of a session."""
 
     def __init__(
         self, number: int, limits: SandboxLimits, on_terminated: Callable[[SandboxWorker], None]
     ) -> None:
-        """Make the control socket; `on_terminated` is called once, when nothing of the worker is
-        left."""
+        """Create the control socket. `on_terminated` is called once, when all processes of the
+        worker have exited."""
         self.number = number
         self.limits = limits
-        self.exit_code: int | None = None  # of the program, once it has ended
+        self.exit_code: int | None = None  # of the program, after its exit
         self.exceeded_limit: ExceededLimit | None = None  # the limit for which it was killed
         self.exited, self.terminated = asyncio.Event(), asyncio.Event()
         self.flooded = asyncio.Event()
@@ -98,11 +98,11 @@ class SandboxWorker:
         self._control, worker_socket = socket.socketpair()
         self._control.setblocking(False)
         self.handles: tuple[int, ...] = (worker_socket.detach(),)
-        self.outputs: tuple[OutputPipe, ...] = ()  # stdout and stderr, once it has begun
+        self.outputs: tuple[OutputPipe, ...] = ()  # stdout and stderr, after the start
         self._reading = False
 
     def close_handles(self) -> None:
-        """Close the other ends here: the template has them, or never will."""
+        """Close the other ends in this process: the template has received them, or never will."""
         for handle in self.handles:
             os.close(handle)
         self.handles = ()
@@ -111,7 +111,8 @@ class SandboxWorker:
         return {"spawn": self.number, "limits": asdict(self.limits)}
 
     async def wait_until_ready(self) -> str | None:
-        """Take the ends of its output, and wait until it is ready; otherwise say why it is not."""
+        """Receive the ends of its output, and wait until it is ready. Return the reason if it
+        failed, else None."""
         if self.terminated.is_set():
             return "it was killed"
         self._reading = True
@@ -127,7 +128,7 @@ class SandboxWorker:
         return None if await self.receive() == frames.READY else "it ended at once"
 
     async def _receive_descriptors(self) -> tuple[str, list[int]]:
-        """Receive what comes first over the control socket: the ends of the output, or a reason."""
+        """Receive the first message of the control socket: the ends of the output, or an error."""
         loop = asyncio.get_running_loop()
         readable = loop.create_future()
         loop.add_reader(self._control, readable.set_result, None)
@@ -142,8 +143,8 @@ class SandboxWorker:
         return message.decode("utf-8", "replace"), readers
 
     async def send(self, message: dict[str, Any], stdin: bytes | None = None) -> None:
-        """Send a request with its standard input, or what belongs to the request before. Nothing
-        happens where nobody is there to read it."""
+        """Send a request with its standard input, or a further message of the previous request.
+        Does nothing if the worker has exited."""
         self._reading = True
         data = frames.encode_frame(message)
         try:
@@ -160,19 +161,19 @@ class SandboxWorker:
     async def receive(
         self, num_files: int = 0, max_value_bytes: int = 0
     ) -> bytes | frames.ProgramReport | None:
-        """Wait for the next message, and return it: READY, TIMED_OUT or an answer with so many
-        files; None if the program ends without one, or sends nonsense."""
+        """Wait for the next message, and return it: READY, TIMED_OUT or a report with `num_files`
+        files. Return None if the program exits without one, or sends an invalid message."""
         self._reading = True
         try:
             kind = await self._receive_exactly(1)
             if kind == frames.REPORT:
                 return await self._receive_report(num_files, max_value_bytes)
             if kind not in (frames.READY, frames.TIMED_OUT):
-                raise frames.FrameError("no known kind")
+                raise frames.FrameError("unknown message type")
             return kind
         except frames.FrameError:
             with suppress(OSError):
-                self._control.shutdown(socket.SHUT_RDWR)  # it may be writing still, and would wait
+                self._control.shutdown(socket.SHUT_RDWR)  # it may still be writing, and would block
             return None
         except (OSError, EOFError):
             return None
@@ -187,8 +188,8 @@ class SandboxWorker:
         return frames.ProgramReport(exit_code, text, tuple(found))
 
     def _release_control(self) -> None:
-        """End the use of the control socket, and close it if the worker is gone: it must not be
-        closed while the loop watches it."""
+        """Stop using the control socket, and close it if the worker is gone. It must not be closed
+        while the loop watches it."""
         self._reading = False
         if self.terminated.is_set():
             self._close()
@@ -205,8 +206,8 @@ class SandboxWorker:
         return bytes(data)
 
     def mark_terminated(self) -> None:
-        """Close what belongs to the worker: nothing of it runs any more, so nobody writes into its
-        pipes."""
+        """Close the resources of the worker: all its processes have exited, so its pipes have no
+        writers."""
         for pipe in self.outputs:
             while pipe.read():
                 pass

@@ -1,19 +1,19 @@
-"""The template process: it has the libraries loaded, and each worker is forked from it.
+"""Template process: it has preloaded the libraries, and each worker is forked from it.
 
     python -m fieldcraft.sandbox.zygote SETTINGS     (JSON; started by `supervisor.py`)
 
 The outermost process only waits for the template, which is the first process of a namespace: when
-it ends, the kernel kills all others. A worker is the process of a program and an init process:
-the first of a namespace of its own, in which the program is. The template is told by the kernel how
-the program ended. Then it kills the init process, and what the program left behind ends with it.
+it exits, the kernel kills all others. A worker is the process of a program and an init process, the
+first process of a separate namespace that contains the program. The kernel notifies the template
+when the program exits. Then it kills the init process, which ends all remaining processes.
 
-Messages over a socket of packets, as JSON:
+Messages over a packet socket, as JSON:
     from outside: {"spawn": id, "limits": {...}} with the descriptor of a control socket,
                   {"begin": id, "cpu_seconds": ...} with each call, {"rest": id} between calls,
                   {"kill": id}
     to outside:   {"layers": {name: reason it is missing}}, {"ready": true},
-                  {"over": id, "limit": ...} of a program that is killed for it,
-                  {"exit": id, "code": ...} of a program, {"gone": id} when nothing of it is left
+                  {"over": id, "limit": ...} if a program is killed for exceeding a limit,
+                  {"exit": id, "code": ...} of a program, {"gone": id} when all its processes exited
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fieldcraft.sandbox.usage_monitor import (
     get_resident_bytes,
 )
 
-_CONTROL, _PROC = 3, 4  # descriptors of a worker, behind the three of every program
+_CONTROL, _PROC = 3, 4  # descriptors of a worker, after the three standard streams
 _HIGH_DESCRIPTOR = 100
 _OOM_SCORE = "1000"
 
@@ -53,10 +53,10 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     server = socket.socket(fileno=settings["socket"])
     kernel.die_with_parent()
-    # Where the system has no memory left, programs die and not who owns the sandbox.
+    # If the system is out of memory, it kills programs and not the owner of the sandbox.
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write(_OOM_SCORE)
-    del os.environ["PYTHONPATH"]  # it names a place of the host
+    del os.environ["PYTHONPATH"]  # it is a path of the host
     try:
         proc = isolation.isolate_zygote(settings["folders"], settings["links"])
     except isolation.LayerUnavailableError as error:
@@ -91,10 +91,10 @@ class _Zygote:
         self._waive = waive
         self._libraries = libraries
         self._worker_ids: dict[int, int] = {}  # process of a program -> id of its worker
-        self._namespaces: dict[int, NamespaceHandle] = {}  # id -> who keeps its namespace
-        self._monitors: dict[int, UsageMonitor] = {}  # id -> what its processes use
-        self._running: set[int] = set()  # ids of those that are in a call
-        self._paused: set[int] = set()  # and of those whose processes are stopped
+        self._namespaces: dict[int, NamespaceHandle] = {}  # id -> its namespace
+        self._monitors: dict[int, UsageMonitor] = {}  # id -> monitor of its processes
+        self._running: set[int] = set()  # ids of workers that are in a call
+        self._paused: set[int] = set()  # ids of workers whose processes are stopped
         self._last_check = 0.0
         self._poll = select.poll()
         self._namespace = os.open("self/ns/pid", os.O_RDONLY, dir_fd=proc)
@@ -105,8 +105,8 @@ class _Zygote:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Answer until the other side is gone."""
-        with suppress(OSError):  # the probe says so
+        """Answer messages until the other side is gone."""
+        with suppress(OSError):  # the probe reports it
             seccomp.build_filter()
         missing = self._probe_layers()
         _send_message(self._server, {"layers": missing})
@@ -116,7 +116,7 @@ class _Zygote:
         for library in self._libraries:
             importlib.import_module(library)
         gc.collect()
-        gc.freeze()  # so that no collection of a worker copies what it shares
+        gc.freeze()  # so that garbage collection in a worker does not copy shared pages
         self._idle_bytes = self._measure_address_space()
         self._idle_resident = get_resident_bytes(self._proc)
         _send_message(self._server, {"ready": True})
@@ -132,7 +132,7 @@ class _Zygote:
                 return
 
     def _probe_layers(self) -> dict[str, str]:
-        """Return the layers that a worker could not have -> why; each is tried in a child."""
+        """Return unavailable layer -> reason; each layer is tried in a child process."""
         reader, writer = os.pipe()
         if self._fork_in_new_namespace() == 0:
             try:
@@ -150,7 +150,7 @@ class _Zygote:
     def _try_layers(self) -> dict[str, str]:
         missing = {}
         try:
-            os.close(os.pidfd_open(os.getpid()))  # by which keepers are killed
+            os.close(os.pidfd_open(os.getpid()))  # needed to kill init processes
         except OSError as error:
             missing["pid"] = error.strerror or str(error)
         for layer, enter in isolation.list_worker_layers(
@@ -169,7 +169,7 @@ class _Zygote:
         return self._fork()
 
     def _fork(self) -> int:
-        """Fork a child in the namespace that was entered. Later ones are in this process's own."""
+        """Fork a child in the entered namespace. Later children are in this process's namespace."""
         child = -1
         try:
             child = os.fork()
@@ -184,7 +184,7 @@ class _Zygote:
             return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
     def _enforce_limits(self) -> None:
-        """Kill the programs whose processes use too much together."""
+        """Kill the programs whose processes together exceed a limit."""
         if time.monotonic() < self._last_check + CHECK_INTERVAL_SECONDS:
             return
         for worker in list(self._running):
@@ -195,7 +195,7 @@ class _Zygote:
         self._last_check = time.monotonic()
 
     def _reap_programs(self) -> None:
-        """Hear of programs that have ended."""
+        """Reap programs that have exited."""
         with suppress(BlockingIOError):
             os.read(self._wake_reader, 4096)
         with suppress(ChildProcessError):
@@ -207,7 +207,7 @@ class _Zygote:
                     self._namespaces[worker].kill()
 
     def _reap_namespaces(self, readable: Collection[int]) -> None:
-        """Bury keepers that have ended: nothing is left in their namespaces."""
+        """Reap init processes that have exited: their namespaces are empty."""
         for worker, handle in list(self._namespaces.items()):
             if handle.process in readable:
                 self._poll.unregister(handle.process)
@@ -220,9 +220,11 @@ class _Zygote:
                 _send_message(self._server, {"gone": worker})
 
     def _handle_message(self) -> bool:
-        """Take a message. Returns False when the other side is gone. There must be a message:
-        `recv_fds` drops its flags, so it would wait for one, and meanwhile nobody would hear of
-        workers that end."""
+        """Handle a message. Return False when the other side is gone.
+
+        A message must be available: `recv_fds` ignores its flags, so it would block, and exits of
+        workers would go unnoticed.
+        """
         data, handles, _, _ = socket.recv_fds(self._server, MAX_PACKET_BYTES, 1)
         if not data:
             return False
@@ -232,7 +234,7 @@ class _Zygote:
             case {"begin": worker, "cpu_seconds": seconds} if worker in self._monitors:
                 self._monitors[worker].start(seconds)
                 self._running.add(worker)
-                if worker in self._paused:  # else it might wake what has stopped itself
+                if worker in self._paused:  # else it might resume a process that has stopped itself
                     self._paused.remove(worker)
                     self._namespaces[worker].send_signal(signal.SIGCONT)
             case {"rest": worker} if worker in self._monitors:
@@ -246,7 +248,7 @@ class _Zygote:
     def _spawn_worker(self, worker: int, limits: SandboxLimits, descriptors: Sequence[int]) -> None:
         try:
             namespace = self._namespace_pool.acquire()
-        except OSError:  # the host has no room for it
+        except OSError:  # the host has no resources for it
             _send_message(self._server, {"gone": worker})
         else:
             self._namespaces[worker] = namespace
@@ -279,7 +281,7 @@ class _Zygote:
         return UsageMonitor(self._proc, roots, limits.memory_mb * MIB, self._idle_resident)
 
     def _run_program_process(self, limits: SandboxLimits, descriptors: Sequence[int]) -> NoReturn:
-        """Isolate this process, a child; then do what comes over the control socket."""
+        """Isolate this child process, then run the programs from the control socket."""
         try:
             self._isolate(limits, *descriptors)
             control = socket.socket(fileno=_CONTROL)
@@ -287,8 +289,8 @@ class _Zygote:
             socket.send_fds(control, [PIPES_MESSAGE], readers)
             for reader in readers:
                 os.close(reader)
-            # Behind the sending: programs may leave as many descriptors on their way as they may
-            # have open, and the kernel counts those of all together.
+            # After sending: the kernel limits descriptors in flight for all programs together to
+            # the number that a process may have open.
             isolation.set_program_limits(limits, self._idle_bytes)
             interpreter.Interpreter(control).serve()
         except BaseException:
@@ -298,15 +300,15 @@ class _Zygote:
             os._exit(1)
 
     def _isolate(self, limits: SandboxLimits, control: int) -> None:
-        """Become a process with the control socket and without rights."""
+        """Reduce this process to the control socket, without privileges."""
         try:
             kernel.die_with_parent()
             signal.set_wakeup_fd(-1)
-            for handled in (signal.SIGCHLD, signal.SIGINT):  # by the template, not by a program
+            for handled in (signal.SIGCHLD, signal.SIGINT):  # handlers of the template
                 signal.signal(handled, signal.SIG_DFL)
             os.setsid()
             null = os.open("/dev/null", os.O_RDWR)
-            # First out of the way, so that none is written over.
+            # Moved out of the way first, so that none is overwritten.
             descriptors = (null, null, null, control, self._proc)
             sources = [fcntl.fcntl(d, fcntl.F_DUPFD, _HIGH_DESCRIPTOR) for d in descriptors]
             for number, source in enumerate(sources):
@@ -315,7 +317,7 @@ class _Zygote:
                 _PROC, self._private_folders, limits, self._waive, range(_PROC)
             )
             if "numpy.random" in sys.modules:
-                sys.modules["numpy.random"].seed()  # or all programs would draw the same
+                sys.modules["numpy.random"].seed()  # or all programs would draw the same numbers
         except BaseException as error:
             os.write(_CONTROL, f"{type(error).__name__}: {error}".encode())
             raise

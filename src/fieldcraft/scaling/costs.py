@@ -1,6 +1,6 @@
-"""The costs of a run: operations over rates, and bytes over bandwidths.
+"""Cost model of a run: operations divided by rates, and bytes divided by bandwidths.
 
-docs/lab-notes/scaling.md has the formulas, and where they are from.
+docs/lab-notes/scaling.md has the formulas and their sources.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from fieldcraft.scaling.devices import Device, get_link_bandwidth
 
-# What is reached of a device's peak. Llama 3 405B trained with 0.38 to 0.43 of an H100's dense rate
-# (arXiv 2407.21783, table 4), and PaLM with 0.46 of a TPU's (arXiv 2204.02311, table 3).
+# Achieved share of a device's peak. Llama 3 405B was trained at 0.38 to 0.43 of an H100's dense
+# rate (arXiv 2407.21783, table 4), and PaLM at 0.46 of a TPU's (arXiv 2204.02311, table 3).
 COMPUTE_EFFICIENCY = 0.4
-BANDWIDTH_EFFICIENCY = 0.7  # of memory, while rows are sampled; an assumption
+BANDWIDTH_EFFICIENCY = 0.7  # of memory, in sampling; an assumption
 FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A model in numbers: `parameters` that multiply (all but the input embedding), `dtype_bytes`
-    of one number, `kv_bytes_per_token` of the keys and values of a token."""
+    """Shape of a model: `parameters` used in matrix products (all except the input embedding),
+    `dtype_bytes` per number, and `kv_bytes_per_token` of keys and values."""
 
     parameters: int
     layers: int
@@ -32,21 +32,20 @@ class ModelShape:
         return self.parameters * self.dtype_bytes
 
     def count_forward_flops(self, tokens: float, mean_length: float) -> float:
-        """Return the operations of a forward pass over so many tokens, in texts of this length: two
-        for each parameter, and 2 x layers x width for each of the tokens before, of which there are
-        length / 2 in the mean, twice: scores and values (Kaplan et al., arXiv 2001.08361, table
-        1)."""
+        """Return the operations of a forward pass over `tokens` tokens, in texts of `mean_length`:
+        two per parameter, and 2 x layers x width per preceding token (length / 2 in the mean),
+        twice, for scores and values (Kaplan et al., arXiv 2001.08361, table 1)."""
         return tokens * (2 * self.parameters + 2 * self.layers * self.hidden_size * mean_length)
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardPasses:
-    """The computation of a step with every token, in forward passes: a backward pass is two (arXiv
-    2001.08361, section 2.1), and activation checkpointing computes the forward one again."""
+    """Computation of a step per token, in units of forward passes: a backward pass counts as two
+    (arXiv 2001.08361, section 2.1), and activation checkpointing repeats the forward pass."""
 
-    trained_models: int = 1  # models
+    trained_models: int = 1
     frozen_models: int = (
-        0  # models, as references and teachers, and a policy whose probabilities are anew
+        0  # references, teachers, and a policy whose log-probabilities are recomputed
     )
     checkpointing: bool = False
 
@@ -57,8 +56,8 @@ class ForwardPasses:
 
 @dataclass(frozen=True, slots=True)
 class TrainingCost:
-    """The trainers of a run: so many ranks that share one model, and the tokens of a micro-batch of
-    each."""
+    """Cost of training: `ranks` ranks that share one model, and the tokens of each one's
+    micro-batches."""
 
     device: Device
     ranks: int
@@ -67,8 +66,8 @@ class TrainingCost:
     def step_seconds(
         self, shape: ModelShape, tokens: float, mean_length: float, passes: ForwardPasses
     ) -> float:
-        """Return the seconds of a step over so many tokens. Links and products work at the same
-        time, so the slower of the two counts."""
+        """Return the seconds of a step over `tokens` tokens. Communication and computation overlap,
+        so the slower of the two counts."""
         return max(
             self.compute_seconds(shape, tokens, mean_length, passes),
             self.communication_seconds(shape, tokens, passes),
@@ -77,7 +76,8 @@ class TrainingCost:
     def compute_seconds(
         self, shape: ModelShape, tokens: float, mean_length: float, passes: ForwardPasses
     ) -> float:
-        """Return the seconds of computing: the operations, over what the ranks reach together."""
+        """Return the seconds of computation: the operations divided by the total rate of the
+        ranks."""
         flops = shape.count_forward_flops(tokens, mean_length) * passes.total
         return flops / (self.ranks * self.device.flops_per_second * COMPUTE_EFFICIENCY)
 
@@ -85,9 +85,9 @@ class TrainingCost:
         self, shape: ModelShape, tokens: float, passes: ForwardPasses
     ) -> float:
         """Return the seconds of communication. For each micro-batch the weights of each layer are
-        gathered before they are read, again in the backward pass, and their gradients in float32
-        are added up (FSDP: arXiv 2304.11277, section 3.2). A rank sends and receives all but its
-        own share of these bytes."""
+        gathered in the forward pass and again in the backward pass, and their gradients are reduced
+        in float32 (FSDP: arXiv 2304.11277, section 3.2). A rank sends and receives all these bytes
+        except its own share."""
         micro_batches = max(tokens / (self.ranks * self.micro_batch_tokens), 1)
         gathers = passes.trained_models * 2 + passes.frozen_models
         sent_bytes = shape.parameters * (
@@ -99,11 +99,10 @@ class TrainingCost:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """An engine on `num_devices` devices: the time that one token of all its rows takes, and a
-    prompt.
+    """Roofline model of an engine on `num_devices` devices: times of decoding and prefill.
 
-    A step reads all weights, and the keys and values of all rows; and it multiplies each row with
-    all weights. The slower of the two counts (Pope et al., arXiv 2211.05102, section 2.1).
+    A decoding step reads all weights, and the keys and values of all rows, and multiplies each row
+    with all weights. The slower of the two counts (Pope et al., arXiv 2211.05102, section 2.1).
     """
 
     shape: ModelShape
@@ -111,8 +110,8 @@ class Roofline:
     num_devices: int = 1
 
     def decode_seconds(self, rows: int, cached_tokens: float) -> float:
-        """Return the seconds for a token of each of `rows` rows, which hold so many tokens
-        together."""
+        """Return the seconds of decoding one token of each of `rows` rows, which have
+        `cached_tokens` tokens in total."""
         read_bytes = self.shape.weight_bytes + cached_tokens * self.shape.kv_bytes_per_token
         return max(
             read_bytes / (self.num_devices * self.device.memory_bandwidth * BANDWIDTH_EFFICIENCY),
@@ -123,7 +122,7 @@ class Roofline:
         )
 
     def prefill_seconds(self, tokens: float) -> float:
-        """Return the seconds until so many tokens of prompts are read."""
+        """Return the seconds of the prefill of `tokens` tokens."""
         return (
             2
             * tokens
@@ -135,6 +134,6 @@ class Roofline:
 def estimate_broadcast_seconds(
     shape: ModelShape, device: Device, num_trainers: int, num_engines: int
 ) -> float:
-    """Return the seconds until all engines have the weights: a pipelined broadcast sends each byte
-    once over the slowest link (Sanders et al. 2009, doi 10.1016/j.parco.2009.09.001)."""
+    """Return the seconds of the broadcast of weights to all engines: a pipelined broadcast sends
+    each byte once over the slowest link (Sanders et al. 2009, doi 10.1016/j.parco.2009.09.001)."""
     return shape.weight_bytes / get_link_bandwidth(device, max(num_trainers + num_engines, 2))

@@ -1,6 +1,6 @@
-"""Devices: what a plan needs to know of them, from the data sheets of their makers.
+"""Device properties for plans, from the manufacturers' data sheets.
 
-docs/lab-notes/scaling.md names the sheets.
+docs/lab-notes/scaling.md lists the data sheets.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ CPU_NAME = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device and its links, in bytes and in operations a second.
+    """Device and its links, in bytes and operations per second.
 
-    `flops_per_second` is that of dense matrix products in bfloat16, `memory_bandwidth` that of its
-    memory. `intra_node_bandwidth` is what one device sends to the others of its node, and
-    `inter_node_bandwidth` its share of the links between nodes, both one way. A node has
-    `devices_per_node` of them.
+    `flops_per_second` is the rate of dense matrix products in bfloat16. `intra_node_bandwidth` is
+    the bandwidth from one device to the others of its node, and `inter_node_bandwidth` its share of
+    the links between nodes, both one-way. A node has `devices_per_node` devices.
     """
 
     name: str
@@ -46,7 +45,7 @@ DEVICES = {
 
 
 def find_device(name: str) -> Device:
-    """Return the device of the table. Raises UserError for a name that it does not have."""
+    """Return a device of the table by name. Raises UserError if the name is unknown."""
     if name in DEVICES:
         return DEVICES[name]
     similar = get_close_matches(name, DEVICES, n=1)
@@ -58,20 +57,20 @@ def find_device(name: str) -> Device:
 
 
 def split_into_nodes(device: Device, count: int) -> list[int]:
-    """Return the number of devices of each node that `count` devices take: whole nodes, and the
-    rest on a last one.
+    """Return the number of devices on each node for `count` devices: full nodes, and the rest on a
+    last one.
 
-    Raises UserError where there are none.
+    Raises UserError if `count` is less than 1.
     """
     if count < 1:
-        raise UserError(f"--gpus {count} is not a number of devices: give 1 or more.")
+        raise UserError(f"--gpus {count} is not a number of devices: set 1 or more.")
     full_nodes, rest = divmod(count, device.devices_per_node)
     return [device.devices_per_node] * full_nodes + ([rest] if rest else [])
 
 
 def get_link_bandwidth(device: Device, ranks: int) -> float:
-    """Return the bytes a second that each of so many ranks sends: the slowest link between them
-    decides."""
+    """Return the bytes per second that each of `ranks` ranks can send, which the slowest link
+    between them limits."""
     if ranks == 1:
         return math.inf
     return (

@@ -1,4 +1,4 @@
-"""Engines in virtual time: tokens are counted, and take as long as a formula says."""
+"""Engines in virtual time: tokens are only counted, and their time is computed by a formula."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Protocol
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.sampling import Completion, SamplingParams, StopReason, VersionSpan
 
-TOKEN_TOLERANCE = 1e-6  # of a token: what rounding leaves of a turn that is complete
+TOKEN_TOLERANCE = 1e-6  # rounding error, in tokens, of a complete turn
 
 
 class EngineSpeed(Protocol):
-    """The speed of an engine, as `costs.Roofline` has it."""
+    """Speed of an engine, such as `costs.Roofline`."""
 
     def decode_seconds(self, rows: int, cached_tokens: float) -> float: ...
 
@@ -23,24 +23,24 @@ class EngineSpeed(Protocol):
 
 
 class SimulatedEngine:
-    """One engine; obeys `engine.base.PolicyEngine`. A turn has as many tokens as it may have.
+    """Simulated engine; implements `engine.base.PolicyEngine`. Each turn has the maximum number of
+    tokens.
 
-    All rows that are sampled advance together, a token a step, as with continuous batching. A
-    prompt is read by all steps at once: meanwhile no row advances. Of what a session has cached,
-    nothing is read again, until new weights are published. At most `rows` turns are sampled at
-    once, the others wait in a line.
+    All active rows advance together, one token per step, as with continuous batching. No row
+    advances during the prefill of a prompt. Cached tokens of a session are not recomputed until new
+    weights are published. At most `rows` turns are sampled at once, the others wait in a queue.
     """
 
     def __init__(self, speed: EngineSpeed, rows: int, publish_seconds: float = 0.0) -> None:
         self.speed = speed
         self.slots = asyncio.Semaphore(rows)
         self.publish_seconds = publish_seconds
-        self.cached_tokens: dict[str, int] = {}  # tokens of a session that need not be read
-        self.pending_turns: list[tuple[float, int, asyncio.Future[None]]] = []  # by where they end
-        self.position = 0.0  # tokens that a row which was always there would have by now
-        self.position_time = 0.0  # when it had them; in the future while prompts are read
-        self.active_tokens = 0.0  # tokens of all rows that are sampled
-        self.version_starts: list[tuple[float, int]] = [(0.0, 0)]  # place and version
+        self.cached_tokens: dict[str, int] = {}  # cached tokens of each session
+        self.pending_turns: list[tuple[float, int, asyncio.Future[None]]] = []  # by end position
+        self.position = 0.0  # tokens of a row that has been active since the start
+        self.position_time = 0.0  # time of `position`; in the future during a prefill
+        self.active_tokens = 0.0  # tokens of all active rows
+        self.version_starts: list[tuple[float, int]] = [(0.0, 0)]  # start position and version
         self.turn_ids = count()
         self.timer: asyncio.TimerHandle | None = None
 
@@ -81,7 +81,7 @@ class SimulatedEngine:
         pass
 
     async def update_weights(self, version: int) -> None:
-        """Publish new weights: everything that is being sampled is read again with them."""
+        """Publish new weights: all unfinished turns are recomputed with them."""
         self._advance()
         self.position_time += self.publish_seconds + self.speed.prefill_seconds(self.active_tokens)
         self.cached_tokens.clear()
@@ -90,7 +90,7 @@ class SimulatedEngine:
         await asyncio.sleep(self.publish_seconds)
 
     def _advance(self) -> None:
-        """Let time pass until now, in which the rows are those of before."""
+        """Advance the state to the current time, with an unchanged set of rows."""
         now = asyncio.get_running_loop().time()
         if now > self.position_time:
             if self.pending_turns:
@@ -120,7 +120,7 @@ class SimulatedEngine:
         self._set_timer()
 
     def _make_version_spans(self, start: float, end: float) -> list[VersionSpan]:
-        """Return the number of tokens of a turn that each version of the policy sampled."""
+        """Return the number of tokens of a turn that each policy version sampled."""
         spans: list[VersionSpan] = []
         until = end
         for position, version in reversed(self.version_starts):
@@ -134,8 +134,8 @@ class SimulatedEngine:
 
 
 class SimulatedEngineGroup:
-    """Several engines; obeys `engine.base.PolicyEngine`. A new session gets the engine that has
-    fewest, and keeps it."""
+    """Group of engines; implements `engine.base.PolicyEngine`. A new session is assigned to the
+    engine with the fewest sessions, and stays there."""
 
     def __init__(self, engines: Sequence[PolicyEngine]) -> None:
         self.engines = engines
@@ -167,7 +167,7 @@ class SimulatedEngineGroup:
         await asyncio.gather(*(engine.update_weights(version) for engine in self.engines))
 
     def _find_least_loaded(self) -> int:
-        while self.load_heap[0][0] != self.load[self.load_heap[0][1]]:  # of a time before
+        while self.load_heap[0][0] != self.load[self.load_heap[0][1]]:  # outdated entry
             heapq.heappop(self.load_heap)
         return self.load_heap[0][1]
 

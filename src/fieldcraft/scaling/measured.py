@@ -1,4 +1,4 @@
-"""The device `cpu`: the rates that a core of this machine reaches, measured on the spot."""
+"""The device `cpu`, with rates of one core measured on this machine."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fieldcraft.runs.memory import read_free_memory
 from fieldcraft.scaling.costs import BANDWIDTH_EFFICIENCY, COMPUTE_EFFICIENCY
 from fieldcraft.scaling.devices import CPU_NAME, Device
 
-MATRIX_SIZE = 512  # of the matrices: as wide as a small model's
-NUM_MATRICES = 64  # that are read: more than a cache holds
-LOOPBACK_BANDWIDTH = 1e9  # bytes a second between processes of a machine; an assumption
+MATRIX_SIZE = 512  # width of the matrices, as in a small model
+NUM_MATRICES = 64  # matrices to read: more than fit in a cache
+LOOPBACK_BANDWIDTH = 1e9  # bytes per second between processes of a machine; an assumption
 NUM_TRIALS = 5
 
 
 def measure_cpu() -> Device:
-    """Measure one core with torch in float32, and its part of the memory. The rate is that of
-    products of matrices, the bandwidth that of products of a vector with many matrices, as rows are
-    sampled. Both are divided by the shares of a peak that formulas count with."""
+    """Measure one core with torch in float32, and its share of the memory. The compute rate is
+    measured with matrix products, the bandwidth with products of a vector with many matrices, as in
+    sampling. Both are divided by the efficiencies that the cost formulas multiply with."""
     cores = os.cpu_count() or 1
     square, vector = torch.ones(MATRIX_SIZE, MATRIX_SIZE), torch.ones(1, MATRIX_SIZE)
     matrices = torch.ones(NUM_MATRICES, MATRIX_SIZE, MATRIX_SIZE)

@@ -1,7 +1,7 @@
-"""The memory of every process of a run at its peak, by what it is for.
+"""Peak memory of every process of a run, by purpose.
 
-It extends the estimates of `runs/memory.py` to models in shards and to engines that have devices of
-their own. docs/lab-notes/scaling.md has the formulas.
+It extends the estimates of `runs/memory.py` to sharded models and to engines with dedicated
+devices. docs/lab-notes/scaling.md has the formulas.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from fieldcraft.runs.memory import (
     find_max_text_tokens,
 )
 
-MemoryParts = dict[str, int]  # what for, and bytes
+MemoryParts = dict[str, int]  # purpose: bytes
 OPTIMIZER_STATE, FROZEN_MODELS, GRADIENTS = "masters and moments", "read only", "gradients"
 GATHERED, ACTIVATIONS, PROCESS = "gathered", "activations", "process"
 WEIGHTS, CACHES = "weights", "caches"
-# What Ray and gloo take in a trainer: the mean of what bench/ranks.py found missing without it.
+# Memory of Ray and gloo in a trainer: the mean of the amount missing in bench/ranks.py without it.
 CLUSTER_OVERHEAD_BYTES = 130_000_000
 
 
 def count_embedding_parameters(config: Any) -> int:
-    """Return the number of parameters outside of the layers: the input embedding and, unless it is
-    the same, the output."""
+    """Return the number of parameters outside the layers: the input embedding and, unless tied, the
+    output embedding."""
     matrices = 1 if config.tie_word_embeddings else 2
     return int(matrices * config.vocab_size * config.hidden_size)
 
 
 def estimate_rank_memory(sizes: ModelSizes, stage: Stage, cluster: ClusterConfig) -> MemoryParts:
-    """Return the memory of a trainer's share. What is trained, what is only read and the gradients
-    are cut evenly. Whole at a time are two layers (one is computed, the next one gathered), the
-    gradient of one, and all that is outside of the layers. The gradient of the latter is whole when
-    there are no activations any more, so the larger of both counts."""
+    """Return the memory of one trainer. Trained weights, read-only weights and gradients are
+    sharded evenly. Gathered at the same time are two layers (the current and the prefetched one),
+    the gradient of one, and all weights outside the layers. The gradient of the latter is unsharded
+    only after the activations are freed, so the larger of the two counts."""
     recipe, footprint, ranks = sizes.recipe, stage.memory_footprint, max(cluster.trainers, 1)
     size = DTYPE_BYTES[recipe.dtype]
     critics = sizes.parameters * footprint.critics
@@ -60,7 +60,8 @@ def estimate_rank_memory(sizes: ModelSizes, stage: Stage, cluster: ClusterConfig
     embedding = count_embedding_parameters(sizes.config)
     layer = (sizes.parameters - embedding) // sizes.config.num_hidden_layers
     gathered_bytes = 0 if ranks == 1 else (embedding + 2 * layer) * size + layer * FLOAT32_BYTES
-    moments = "float32" if cluster.trainers else stage.optim.optimizer_state  # others are not cut
+    # Moments of other kinds are not sharded.
+    moments = "float32" if cluster.trainers else stage.optim.optimizer_state
     embedding_gradient = 0 if ranks == 1 else embedding * (size + FLOAT32_BYTES)
     process = PROCESS_BYTES + (CLUSTER_OVERHEAD_BYTES if cluster.trainers else 0)
     return {
@@ -76,8 +77,8 @@ def estimate_rank_memory(sizes: ModelSizes, stage: Stage, cluster: ClusterConfig
 
 
 def _estimate_activation_bytes(sizes: ModelSizes, stage: Stage, context: int) -> int:
-    """Return the bytes that a rank keeps of a line of tokens, of which it has its part. Keys and
-    values are those of the whole line, in each layer that is kept."""
+    """Return the activation bytes of a rank for its shard of a packed sequence. Keys and values of
+    the whole sequence count, in each layer whose activations are stored."""
     local_tokens = max(
         stage.optim.micro_batch_tokens, ceil(find_max_text_tokens(sizes.recipe, stage) / context)
     )
@@ -89,22 +90,21 @@ def _estimate_activation_bytes(sizes: ModelSizes, stage: Stage, context: int) ->
         * local_tokens
         * estimate_token_cache_bytes(sizes, DTYPE_BYTES[sizes.recipe.policy_dtype])
     )
-    if stage.optim.activation_checkpointing:  # those of one layer at a time
+    if stage.optim.activation_checkpointing:  # one layer at a time
         remote_kv_bytes //= sizes.config.num_hidden_layers
     return activations + remote_kv_bytes
 
 
 def _estimate_model_copy_bytes(sizes: ModelSizes) -> int:
-    """Return the bytes of the copy that a model which is not in shards computes with, where it has
-    masters."""
+    """Return the bytes of the rounded copy of an unsharded model that has master weights."""
     if sizes.recipe.lora is not None or sizes.recipe.dtype == "float32":
         return 0
     return sizes.trainable_parameters * DTYPE_BYTES[sizes.recipe.dtype]
 
 
 def estimate_engine_memory(sizes: ModelSizes, stage: Stage, cluster: ClusterConfig) -> MemoryParts:
-    """Return the memory of one device of an engine: weights and caches are cut over its devices.
-    `max_num_seqs` is that of all engines together. vLLM takes what `engine.kv_cache_gb` says."""
+    """Return the memory of one device of an engine: weights and caches are split over its devices.
+    `max_num_seqs` applies to all engines together. The cache of vLLM is `engine.kv_cache_gb`."""
     recipe, footprint = sizes.recipe, stage.memory_footprint
     size, devices = DTYPE_BYTES[recipe.dtype], cluster.tensor_parallel
     rows = ceil(min(recipe.max_num_seqs, footprint.rollouts) / max(cluster.engines, 1))
@@ -121,8 +121,8 @@ def estimate_engine_memory(sizes: ModelSizes, stage: Stage, cluster: ClusterConf
 def estimate_process_memory(
     sizes: ModelSizes, stage: Stage, cluster: ClusterConfig
 ) -> dict[str, MemoryParts]:
-    """Return the memory that each kind of process takes in a stage. Those that train and sample in
-    turns have two rows, of which the larger counts."""
+    """Return the memory of each kind of process in a stage. Processes that alternate between
+    training and sampling have two entries, of which the larger counts."""
     trainer = estimate_rank_memory(sizes, stage, cluster)
     resident = {part: trainer[part] for part in (OPTIMIZER_STATE, FROZEN_MODELS, GATHERED)}
     if not cluster.trainers and not cluster.engines:
@@ -140,8 +140,8 @@ def _estimate_single_process_memory(
     sizes: ModelSizes, stage: Stage, trainer: MemoryParts, resident: MemoryParts
 ) -> dict[str, MemoryParts]:
     """Return the memory of the run's own process, which trains and samples with one model;
-    `runs/memory.py` has its sum. Where it does both at once, the engine has a copy of what is
-    trained."""
+    `runs/memory.py` computes the sum. If it does both concurrently, the engine has a copy of the
+    trained weights."""
     recipe, footprint = sizes.recipe, stage.memory_footprint
     frozen = sizes.parameters * DTYPE_BYTES[recipe.dtype] * footprint.frozen_simulators
     trainer[FROZEN_MODELS] += frozen

@@ -1,8 +1,7 @@
-"""Reinforcement learning in virtual time: the scheduler is the real one, durations are modelled.
+"""Reinforcement learning in virtual time, with the real scheduler and modelled durations.
 
-`train/sampler.py:RolloutSampler` and `train/async_sampler.py:AsyncRolloutSampler` decide what is
-sampled when, and what is waited for. What they decide about is only counted: no model, no weights,
-no text.
+`train/sampler.py:RolloutSampler` and `train/async_sampler.py:AsyncRolloutSampler` schedule sampling
+and waiting. Rollouts are only counted: there is no model and no text.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from fieldcraft.train.async_sampler import AsyncRolloutSampler
 from fieldcraft.train.sampler import RolloutGroup, RolloutSampler
 from fieldcraft.types import Task, Trajectory
 
-MAX_VIRTUAL_SECONDS = 365 * 24 * 3600.0  # virtual seconds, after which a simulation is stuck
+MAX_VIRTUAL_SECONDS = 365 * 24 * 3600.0  # virtual seconds after which a simulation is stuck
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineModel:
-    """A pipeline to simulate: rollouts on engines, and steps on trainers.
+    """Pipeline to simulate: rollouts on engines, and steps on trainers.
 
-    `learn_seconds` says how long a step over rollouts takes, from their tokens and their number.
-    `speeds` has the speed of each engine.
+    `learn_seconds` returns the time of a step from the number of tokens and of rollouts. `speeds`
+    has the speed of each engine.
     """
 
     workload: RolloutWorkload
@@ -42,7 +41,7 @@ class PipelineModel:
     questions: int
     group: int
     max_staleness: int = 0
-    rows: int = 256  # of each engine
+    rows: int = 256  # rows of each engine
     concurrent_calls: int = 64  # as in a recipe's budget
     publish_seconds: float = 0.0
     steps: int = 8
@@ -51,7 +50,8 @@ class PipelineModel:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedStep:
-    """A step: when it began, in seconds, how long it waited and trained, and what it trained."""
+    """Simulated step: start and end times and durations of waiting and training, in seconds, and
+    counts of the trained rollouts."""
 
     started: float
     finished: float
@@ -65,8 +65,8 @@ class SimulatedStep:
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """The steps of a simulation. The first ones, in which engines have had no time to work ahead,
-    are not counted, unless there are no others."""
+    """Steps of a simulation. Warm-up steps, before the engines have sampled ahead, are not counted,
+    unless there are no others."""
 
     steps: Sequence[SimulatedStep]
     num_warmup_steps: int = field(default=1)
@@ -81,7 +81,7 @@ class SimulationResult:
 
     @property
     def rollouts_per_second(self) -> float:
-        """Rollouts that are trained in a second."""
+        """Number of trained rollouts per second."""
         return sum(step.rollouts for step in self.measured_steps) / self.seconds
 
     @property
@@ -90,12 +90,12 @@ class SimulationResult:
 
     @property
     def wait_share(self) -> float:
-        """The share of time in which trainers wait."""
+        """Share of the time in which trainers wait."""
         return sum(step.wait_seconds for step in self.measured_steps) / self.seconds
 
 
 class ConstantReward(StatelessReward):
-    """A reward that finds every rollout right: it is only counted."""
+    """Reward that grades every rollout as correct."""
 
     name = "em"
 
@@ -104,7 +104,7 @@ class ConstantReward(StatelessReward):
 
 
 def simulate(pipeline: PipelineModel) -> SimulationResult:
-    """Simulate a pipeline, and return its steps. The same pipeline has always the same steps."""
+    """Simulate a pipeline, and return its steps. The result is deterministic."""
 
     async def run() -> list[SimulatedStep]:
         with VirtualClock().patch_loop():
@@ -115,7 +115,7 @@ def simulate(pipeline: PipelineModel) -> SimulationResult:
 
 
 async def _run_steps(pipeline: PipelineModel) -> list[SimulatedStep]:
-    """Run the steps as `train/stages/rl.py:RlStage.step` has them: sample, train, publish."""
+    """Run steps like `train/stages/rl.py:RlStage.step`: sample, train, publish."""
     sampler = _make_sampler(pipeline)
     clock, steps = asyncio.get_running_loop().time, list[SimulatedStep]()
     await sampler.open()
@@ -141,7 +141,7 @@ async def _run_steps(pipeline: PipelineModel) -> list[SimulatedStep]:
 
 
 def _count_rollouts_and_tokens(groups: Sequence[RolloutGroup]) -> tuple[int, int]:
-    """Return the number of rollouts and the number of their tokens."""
+    """Return the number of rollouts and their number of tokens."""
     trajectories = [
         cast(SimulatedTrajectory, trajectory) for group in groups for trajectory in group
     ]
@@ -149,9 +149,9 @@ def _count_rollouts_and_tokens(groups: Sequence[RolloutGroup]) -> tuple[int, int
 
 
 def _make_sampler(pipeline: PipelineModel) -> RolloutSampler:
-    """Return the real sampler, without what it never asks for in a simulation."""
+    """Return the real sampler, without components that a simulation does not use."""
     staleness = pipeline.max_staleness
-    ahead = pipeline.steps + staleness + 1  # so that the last steps are like the others
+    ahead = pipeline.steps + staleness + 1  # so that the last steps behave like the others
     settings = Rl.model_validate(
         {
             "steps": ahead,

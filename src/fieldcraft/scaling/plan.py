@@ -1,4 +1,4 @@
-"""The plan of a recipe on so many devices, before anything starts: places, memory and time."""
+"""Plan of a recipe on a number of devices, before it runs: placement, memory and time."""
 
 from __future__ import annotations
 
@@ -26,25 +26,27 @@ from fieldcraft.scaling.steps import find_best_split
 from fieldcraft.scaling.times import StageTime, StageTimeEstimator, TypicalText
 from fieldcraft.types import UserError
 
-USABLE_MEMORY_SHARE = 0.9  # of a device's memory; the rest is for what no formula knows
+USABLE_MEMORY_SHARE = (
+    0.9  # share of a device's memory; the rest is for usage that no formula covers
+)
 POWERS_OF_TWO = tuple(2**power for power in range(8))
 
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """A plan of a run. `is_auto_split` says whether it split the devices itself, as the recipe does
-    not."""
+    """Plan of a run. `is_auto_split` is True if the plan chose the split of devices because the
+    recipe does not specify one."""
 
     cluster: ClusterConfig
     is_auto_split: bool
     devices_per_node: Sequence[int]
     placements: Sequence[ProcessPlacement]
-    memory: dict[str, dict[str, MemoryParts]]  # stage, process, what for: bytes
+    memory: dict[str, dict[str, MemoryParts]]  # stage, process, purpose: bytes
     stage_times: Sequence[StageTime]
 
     @property
     def total_seconds(self) -> float:
-        """Seconds of all stages whose steps are known."""
+        """Seconds of all stages whose number of steps is known."""
         return sum(time.total_seconds or 0.0 for time in self.stage_times)
 
     @property
@@ -55,12 +57,12 @@ class ClusterPlan:
 
     @property
     def stages_without_steps(self) -> list[str]:
-        """The stages whose steps are not."""
+        """Names of the stages whose number of steps is unknown."""
         return [time.name for time in self.stage_times if time.steps is None]
 
 
 def load_model_sizes(recipe: Recipe) -> CheckContext:
-    """Read the model's shapes, without weights. Raises UserError where there is none to be read."""
+    """Read the model's shapes, without weights. Raises UserError if they cannot be read."""
     with tempfile.TemporaryDirectory() as draft:
         sizes = CheckContext(recipe, Path(draft))
         problems: list[str] = []
@@ -77,8 +79,8 @@ def make_plan(
 ) -> ClusterPlan:
     """Plan the run of a recipe on `count` devices.
 
-    Raises UserError for no devices, for fewer than the recipe asks for, for a recipe without
-    stages, and for one that does not fit, with what to change.
+    Raises UserError, with advice, if `count` is less than 1 or than the recipe requires, if the
+    recipe has no stages, or if it does not fit.
     """
     recipe, nodes = sizes.recipe, split_into_nodes(device, count)
     if not recipe.stages:
@@ -87,7 +89,7 @@ def make_plan(
     cluster, is_auto_split = recipe.cluster, not (recipe.cluster.trainers or recipe.cluster.engines)
     placements = place_processes(
         cluster, nodes
-    )  # before all else: it may ask for more than there is
+    )  # first, because it may require more devices than available
     if is_auto_split and count > 1:
         cluster = _choose_split(sizes, device, estimator, count)
         placements = place_processes(cluster, nodes)
@@ -112,8 +114,8 @@ def make_plan(
 def _choose_split(
     sizes: ModelSizes, device: Device, estimator: StageTimeEstimator, count: int
 ) -> ClusterConfig:
-    """Return the trainers and engines for a recipe that names none: those with which its longest
-    stage is fastest. In turns each device does both."""
+    """Return the trainers and engines for a recipe that does not specify them, which minimise the
+    time of its longest stage. In a synchronous stage each device does both."""
     recipe, rest = sizes.recipe, dict(sizes.recipe.cluster)
     stages = [stage for stage in recipe.stages.values() if isinstance(stage, Rl)]
     if not stages:
@@ -139,8 +141,8 @@ def _choose_split(
     )
     if found is None:
         raise UserError(
-            f"{count} devices are too few for at least {min_trainers} trainers plus an engine: give"
-            " more, or set max_staleness to 0, so that each device trains and samples in turn."
+            f"{count} devices are too few for at least {min_trainers} trainers plus an engine: use"
+            " more, or set max_staleness to 0, so that each device trains and samples alternately."
         )
     return ClusterConfig.model_validate(
         {**rest, "trainers": found.trainers, "engines": found.engines}
@@ -148,8 +150,8 @@ def _choose_split(
 
 
 def _find_min_trainers(sizes: ModelSizes, device: Device, numbers: Sequence[int]) -> int | None:
-    """Return the first of some numbers of trainers with which every stage fits; None where no
-    number does."""
+    """Return the first of the numbers of trainers with which every stage fits; None if there is
+    none."""
     clusters = (update_cluster(sizes.recipe.cluster, trainers=n) for n in numbers)
     return next((c.trainers for c in clusters if _trainers_fit(sizes, device, c)), None)
 
@@ -160,7 +162,7 @@ def _trainers_fit(sizes: ModelSizes, device: Device, cluster: ClusterConfig) -> 
 
 
 def update_cluster(cluster: ClusterConfig, **changes: int | bool) -> ClusterConfig:
-    """Return the section `cluster` with other values, unchecked."""
+    """Return the section `cluster` with changed values, without validation."""
     return cluster.model_copy(update=changes)
 
 
@@ -185,7 +187,7 @@ def _describe_overflow(
 def _suggest_change(
     sizes: ModelSizes, device: Device, count: int, cluster: ClusterConfig, process: str
 ) -> str:
-    """Return advice on what to set, so that it fits."""
+    """Return advice on settings with which the run fits."""
     recipe = sizes.recipe
     if process == "engine":
         for devices in POWERS_OF_TWO:
@@ -202,7 +204,7 @@ def _suggest_change(
         return "set cluster.colocate=false, or lower max_num_seqs and optim.micro_batch_tokens"
     further = [n for n in POWERS_OF_TWO if cluster.trainers < n]
     if number := _find_min_trainers(sizes, device, further):
-        lacking = " and give more devices" if number > count else ""
+        lacking = " and use more devices" if number > count else ""
         return f"set cluster.trainers={number}{lacking}"
     for context in POWERS_OF_TWO[1:4]:
         trainers = cluster.trainers // context * context
@@ -216,7 +218,8 @@ def _suggest_change(
 
 
 def _count_examples(recipe: Recipe, stage: Stage) -> int | None:
-    """Return the number of examples that a supervised stage has, where a file of lines says so."""
+    """Return the number of examples of a supervised stage, counted in a JSON Lines file if there is
+    one. None if unknown."""
     if not isinstance(stage, SupervisedConfig):
         return None
     file = recipe.pairs if isinstance(stage, Contrastive) else recipe.demonstrations
@@ -228,12 +231,12 @@ def _count_examples(recipe: Recipe, stage: Stage) -> int | None:
 
 
 def format_gb(size: float) -> str:
-    """Format a number of bytes for a reader."""
+    """Format a number of bytes as GB."""
     return f"{size / 1e9:.3g} GB"
 
 
 def render_placement(plan: ClusterPlan) -> Iterator[str]:
-    """Yield a line for each node: which processes are on which of its devices."""
+    """Yield a line for each node with the processes on its devices."""
     for node, devices in enumerate(plan.devices_per_node):
         placements = [placement for placement in plan.placements if placement.node == node]
         parts = [_render_span(placements, role) for role in ("trainer", "engine")]

@@ -1,4 +1,4 @@
-"""The mean time of a step, and the split of the devices that makes it shortest."""
+"""Mean time of a step, and the split of devices that minimises it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fieldcraft.scaling.engines import EngineSpeed
 
 @dataclass(frozen=True, slots=True)
 class RolloutLoad:
-    """The rollouts of a step: their number, and what one is in the mean. `policy_tokens` are tokens
-    of the policy and `mean_tokens` all of them. The longest one writes `max_policy_tokens` tokens,
-    and has to wait `max_tool_seconds` seconds for its tools."""
+    """Rollouts of a step: their number, and means per rollout. `policy_tokens` is the mean number
+    of tokens of the policy, and `mean_tokens` of all tokens. The longest rollout has
+    `max_policy_tokens` tokens of the policy, and waits `max_tool_seconds` seconds for its tools."""
 
     count: int
     policy_tokens: float
@@ -28,12 +28,12 @@ class RolloutLoad:
 def estimate_sampling_seconds(
     speed: EngineSpeed, engines: int, rows: int, rollouts: RolloutLoad, max_staleness: int = 0
 ) -> float:
-    """Return the seconds in which `engines` engines sample the rollouts of a step, in the mean.
+    """Return the mean seconds in which `engines` engines sample the rollouts of a step.
 
-    An engine has as many rows as there is work for: those of this step, and of `max_staleness`
-    further ones. A text is half as long as in the end while it grows. What is under way when new
-    weights are published is read again. The longest rollout takes its time, however many engines
-    there are: meanwhile 1 + `max_staleness` steps may be done.
+    An engine uses rows for the rollouts of this step and of `max_staleness` further ones. The mean
+    length of a growing text is half its final length. Rollouts in flight are recomputed when new
+    weights are published. The longest rollout is a lower bound, regardless of the number of
+    engines: during it, 1 + `max_staleness` steps may complete.
     """
     concurrent = rollouts.count * (1 + max_staleness) / engines
     rows_in_use = max(round(min(rows, concurrent)), 1)
@@ -55,7 +55,7 @@ def estimate_sampling_seconds(
 
 @dataclass(frozen=True, slots=True)
 class DeviceSplit:
-    """Devices that train and engines that sample; `seconds` is a step of them."""
+    """Split into training devices and sampling engines; `seconds` is the time of a step."""
 
     trainers: int
     engines: int
@@ -69,8 +69,8 @@ def find_best_split(
     sampling_seconds: Callable[[int], float],
     min_trainers: int = 1,
 ) -> DeviceSplit | None:
-    """Return the split of devices by which the slower of both sides is fastest, with at least
-    `min_trainers` trainers: both work at the same time. None where they are too few."""
+    """Return the split of devices that minimises the time of the slower side, because both run
+    concurrently, with at least `min_trainers` trainers. None if there are too few devices."""
     candidates = [
         DeviceSplit(devices - engines * tensor_parallel, engines, 0.0)
         for engines in range(1, devices // tensor_parallel + 1)

@@ -1,4 +1,4 @@
-"""The time that the stages of a recipe take on a cluster, by the formulas of `costs.py`."""
+"""Estimated time of a recipe's stages on a cluster, by the formulas of `costs.py`."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ from fieldcraft.scaling.devices import Device
 from fieldcraft.scaling.steps import RolloutLoad, estimate_sampling_seconds
 
 Bottleneck = Literal[
-    "operations of training", "links between trainers", "sampling", "one long rollout"
+    "training compute", "communication between trainers", "sampling", "the longest rollout"
 ]
-SPEEDUP_ADVICE: dict[Bottleneck, str] = {  # what to change
-    "operations of training": "more trainers (cluster.trainers)",
-    "links between trainers": "a higher optim.micro_batch_tokens: weights travel less often",
+SPEEDUP_ADVICE: dict[Bottleneck, str] = {  # advice
+    "training compute": "more trainers (cluster.trainers)",
+    "communication between trainers": "a higher optim.micro_batch_tokens: weights are gathered"
+    " less often",
     "sampling": "more engines (cluster.engines), or a higher max_num_seqs where memory allows it",
-    "one long rollout": "a higher async.max_staleness, or more questions in a step",
+    "the longest rollout": "a higher async.max_staleness, or more questions in a step",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class TypicalText:
-    """The mean text of the run: its tokens within the budget of the recipe, the share of them that
-    the policy writes, and the seconds that its tools take."""
+    """Mean text of the run: its number of tokens under the budget of the recipe, the share of them
+    that the policy writes, and the seconds of its tool calls."""
 
     tokens: float
     policy_share: float
@@ -50,7 +51,8 @@ class TypicalText:
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Seconds of a step, and the number of steps; None: it depends on data not looked at."""
+    """Times of a stage in seconds per step, and the number of steps; None if it depends on data
+    that were not read."""
 
     name: str
     steps: int | None
@@ -66,8 +68,8 @@ class StageTime:
 
 
 def make_model_shape(sizes: ModelSizes) -> ModelShape:
-    """Return the shape of the matrices that multiply: without the input embedding, unless it is the
-    output layer as well."""
+    """Return the shape of the model for matrix products: without the input embedding, unless it is
+    tied to the output layer."""
     config, recipe = sizes.config, sizes.recipe
     embedding = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     size = DTYPE_BYTES[recipe.dtype]
@@ -82,7 +84,7 @@ def make_model_shape(sizes: ModelSizes) -> ModelShape:
 
 
 def make_forward_passes(recipe: Recipe, stage: Stage) -> ForwardPasses:
-    """Return the passes of the models that compute something with each token that is trained."""
+    """Return the forward passes of all models per trained token."""
     footprint = stage.memory_footprint
     frozen_models = footprint.references + footprint.teachers
     if isinstance(stage, Rl):
@@ -92,7 +94,7 @@ def make_forward_passes(recipe: Recipe, stage: Stage) -> ForwardPasses:
 
 @dataclass(frozen=True)
 class StageTimeEstimator:
-    """The timing of one recipe on one kind of device."""
+    """Estimator of the times of one recipe on one kind of device."""
 
     sizes: ModelSizes
     device: Device
@@ -105,7 +107,7 @@ class StageTimeEstimator:
     def estimate_periods(
         self, name: str, stage: Stage, cluster: ClusterConfig
     ) -> Iterator[StageTime]:
-        """Yield the time of a stage, or of each period of one whose budget changes."""
+        """Yield the times of a stage, or of each of its periods if its budget changes."""
         periods = stage.budget_periods(self.sizes.recipe.budget)
         if len(periods) < 2:
             yield self.with_longest_budget(stage).estimate(name, stage, cluster)
@@ -118,24 +120,24 @@ class StageTimeEstimator:
             yield replace(estimate, name=steps, steps=period.end_step - period.start_step)
 
     def with_longest_budget(self, stage: Stage) -> StageTimeEstimator:
-        """Return the timing of the texts that a stage has in the largest of its budgets."""
+        """Return the estimator for texts under the largest budget of a stage."""
         return self._with_budget(find_max_text_tokens(self.sizes.recipe, stage))
 
     def _with_budget(self, total: int) -> StageTimeEstimator:
-        """Return the timing for another budget, whose texts are shorter or longer in proportion."""
+        """Return the estimator for another budget, with text lengths scaled in proportion."""
         tokens = self.typical_text.tokens * total / self.sizes.recipe.budget.max_context_tokens
         return replace(self, typical_text=replace(self.typical_text, tokens=tokens))
 
     def estimate(self, name: str, stage: Stage, cluster: ClusterConfig) -> StageTime:
-        """Return the time of a step, and what limits it."""
+        """Return the times of a stage, and its bottleneck."""
         shape, cost = make_model_shape(self.sizes), self.make_training_cost(stage, cluster)
         passes = make_forward_passes(self.sizes.recipe, stage)
         tokens = self._count_trained_tokens(stage)
         training = cost.step_seconds(shape, tokens, self.typical_text.tokens, passes)
         compute_seconds = cost.compute_seconds(shape, tokens, self.typical_text.tokens, passes)
-        bottleneck: Bottleneck = "operations of training"
+        bottleneck: Bottleneck = "training compute"
         if training > compute_seconds:
-            bottleneck = "links between trainers"
+            bottleneck = "communication between trainers"
         if not isinstance(stage, Rl):
             steps = None
             if isinstance(stage, SupervisedConfig):
@@ -152,7 +154,7 @@ class StageTimeEstimator:
         staleness = stage.asynchronous.max_staleness
         step_seconds = max(sampled, training) if staleness else sampled + training
         if sampled > training:
-            bottleneck = "one long rollout" if sampled <= longest_seconds * 1.001 else "sampling"
+            bottleneck = "the longest rollout" if sampled <= longest_seconds * 1.001 else "sampling"
         return StageTime(
             name,
             stage.steps,
@@ -164,7 +166,7 @@ class StageTimeEstimator:
         )
 
     def estimate_sampling(self, stage: Rl, cluster: ClusterConfig) -> float:
-        """Return the seconds in which the engines sample what a step trains."""
+        """Return the seconds in which the engines sample the rollouts of a step."""
         speed = Roofline(make_model_shape(self.sizes), self.device, cluster.tensor_parallel)
         engines = max(cluster.engines, 1)
         rows = ceil(self.sizes.recipe.max_num_seqs / engines)
@@ -174,7 +176,8 @@ class StageTimeEstimator:
         )
 
     def _estimate_longest_rollout(self, stage: Rl) -> float:
-        """Return the seconds with an engine for each rollout: more engines do not help any more."""
+        """Return the sampling seconds with one engine per rollout, which more engines cannot
+        reduce."""
         speed = Roofline(make_model_shape(self.sizes), self.device)
         rollouts = self._make_load(stage)
         max_staleness = stage.asynchronous.max_staleness

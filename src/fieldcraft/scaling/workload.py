@@ -1,4 +1,4 @@
-"""Rollouts in virtual time: their lengths and the latencies of their tools, with long tails."""
+"""Rollouts in virtual time, with long-tailed lengths and tool latencies."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fieldcraft.rollout.turns import Policy
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 
-NORMAL_P99 = 2.326348  # the 99th percentile of the standard normal distribution
+NORMAL_P99 = 2.326348  # 99th percentile of the standard normal distribution
 
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """A log-normal distribution, as lengths and latencies have it: its median, its 99th percentile,
-    and a limit. Equal numbers are always that number."""
+    """Log-normal distribution of lengths or latencies, by its median, its 99th percentile, and an
+    upper limit. If median and percentile are equal, the value is constant."""
 
     median: float
     p99: float
@@ -33,9 +33,9 @@ class LogNormal:
 
 @dataclass(frozen=True, slots=True)
 class RolloutWorkload:
-    """The parts of a rollout: a prompt, turns, and between two turns a call whose observation is
-    read. After each call comes another one with the same probability, so that there are
-    `mean_calls` in the mean."""
+    """Structure of a rollout: a prompt, turns, and between two turns a call with an observation.
+    Each turn is followed by a call with a constant probability, so that the mean is
+    `mean_calls`."""
 
     prompt_tokens: int
     turn_tokens: LogNormal  # tokens
@@ -53,16 +53,15 @@ class RolloutWorkload:
 
 @dataclass
 class SimulatedTrajectory(Trajectory):
-    """A rollout whose tokens are only counted: `num_tokens` are all, prompt and observations
-    too."""
+    """Rollout whose tokens are only counted: `num_tokens` includes prompt and observations."""
 
     num_tokens: int = 0
 
 
 @dataclass(frozen=True)
 class SimulatedRunner:
-    """A runner of rollouts; obeys `rollout.environments.EnvironmentRunner`. Calls pass the
-    limiter."""
+    """Runner of simulated rollouts; implements `rollout.environments.EnvironmentRunner`. Calls pass
+    the limiter."""
 
     workload: RolloutWorkload
     limiter: ConcurrencyLimiter

@@ -1,11 +1,11 @@
-"""The routes of a served agent.
+"""Routes of a served agent.
 
 POST /v1/chat/completions   OpenAI's chat completions
 POST /v1/responses          OpenAI's Responses
 GET  /v1/models             the one model, also as /v1/models/NAME
-POST /v1/feedback           {"id", "score": 0 to 1, "answer", "comment"}, if requests are kept
+POST /v1/feedback           {"id", "score": 0 to 1, "answer", "comment"}, if requests are logged
 POST /mcp                   the agent as a tool of the Model Context Protocol
-GET  /health, /metrics      for whoever watches the server; they need no token
+GET  /health, /metrics      for monitoring; no token required
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def create_app(
 
 
 class _RouteHandlers:
-    """Answers of each route."""
+    """Handlers of all routes."""
 
     def __init__(self, service: AgentService) -> None:
         self.service = service
@@ -114,7 +114,7 @@ class _RouteHandlers:
             raise RequestRejectedError(404, message)
         if not request_log.contains(feedback.id):
             raise RequestRejectedError(
-                404, f"There is no request '{feedback.id}' here.", param="id"
+                404, f"The request '{feedback.id}' does not exist.", param="id"
             )
         try:
             await asyncio.to_thread(request_log.add_feedback, feedback)
@@ -149,7 +149,7 @@ async def _handle_unknown_route(request: Request, error: Exception) -> Response:
 
 
 class _TokenAuth:
-    """Lets in who knows the token."""
+    """Middleware that requires the token."""
 
     def __init__(self, app: ASGIApp, token: str, service: AgentService) -> None:
         self.app, self.service = app, service
@@ -180,13 +180,13 @@ async def _read_body(request: Request) -> bytes:
 async def _respond_once(
     request: Request, active: ActiveRequest, collect: Awaitable[Json]
 ) -> Response:
-    """Return the answer in one piece. If the client hangs up, nothing goes on working for it."""
+    """Return the complete response. If the client disconnects, its work is cancelled."""
     answer = asyncio.ensure_future(collect)
     disconnect = asyncio.create_task(_wait_for_disconnect(request))
     try:
         await asyncio.wait([answer, disconnect], return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # never read
         return JSONResponse(answer.result())
     finally:
         answer.cancel()
@@ -209,7 +209,7 @@ def _make_stream(
     render: Callable[[Json], str],
     end: str = "",
 ) -> Response:
-    """Return server-sent events. Starlette closes them when the client hangs up."""
+    """Return server-sent events. Starlette closes the stream when the client disconnects."""
 
     async def lines() -> AsyncIterator[str]:
         try:

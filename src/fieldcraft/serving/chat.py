@@ -1,7 +1,7 @@
 """Chat completions: the answer is the message's content, thoughts are its `reasoning_content`.
 
-Calls and observations have no place in this interface, because the server runs the tools; the
-Responses interface shows them.
+This interface omits calls and observations, because the server runs the tools; the Responses
+interface includes them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Json = dict[str, Any]
 async def collect_completion(
     active: ActiveRequest, request: AgentRequest, service: AgentService
 ) -> Json:
-    """Return the whole answer as an object `chat.completion`. Raises RequestRejectedError where
-    there is none."""
+    """Return the complete response as a `chat.completion` object. Raises RequestRejectedError if
+    the request failed."""
     thought, separator = "", ""
     async for event in active.events():
         match event:
@@ -54,8 +54,8 @@ async def collect_completion(
 async def stream_chunks(
     active: ActiveRequest, request: AgentRequest, service: AgentService
 ) -> AsyncIterator[Json]:
-    """Yield the answer piece by piece, as objects `chat.completion.chunk`. Raises
-    RequestRejectedError where it fails."""
+    """Yield the response as `chat.completion.chunk` objects. Raises RequestRejectedError if the
+    request fails."""
     head = _make_head(active, request, "chat.completion.chunk")
     make_chunk = partial(protocol.make_chunk, head)
     yield make_chunk({"role": "assistant", "content": ""})
@@ -78,7 +78,7 @@ async def stream_chunks(
 
 
 def raise_if_failed(trajectory: Trajectory, timed_out: bool, service: AgentService) -> None:
-    """Raise RequestRejectedError for a rollout that came to no end of its own."""
+    """Raise RequestRejectedError for a rollout that failed or timed out."""
     if timed_out:
         message = f"The agent did not answer within {service.limits.timeout_seconds:g} s."
         raise make_failure_error(message, "time_limit", 504)
@@ -93,8 +93,8 @@ def get_finish_reason(trajectory: Trajectory) -> str:
 
 
 def count_usage(trajectory: Trajectory, tokenizer: Tokenizer) -> Json:
-    """Return the counts of the tokens as they are in the trajectory: those the agent wrote, and all
-    others that it read, each once. What it wrote beside its answer counts as reasoning."""
+    """Return the token counts of the trajectory: tokens that the agent wrote, and all other tokens
+    that it read, each once. Written tokens outside of the answer count as reasoning."""
     completion_tokens, total_tokens = count_policy_tokens(trajectory), len(trajectory.ids)
     answer_tokens = len(encode_untrusted(tokenizer, trajectory.answer or ""))
     return {

@@ -1,4 +1,4 @@
-"""Refusals of a server that is busy, stops, or has an agent that fails."""
+"""Errors of a server that is busy, is shutting down, or has a failing agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events while a request is answered, in their order, as both interfaces tell them."""
+"""Events while a request is answered, in their order, as both interfaces report them."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from fieldcraft.types import CallRecord, ToolCall, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class ThoughtDelta:
-    """The agent goes on thinking: a piece of text, without tags."""
+    """Next piece of a thought, without tags."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStarted:
-    """The agent has written a call. The tool of one that cannot be read is None."""
+    """The agent has written a call. The tool of a malformed call is None."""
 
     call: ToolCall | None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFinished:
-    """A call, the oldest that has none yet, has its observation."""
+    """The oldest call without an observation has received it."""
 
     call: CallRecord
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFinished:
-    """Nothing more happens. `timed_out` says that the time limit ended it."""
+    """Last event of a request. `timed_out` is True if the time limit ended it."""
 
     trajectory: Trajectory
     timed_out: bool = False

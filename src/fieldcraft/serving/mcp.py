@@ -16,8 +16,10 @@ MCP_PATH = "/mcp"
 
 
 def create_mcp_app(service: AgentService, host: str) -> tuple[MCPServer, Starlette]:
-    """Return a server with the tool `ask`, and its routes as an application. Names of other hosts
-    than the loopback's are refused if `host` is the loopback."""
+    """Return a server with the tool `ask`, and its routes as an application.
+
+    If `host` is the loopback address, requests with another host name are rejected.
+    """
     server = MCPServer(service.name, log_level="WARNING")
     tool_names = ", ".join(tool.name for tool in service.env.tools) or "none"
 

@@ -1,4 +1,4 @@
-"""Metrics that /metrics shows, in Prometheus' format."""
+"""Metrics reported by /metrics, in the Prometheus format."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ class ServiceMetrics:
         )
         self.rejected = Counter(
             "fieldcraft_agent_refused",
-            "Requests that were refused, by the status of the answer",
+            "Rejected requests, by response status",
             ["status"],
             registry=self.registry,
         )
         self.tokens = Counter(
             "fieldcraft_agent_tokens",
-            "Tokens of rollouts, by their author",
+            "Tokens of rollouts, by author",
             ["author"],
             registry=self.registry,
         )
         self.tool_calls = Counter(
             "fieldcraft_agent_tool_calls",
-            "Calls of tools, by their outcome",
+            "Tool calls, by outcome",
             ["outcome"],
             registry=self.registry,
         )
         self.unrecorded = Counter(
             "fieldcraft_agent_unrecorded",
-            "Requests that could not be kept, as on a full disk",
+            "Requests that could not be logged, for example because the disk is full",
             registry=self.registry,
         )
         self.request_seconds = Histogram(
             "fieldcraft_agent_seconds",
-            "From the arrival of a request to its end",
+            "Time from the arrival of a request to its end",
             buckets=LATENCY_BUCKETS_SECONDS,
             registry=self.registry,
         )
 
     def add_gauge(self, name: str, description: str, read_value: Callable[[], int]) -> None:
-        """Show a number as it is whenever somebody asks."""
+        """Add a gauge whose value is read whenever metrics are requested."""
         Gauge(name, description, registry=self.registry).set_function(read_value)
 
     def render(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Keeps every request as a trajectory with its user's feedback; `data/request_logs.py` reads it."""
+"""Log of requests as trajectories, with user feedback; `data/request_logs.py` reads it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ from fieldcraft.types import DemoStep, Trajectory
 
 
 class RequestLog:
-    """A folder with the journals of a server. What it takes is on the disk, whole, or not there."""
+    """Folder with the journals of a server. Each record is written to disk atomically."""
 
     def __init__(self, folder: Path) -> None:
-        """Open a recording. Raises UserError for a folder that cannot be written, or that holds
-        something else."""
+        """Open a log. Raises UserError for a folder that cannot be written, or that contains
+        other files."""
         require_writable(folder)
         make_folder(folder)
         for name in (TRAJECTORIES_FILE, DEMONSTRATIONS_FILE, FEEDBACK_FILE):
-            read_complete_lines(folder / name)  # what a kill cut short is removed
+            read_complete_lines(folder / name)  # removes a line truncated by a kill
         self.folder = folder
         path = folder / DEMONSTRATIONS_FILE
         records = read_json_lines(path) if path.exists() else ()
         self._ids = {str(record.get("id")) for _, record in records}
 
     def add(self, trajectory: Trajectory, steps: Sequence[DemoStep]) -> None:
-        """Keep a request. `steps` are none where they are not worth imitating. Raises OSError."""
+        """Log a request. `steps` is empty if the rollout is not suitable as a demonstration.
+
+        Raises OSError if it cannot be written.
+        """
         record = serialise_demonstration(trajectory.task, steps)
         demonstration = dump_finite_json(
             self.folder / DEMONSTRATIONS_FILE, record, ensure_ascii=False
@@ -51,7 +54,7 @@ class RequestLog:
         return request_id in self._ids
 
     def add_feedback(self, feedback: UserFeedback) -> None:
-        """Keep what a user said. Raises OSError."""
+        """Log the feedback of a user. Raises OSError if it cannot be written."""
         self._append({FEEDBACK_FILE: feedback.model_dump_json(exclude_none=True)})
 
     def _append(self, lines: Mapping[str, str]) -> None:

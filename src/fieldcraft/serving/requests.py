@@ -1,7 +1,7 @@
-"""Requests of clients: those of both interfaces become one question and how to sample its answer.
+"""Requests of clients: both interfaces are converted to one question and its sampling settings.
 
-What an agent cannot do is refused with a sentence, never ignored: an agent has tools and stop
-strings of its own.
+Unsupported features are rejected with an error, never ignored: an agent has its own tools and stop
+strings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROLE_LABELS = {"system": "System", "developer": "System", "user": "User", "assis
 
 @dataclass(frozen=True, kw_only=True)
 class AgentRequest:
-    """A question and how its answer is sampled. None: the server decides."""
+    """Question and sampling settings of its answer. None selects the default of the server."""
 
     model: str
     question: str
@@ -37,13 +37,15 @@ class AgentRequest:
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = None
-    max_output_tokens: int | None = None  # that the agent may write in all its turns
+    max_output_tokens: int | None = None  # limit for all turns of the agent together
     stream: bool = False
-    include_usage: bool = False  # whether the last piece of a stream of chat says what was used
+    include_usage: bool = False  # the last chunk of a chat stream reports the token usage
 
     def resolve_decoding(self, default: Decoding) -> Decoding:
-        """Return the sampling of the answer, as `default` where the request does not say. Raises
-        RequestRejectedError for limits of greedy sampling."""
+        """Return the sampling settings of the answer; `default` fills in missing values.
+
+        Raises RequestRejectedError for top_p, top_k or min_p with greedy sampling.
+        """
         temperature = default.temperature if self.temperature is None else self.temperature
         limits = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
         overrides: dict[str, Any] = {
@@ -57,13 +59,13 @@ class AgentRequest:
 
 
 class _MessageItem(ChatMessage):
-    """A message among the items of the Responses interface."""
+    """Message among the items of the Responses interface."""
 
     type: Literal["message"] = "message"
 
 
 class _AgentStepItem(BaseModel):
-    """An item of an earlier response that is a step of the agent's, on the way to its answer."""
+    """Item of an earlier response that is an intermediate step of the agent."""
 
     type: Literal["reasoning", "mcp_call"]
 
@@ -72,14 +74,14 @@ class _SamplingRequest(ApiRequest):
     model: str
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    # those of vLLM, beside OpenAI's own
+    # fields of vLLM, in addition to OpenAI's
     top_k: Annotated[int, Field(ge=-1)] | None = None  # -1 and 0: all
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
     seed: int | None = None
 
     @property
     def sampling_fields(self) -> dict[str, Any]:
-        """Fields of `AgentRequest` that say how it is sampled."""
+        """Sampling fields of `AgentRequest`."""
         top_k = None if self.top_k is None else max(self.top_k, 0)
         return {
             "temperature": self.temperature,
@@ -91,15 +93,15 @@ class _SamplingRequest(ApiRequest):
 
 
 class _ChatCompletionRequest(_SamplingRequest, ChatRequest):
-    """A request of chat completions."""
+    """Request of the Chat Completions interface."""
 
 
 _AGENT_STEP_TYPES: tuple[str, ...] = get_args(_AgentStepItem.model_fields["type"].annotation)
 
 
 def _get_item_tag(item: Any) -> str:
-    """Return the tag of an item, in the form of the tags that `describe_validation_error` leaves
-    out of a place."""
+    """Return the tag of an item, in the form that `describe_validation_error` omits from
+    locations."""
     return (
         "item[step]"
         if isinstance(item, dict) and item.get("type") in _AGENT_STEP_TYPES
@@ -122,19 +124,19 @@ class _ResponsesRequest(_SamplingRequest):
     @classmethod
     def _normalise_input(cls, given: Any) -> Any:
         if not isinstance(given, str | list):
-            raise ValueError("an input is text, or a list of messages; write one of them")
+            raise ValueError("an input must be text, or a list of messages")
         for number, item in enumerate(given if isinstance(given, list) else []):
             kind = item.get("type", "message") if isinstance(item, dict) else "message"
             if kind not in ("message", *_AGENT_STEP_TYPES):
                 raise ValueError(
-                    f"item {number} has the type {kind!r}, and this agent reads messages: leave out"
+                    f"item {number} has the type {kind!r}, but this agent reads messages: leave out"
                     " calls, their results and references"
                 )
         return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
 def parse_chat_request(body: bytes) -> AgentRequest:
-    """Read a request of chat completions. Raises RequestRejectedError."""
+    """Parse a Chat Completions request. Raises RequestRejectedError if it is invalid."""
     parsed = parse_request(_ChatCompletionRequest, body, HttpApi.CHAT)
     return AgentRequest(
         model=parsed.model,
@@ -147,7 +149,7 @@ def parse_chat_request(body: bytes) -> AgentRequest:
 
 
 def parse_responses_request(body: bytes) -> AgentRequest:
-    """Read a request of the Responses interface. Raises RequestRejectedError."""
+    """Parse a Responses request. Raises RequestRejectedError if it is invalid."""
     parsed = parse_request(_ResponsesRequest, body, HttpApi.RESPONSES)
     turns = [("system", parsed.instructions)] if parsed.instructions else []
     turns += _extract_turns(
@@ -163,10 +165,10 @@ def parse_responses_request(body: bytes) -> AgentRequest:
 
 
 def build_question(turns: Sequence[tuple[str, str]]) -> str:
-    """Return the question that (role, text) pairs ask.
+    """Return the question for a sequence of (role, text) pairs.
 
-    A single message of a user is the question. What was said before is put into the question as
-    plain text, because an agent was trained on questions and its prompt has no place for more.
+    A single user message is the question itself. Earlier messages are included in the question as
+    plain text, because an agent was trained on single questions.
     """
     if not turns or turns[-1][0] != "user":
         raise RequestRejectedError(
@@ -180,7 +182,7 @@ def build_question(turns: Sequence[tuple[str, str]]) -> str:
 
 
 def _extract_turns(messages: Sequence[ChatMessage], field: str) -> list[tuple[str, str]]:
-    """Return the role and the text of each message. Raises RequestRejectedError for calls and their
+    """Return the role and the text of each message. Raises RequestRejectedError for calls and
     results."""
     for index, message in enumerate(messages):
         if message.is_result or message.calls:

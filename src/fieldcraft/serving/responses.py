@@ -1,7 +1,7 @@
-"""The Responses interface: thoughts, calls with their observations, and the answer as typed items.
+"""Responses interface: thoughts, calls with their observations, and the answer as typed items.
 
-A call is an item of the type `mcp_call`: the type of calls that a server runs itself, and whose
-item holds the output.
+A call is an item of the type `mcp_call`: the type for calls that the server runs itself, with the
+output in the same item.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fieldcraft.serving.service import ActiveRequest, AgentService
 from fieldcraft.types import CallOutcome, CallRecord, Status, Trajectory
 
 Json = dict[str, Any]
-UNREADABLE_CALL = "unreadable_call"  # the name of a call that could not be read
+UNREADABLE_CALL = "unreadable_call"  # name of a malformed call
 
 
 class ResponseBuilder:
-    """A response while it grows. Events of the rollout become events of the interface."""
+    """Builder of a response, which converts events of the rollout to events of the interface."""
 
     def __init__(self, active: ActiveRequest, request: AgentRequest, service: AgentService) -> None:
         self.service = service
@@ -55,8 +55,8 @@ class ResponseBuilder:
             "usage": None,
         }
         self._sequence_number = -1
-        self._thought_item: Json | None = None  # the item that is being written
-        self._open_calls: list[Json] = []  # that have no observation yet
+        self._thought_item: Json | None = None  # the item in progress
+        self._open_calls: list[Json] = []  # calls without an observation
 
     def start(self) -> Iterator[Json]:
         yield self._make_event("response.created", response=self._copy_record())
@@ -150,7 +150,7 @@ class ResponseBuilder:
         yield from self._finish_item(item)
 
     def _finish(self, trajectory: Trajectory, timed_out: bool) -> Iterator[Json]:
-        for item in self._open_calls:  # whose tool nobody waited for
+        for item in self._open_calls:  # their tools were not awaited
             yield from self._finish_item(item, "incomplete")
         if trajectory.answer is not None:
             yield from self._add_answer(trajectory.answer)
@@ -179,7 +179,7 @@ class ResponseBuilder:
     # -- events
 
     def _add_item(self, prefix: str, item: Json) -> Generator[Json, None, Json]:
-        """Append a new item, which is returned."""
+        """Append a new item, and return it."""
         index = len(self.record["output"])
         added: Json = {"id": f"{prefix}_{self.record['id']}_{index}", **item}
         self.record["output"].append(added)
@@ -215,7 +215,7 @@ def _make_text_part(call: CallRecord) -> Json:
 async def collect_response(
     active: ActiveRequest, request: AgentRequest, service: AgentService
 ) -> Json:
-    """Return the whole answer as an object `response`."""
+    """Return the complete response as a `response` object."""
     builder = ResponseBuilder(active, request, service)
     async for event in active.events():
         for _ in builder.handle(event):
@@ -226,7 +226,7 @@ async def collect_response(
 async def stream_response_events(
     active: ActiveRequest, request: AgentRequest, service: AgentService
 ) -> AsyncIterator[Json]:
-    """Yield the answer as the events of a stream."""
+    """Yield the response as events of a stream."""
     builder = ResponseBuilder(active, request, service)
     for record in builder.start():
         yield record

@@ -1,4 +1,4 @@
-"""A server for an agent: until a signal stops it, gracefully."""
+"""Server for an agent, which shuts down gracefully on a signal."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from fieldcraft.tools.connections import raise_descriptor_limit
 from fieldcraft.tools.serving import bind_socket, make_server_config
 from fieldcraft.types import UserError
 
-CONNECTION_CLOSE_SECONDS = 5  # for connections whose requests have ended
+CONNECTION_CLOSE_SECONDS = 5  # to close connections whose requests have finished
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListenAddress:
-    """Address where a server listens, and the token that it wants; None wants none."""
+    """Address where a server listens, and the required token, or None."""
 
     host: str
     port: int
@@ -46,18 +46,19 @@ def serve_agent(
     log_folder: Path | None = None,
     on_event: EventHandler = ignore_event,
 ) -> None:
-    """Serve an agent until SIGTERM or Ctrl-C. Then new requests are refused, and those under way
-    have `limits.shutdown_grace_seconds` seconds. Where a request does not say how it is sampled,
-    `decoding` does. `log_folder` is a folder that keeps every request, and `on_event`
-    hears what the engine tells.
+    """Serve an agent until SIGTERM or Ctrl-C.
 
-    Raises UserError for tools that cannot be used, an address that cannot be listened on, and a
+    Then new requests are rejected, and active requests have `limits.shutdown_grace_seconds` seconds
+    to finish. `decoding` has the default sampling settings. If `log_folder` is given, every request
+    is logged there. `on_event` receives the events of the engine.
+
+    Raises UserError for tools that cannot be used, an address that cannot be listened on, or a
     folder that cannot be written.
     """
     request_log = RequestLog(log_folder) if log_folder else None
     raise_descriptor_limit()
     with bind_socket("agent", address.host, address.port) as listener:
-        folder = Path(tempfile.mkdtemp(prefix="fieldcraft-serve-"))  # nobody else's, and no guess
+        folder = Path(tempfile.mkdtemp(prefix="fieldcraft-serve-"))  # private to this process
         resources = RunResources(folder, on_event)
         try:
             run_async(
@@ -66,7 +67,7 @@ def serve_agent(
                 )
             )
         finally:
-            with suppress(OSError):  # logs of engines are left to be read
+            with suppress(OSError):  # not empty: logs of engines remain
                 folder.rmdir()
 
 
@@ -82,7 +83,7 @@ async def _run_server(
 ) -> None:
     try:
         service = await open_service(agent, name, limits, resources, decoding, request_log)
-        await asyncio.sleep(0)  # where Ctrl-C ends it that came while the model was loaded
+        await asyncio.sleep(0)  # delivers a Ctrl-C from the time of model loading
         app = create_app(service, address.token, address.host)
         config = make_server_config(
             app,
@@ -103,19 +104,21 @@ async def open_service(
     decoding: Decoding = GREEDY_DECODING,
     request_log: RequestLog | None = None,
 ) -> AgentService:
-    """Open the tools and the engine of an agent, and return the service; `resources` has what the
-    engine starts. Raises UserError for tools or an engine that cannot be used, and for one that
-    acts in an environment of others."""
+    """Open the tools and the engine of an agent, and yield the service.
+
+    `resources` owns the processes of the engine. Raises UserError for tools or an engine that
+    cannot be used, and for an agent of an external environment.
+    """
     environment = agent.recipe.environment
     if environment.is_external:
         raise UserError(
-            f"{agent.model} acts in the environment '{environment.name}', which asks it more than a"
-            " question: only agents with tools of their own can be served."
+            f"{agent.model} acts in the environment '{environment.name}', which does more than ask"
+            " one question: only agents with their own tools can be served."
         )
     env, engine = await agent.open_environment(), agent.make_streaming_engine(resources)
     await engine.update_weights(
         0
-    )  # now, so that servers which do not start are no request's failure
+    )  # now, so that no request fails because of a server that does not start
     context_tokens = min(env.budget.max_context_tokens, engine.max_len) - count_reserved_tokens(
         env.dialect, env.budget
     )
@@ -136,7 +139,7 @@ async def open_service(
 
 
 class _DrainingServer(uvicorn.Server):
-    """Answers what is under way before it stops. Ctrl-C a second time ends it at once."""
+    """Server that finishes active requests before it stops. A second Ctrl-C stops it at once."""
 
     def __init__(self, config: uvicorn.Config, service: AgentService, grace_seconds: float) -> None:
         super().__init__(config)

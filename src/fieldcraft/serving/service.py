@@ -1,4 +1,4 @@
-"""Requests become rollouts: so many at once, so many in a queue, each within its time."""
+"""Service that runs requests as rollouts, with limits on concurrency, queue and time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fieldcraft.serving.requests import AgentRequest
 from fieldcraft.serving.streaming import RolloutStreamer, StreamingPolicy
 from fieldcraft.types import Author, Status, Task, Trajectory
 
-ROLLOUT_KEY = "served"  # of every rollout, so that a request with a seed has the same answer again
+ROLLOUT_KEY = "served"  # key of every rollout, so that a request with a seed is reproducible
 CLIENT_DISCONNECTED = "the client hung up"
-MAX_CHARS_PER_TOKEN = 32  # characters, of which ordinary text has a handful a token
+MAX_CHARS_PER_TOKEN = 32  # ordinary text has about 4 characters per token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +32,10 @@ class ServiceLimits:
     """Limits of a server.
 
     Args:
-        concurrency: requests that are answered at once.
-        queue: requests that may wait for a place.
-        timeout_seconds: of one request, from its arrival to its end.
-        shutdown_grace_seconds: seconds that requests have after the server was told to stop.
+        concurrency: maximum number of requests that are answered concurrently.
+        queue: maximum number of waiting requests.
+        timeout_seconds: time limit of one request, from its arrival to its end.
+        shutdown_grace_seconds: seconds for active requests to finish after the stop signal.
     """
 
     concurrency: int = 64
@@ -45,7 +45,7 @@ class ServiceLimits:
 
 
 class ActiveRequest:
-    """A request that is being answered: its events, in order, ending with `RequestFinished`."""
+    """Request in progress, with its events in order; the last one is `RequestFinished`."""
 
     def __init__(self, request_id: str) -> None:
         self.id = request_id
@@ -64,7 +64,7 @@ class ActiveRequest:
             yield event
 
     async def cancel(self) -> None:
-        """Leave: nobody listens any more, so what is still running is cancelled."""
+        """Cancel the running work, because the client has disconnected."""
         assert self.task is not None
         self.task.cancel()
         await asyncio.wait([self.task])
@@ -72,8 +72,11 @@ class ActiveRequest:
 
 @dataclass(kw_only=True)
 class AgentService:
-    """An agent that answers requests. `context_tokens` is how many tokens a question's prompt and
-    all that follows it may have, and `decoding` samples what a request does not say."""
+    """Agent that answers requests.
+
+    `context_tokens` is the maximum number of tokens of a prompt and everything after it. `decoding`
+    has the default sampling settings.
+    """
 
     name: str
     env: ToolEnvironment
@@ -85,7 +88,7 @@ class AgentService:
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     closed: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    _num_arriving: int = 0  # requests whose length is being looked at
+    _num_arriving: int = 0  # requests whose length is being checked
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.limits.concurrency)
@@ -97,11 +100,11 @@ class AgentService:
 
     @property
     def active_requests(self) -> int:
-        """Requests that are answered or wait for a place."""
+        """Number of requests that are running or waiting."""
         return len(self._tasks) + self._num_arriving
 
     async def start_request(self, request: AgentRequest, interface: str) -> ActiveRequest:
-        """Take a request. Raises RequestRejectedError where it cannot be answered."""
+        """Accept a request. Raises RequestRejectedError if it cannot be answered."""
         if self.closed:
             raise make_shutdown_error()
         if self.active_requests >= self.limits.concurrency + self.limits.queue:
@@ -120,8 +123,10 @@ class AgentService:
         return active
 
     async def _reject_too_long(self, request: AgentRequest) -> None:
-        """Raise RequestRejectedError for a question that is too long. It is encoded in a thread,
-        one question after the other: a long one may take seconds."""
+        """Raise RequestRejectedError for a question that is too long.
+
+        Questions are encoded in a thread, one at a time: a long one may take seconds.
+        """
         async with self._encode_lock:
             length = await asyncio.to_thread(self._count_prompt_tokens, request.question)
         if length >= self.context_tokens:
@@ -134,8 +139,8 @@ class AgentService:
             )
 
     def _count_prompt_tokens(self, question: str) -> int:
-        """Return the number of tokens of a prompt; for a question that is far too long that of its
-        beginning."""
+        """Return the number of tokens of a prompt. For a question that is far too long, only its
+        start is counted."""
         for text in (question[: self.context_tokens * MAX_CHARS_PER_TOKEN], question):
             length = len(self.env.dialect.encode_prompt(text, self.env.schemas))
             if length >= self.context_tokens or text == question:
@@ -169,7 +174,7 @@ class AgentService:
         except asyncio.CancelledError:
             trajectory = _make_partial_trajectory(streamer, task, CLIENT_DISCONNECTED)
             raise
-        except Exception as error:  # noqa: BLE001 - a request that fails leaves the others alone
+        except Exception as error:  # noqa: BLE001 - a failing request does not affect others
             trajectory = _make_partial_trajectory(
                 streamer, task, f"{type(error).__name__}: {error}"
             )
@@ -194,8 +199,7 @@ class AgentService:
             self.metrics.tool_calls.labels(call.outcome.value).inc()
 
     async def _log_request(self, trajectory: Trajectory, streamer: RolloutStreamer) -> None:
-        """Record a request. One that cannot be kept is counted: a full disk is no reason to answer
-        nobody."""
+        """Log a request. A failure is only counted: a full disk must not stop the server."""
         if self.request_log is None:
             return
         steps = streamer.steps if streamer.imitable else ()
@@ -205,7 +209,7 @@ class AgentService:
             self.metrics.unrecorded.inc()
 
     async def close(self, grace_seconds: float) -> None:
-        """Take no more requests. Those under way have so many seconds, and are then cancelled."""
+        """Reject new requests. Active requests are cancelled after `grace_seconds`."""
         self.closed = True
         if self._tasks:
             _, unfinished = await asyncio.wait(self._tasks, timeout=grace_seconds)
@@ -216,7 +220,7 @@ class AgentService:
 
 
 def _make_partial_trajectory(streamer: RolloutStreamer, task: Task, reason: str) -> Trajectory:
-    """Return the part that there is of a rollout that did not come to its end."""
+    """Return the trajectory of an unfinished rollout, as far as it got."""
     trajectory = streamer.trajectory or Trajectory(task)
     trajectory.status, trajectory.error, trajectory.answer = Status.ERROR, reason, None
     return trajectory

@@ -1,4 +1,4 @@
-"""A policy whose turns are followed: thoughts as they are sampled, calls and their observations."""
+"""Streaming of a rollout's events: thoughts while they are sampled, calls and observations."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fieldcraft.types import Answer, Author, DemoStep, Dialect, Observation, Too
 
 @dataclass
 class RolloutStreamer:
-    """Tells the events of one rollout, and keeps its steps."""
+    """Source of the events of one rollout, which also records its steps."""
 
     dialect: Dialect
     on_event: Callable[[AgentEvent], None]
-    trajectory: Trajectory | None = None  # once its first turn begins
+    trajectory: Trajectory | None = None  # set when its first turn starts
     steps: list[DemoStep] = field(default_factory=list)
-    # False where a call could not be read, or an answer was forced: no step says that
+    # False if a call was malformed or an answer was forced, which steps cannot represent
     imitable: bool = True
     _num_observed: int = 0
 
@@ -38,7 +38,7 @@ class RolloutStreamer:
         return TurnStreamer(self, "".join(segment.text for segment in split_chains(trajectory)[-1]))
 
     def emit_observations(self) -> None:
-        """Tell the observations that nobody has heard of yet."""
+        """Emit the observations that have not been emitted yet."""
         calls = self.trajectory.calls if self.trajectory else []
         for call in calls[self._num_observed :]:
             self.steps.append(Observation(call.observation))
@@ -54,7 +54,7 @@ class RolloutStreamer:
 
 
 class TurnStreamer:
-    """One turn while it is sampled."""
+    """Stream of one turn while it is sampled."""
 
     def __init__(self, streamer: RolloutStreamer, prefix: str) -> None:
         self.streamer, self.thought_parser = streamer, streamer.thought_parser
@@ -65,8 +65,8 @@ class TurnStreamer:
         self._tokenizer = streamer.dialect.tokenizer.backend_tokenizer
 
     def add_token(self, token: int) -> None:
-        """Hear of the next token."""
-        if self.is_forced_answer:  # which is told when it is whole
+        """Add the next sampled token."""
+        if self.is_forced_answer:  # which is emitted when it is complete
             return
         self.text += self._decoder.step(self._tokenizer, token) or ""
         self._emit_thought(
@@ -78,11 +78,11 @@ class TurnStreamer:
         )
 
     def finish(self, text: str, parsed: Answer | tuple[Any, ...] | None) -> None:
-        """End the turn: the whole text is there, and what the dialect reads in it."""
+        """End the turn with its complete text, and the result of the dialect's parser."""
         if self.is_forced_answer:
             return
         thoughts = self.thought_parser.parse(text, self.starts_in_thought)
-        if not isinstance(parsed, Answer):  # what stands outside of tags is no answer then
+        if not isinstance(parsed, Answer):  # then text outside of tags is not an answer
             thoughts = self.thought_parser.parse(text, in_thought=True) or thoughts
         self._emit_thought(join_thoughts(thoughts))
         self.streamer.steps += thoughts
@@ -100,8 +100,8 @@ class TurnStreamer:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingPolicy(Policy):
-    """Policy that is followed while it writes. `max_output_tokens` limits what it writes in all its
-    turns; None does not."""
+    """Policy whose turns are streamed while they are sampled. `max_output_tokens` limits the tokens
+    of all its turns together; None sets no limit."""
 
     engine: StreamingEngine
     streamer: RolloutStreamer
@@ -127,8 +127,7 @@ class StreamingPolicy(Policy):
     def _parse_turn(
         self, trajectory: Trajectory, completion: Completion, stop: Sequence[str]
     ) -> Answer | tuple[Any, ...] | None:
-        """Return the move that the rollout reads in a turn; nothing in one that was cut or sums
-        up."""
+        """Return the parsed turn, or None if it was truncated or is a summary."""
         dialect = self.streamer.dialect
         if completion.stop_reason is StopReason.LENGTH or tuple(stop) != dialect.stop_strings:
             return None

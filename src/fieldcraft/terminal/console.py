@@ -1,7 +1,7 @@
-"""The way to the terminal: nothing that is shown can colour it, move its cursor or hide itself.
+"""Output to the terminal without control characters, so that text cannot manipulate the terminal.
 
-Names of rewards, splits, tools and files are as little the project's own as what a model wrote, so
-all of it is cleaned here, where it is shown, and not where it comes from.
+Names of rewards, splits, tools and files are as untrusted as the output of a model, so all text is
+cleaned here, where it is printed, and not at its sources.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIZE_VARIABLES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
 
 
 class CleanConsole(Console):
-    """A console that shows text without control characters, and markup as it stands."""
+    """Console that shows text without control characters, and markup literally."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(markup=False, **settings)
@@ -35,14 +35,15 @@ class CleanConsole(Console):
             yield segment if control else Segment(strip_control_characters(text), style)
 
     def on_broken_pipe(self) -> None:
-        """Go on without a reader, such as `head`: what is under way writes files, too."""
+        """Continue after the reader of a pipe has closed it, such as `head`: the running command
+        also writes files."""
         self.quiet = True
         _redirect_to_devnull(self.file)
 
 
 def print_line(*values: object, file: TextIO | None = None) -> None:
-    """Print a line at once, without control characters; on standard output by default. Where
-    nobody reads any more, the line is lost."""
+    """Print a line immediately, without control characters; on standard output by default. The
+    line is lost if the pipe is closed."""
     file = file or sys.stdout
     try:
         print(strip_control_characters(" ".join(map(str, values))), file=file, flush=True)
@@ -51,14 +52,14 @@ def print_line(*values: object, file: TextIO | None = None) -> None:
 
 
 def _redirect_to_devnull(file: IO[str]) -> None:
-    """Send to nowhere what else is written to a file, as at the end of this process."""
+    """Discard further writes to a file, also at the exit of this process."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, file.fileno())
     os.close(devnull)
 
 
 def drop_invalid_sizes() -> None:
-    """Remove a size in which nothing can be shown from the environment, so that everybody asks the
+    """Remove an unusable terminal size from the environment, so that the size is queried from the
     terminal itself."""
     for name in _SIZE_VARIABLES:
         with suppress(KeyError):

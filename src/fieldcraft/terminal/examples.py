@@ -16,7 +16,8 @@ from fieldcraft.terminal.console import CleanConsole
 from fieldcraft.terminal.trajectory_text import print_field, print_mask
 from fieldcraft.types import Task, Tokenizer
 
-# Green is read as well behind black text as on white. What is dim is mixed with the first colour.
+# This green is readable both behind black text and on white. Dim text is mixed with the first
+# colour.
 _THEME = TerminalTheme(
     background=(110, 110, 110),
     foreground=(0, 0, 0),
@@ -41,8 +42,8 @@ pre {{font: 14px/1.4 ui-monospace, monospace; white-space: pre-wrap;}}</style></
 
 
 def print_examples(examples: DataExamples, console: Console) -> None:
-    """Show each question with its prompt and how answers score, and each demonstration token by
-    token, with those that are trained."""
+    """Show each question with its prompt and the rewards of answers, and each demonstration token
+    by token, with its trained tokens."""
     for number, question in enumerate(examples.questions, start=1):
         console.print(Rule(f"question {number} of {len(examples.questions)}", style="magenta"))
         _print_question(question, console)
@@ -52,7 +53,7 @@ def print_examples(examples: DataExamples, console: Console) -> None:
 
 
 def write_examples(examples: DataExamples, path: Path) -> None:
-    """Write what `print_examples` shows as a page without network access."""
+    """Write the output of `print_examples` as a self-contained HTML page."""
     console = CleanConsole(
         record=True,
         file=io.StringIO(),
@@ -81,8 +82,8 @@ def _print_question(question: QuestionExample, console: Console) -> None:
 
 
 def _describe_tests(task: Task) -> str:
-    """Return a sentence with the number of tests of a program, and the first as it is understood;
-    "" without any."""
+    """Return a sentence with the number of tests of a program and the parsed first test, "" if it
+    has no tests."""
     tests: list[str | dict[str, str]]
     tests = task.meta.get("unit_tests") or task.meta.get("stdin_tests") or []
     if not tests:

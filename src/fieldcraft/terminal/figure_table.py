@@ -1,8 +1,8 @@
-"""Tables of figures that fit into any terminal.
+"""Tables of numbers that fit into any terminal.
 
-Where a table is too wide, it becomes several, each with the names and a part of the columns. Long
-names are above their figures instead of beside them. So no figure and no name is ever cut. A column
-without any figure is left out, and so is what the legend says of it.
+A table that is too wide is split into several, each with the names and some of the columns. Long
+names are placed above their numbers instead of next to them. So no number or name is ever
+truncated. A column without numbers is omitted, together with its entry in the legend.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rich.text import Text
 
 @dataclass
 class FigureTable:
-    """A table with a name for every row. A head may have several lines. `legend` says by head what
-    figures are, and stands before the caption."""
+    """Table with a name for every row. A head may have several lines. `legend` maps heads to the
+    meaning of their numbers, and is printed before the caption."""
 
     headers: Sequence[str]
     caption: str = ""
@@ -59,7 +59,7 @@ class FigureTable:
             yield Text(f"{' '.join(notes)}\n", "dim")
 
     def _filled_columns(self) -> list[int]:
-        """Return the columns with a figure in any row; all of them where there are no rows."""
+        """Return the columns with a number in any row, or all columns if there are no rows."""
         columns = range(len(self.headers))
         filled = [column for column in columns if any(cells[column] for _, cells in self.rows)]
         return filled if self.rows else [*columns]
@@ -80,7 +80,7 @@ def _sum_widths(widths: Sequence[int], gap: int) -> int:
 
 
 def _split_columns(widths: Sequence[int], gap: int, width_limit: int) -> Iterator[list[int]]:
-    """Yield the columns of every table: as many as there is room for, and at least one."""
+    """Yield the columns of every table: as many as fit, and at least one."""
     part: list[int] = []
     for column, width in enumerate(widths):
         if part and _sum_widths([*(widths[c] for c in part), width], gap) > width_limit:
@@ -98,8 +98,8 @@ def _build_line(
     gap: int,
     style: str = "",
 ) -> Table:
-    """Return one row as a table. The rows of a table have the same widths, so figures end where
-    their heads end."""
+    """Return one row as a table. All rows have the same widths, so numbers are right-aligned with
+    their heads."""
     line = Table.grid()
     line.add_column(width=name_width)
     row = [Text(name, "bold")]

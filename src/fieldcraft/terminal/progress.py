@@ -1,4 +1,4 @@
-"""The progress of a run in the terminal."""
+"""Progress of a run in the terminal."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from fieldcraft.records.events import (
 )
 from fieldcraft.types import Trajectory
 
-# Columns of a bar beside its name, its figures and its steps: the bar, "/", the time, the gaps.
+# Width of a bar without its name, figures and steps: the bar, "/", the time, the gaps.
 _BAR_COLUMNS = 6 + 1 + 7 + 4
 
 
 def is_live(console: Console) -> bool:
-    """Return whether what is shown may move. FORCE_COLOR colours a file; it makes no terminal of
-    it."""
+    """Return whether live output is possible. FORCE_COLOR colours a file, but does not make it a
+    terminal."""
     return console.is_interactive and console.file.isatty()
 
 
 @dataclass
 class RunningTotals:
-    """Running figures of an evaluation."""
+    """Running metrics of an evaluation."""
 
     done: int = 0
     graded: int = 0
@@ -53,7 +53,7 @@ class RunningTotals:
 
 @dataclass
 class TerminalReporter:
-    """The subscriber that shows events: a bar for every part, a line for every evaluation."""
+    """Event handler that shows a bar for every phase, and a line for every evaluation."""
 
     console: Console
     bars: dict[str, PhaseProgress] = field(default_factory=dict)
@@ -110,12 +110,12 @@ def format_headline(name: str, summary: Mapping[str, Any], width: int) -> list[s
 
 
 def _line_width(console: Console) -> int:
-    """Return the width of a line; in a file it may have any length, which is easier to search."""
+    """Return the width of a line. In a file it is unlimited, which is easier to search."""
     return console.width if is_live(console) else sys.maxsize
 
 
 def _fit_figures(figures: Sequence[str], width: int) -> str:
-    """Return as many figures as there is room for."""
+    """Return as many figures as fit into the width."""
     fitting = ""
     for figure in figures:
         longer = f"{fitting}  {figure}" if fitting else figure
@@ -126,7 +126,7 @@ def _fit_figures(figures: Sequence[str], width: int) -> str:
 
 
 class PhaseProgress:
-    """The progress of one stage: a live bar in a terminal, elsewhere a line for each 10 %.
+    """Progress of one stage: a live bar in a terminal, elsewhere a line for each 10 %.
 
     Call `start`, `update` after every step, and `stop`.
     """
@@ -170,8 +170,8 @@ class PhaseProgress:
         loss: float | None = None,
         note: str = "",
     ) -> None:
-        """Show that `step` steps of the stage are complete; figures that do not apply are left out.
-        `note` stands for figures of another kind."""
+        """Show that `step` steps of the stage are complete. Figures that are None are omitted.
+        `note` is a text in place of other figures."""
         values = {
             "EM": None if em is None else f"{em:.3f}",
             "calls": None if calls is None else f"{calls:.2f}",

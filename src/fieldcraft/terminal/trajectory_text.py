@@ -1,8 +1,8 @@
 """Trajectories and loss masks in the terminal.
 
-Everything a model, a tool or a data set wrote reaches the screen as `rich.text.Text`, never as
-markup, and through `strip_control_characters`, so it can neither colour, move the cursor nor hide
-itself.
+All text of models, tools and data sets is printed as `rich.text.Text`, never as markup, and without
+control characters (`strip_control_characters`), so it can neither add colours, move the cursor nor
+hide itself.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _ENTRY_STYLES = {
     EntryKind.SUMMARY: "bold magenta",
     EntryKind.ANSWER: "bold green",
 }
-# Neighbouring tokens take turns, so that their boundaries are seen.
+# Neighbouring tokens alternate in style, so that their boundaries are visible.
 _TRAINED_STYLES = ("black on green", "black on bright_green")
 _UNTRAINED_STYLES = ("dim red", "dim bright_red")
-_MIN_TABLE_COLUMNS = 70  # of a terminal; in a narrower one a list has a block for each trajectory
+_MIN_TABLE_COLUMNS = 70  # in a narrower terminal a list has a block for each trajectory
 
 
 def print_trajectory(trajectory: Trajectory, console: Console) -> None:
-    """Show one trajectory: the question, then what was thought, done, seen and answered."""
+    """Show one trajectory: the question, then thoughts, calls, observations and the answer."""
     console.print(Rule(style="dim"))
     console.print(_render_field("question", trajectory.task.question, "bold"))
     for entry in build_transcript(trajectory):
@@ -62,17 +62,17 @@ def _render_entry(entry: TranscriptEntry) -> Padding:
 
 
 def print_field(console: Console, label: str, text: str, style: str = "") -> None:
-    """Show a text beside its label, with tags dimmed."""
+    """Show a text next to its label, with tags dimmed."""
     console.print(_render_field(label, text, style))
 
 
 def _render_field(label: str, text: str, style: str) -> Table:
-    """Return a label column and wrapped text beside it."""
+    """Return a label column with wrapped text next to it."""
     body = Text()
     for piece, is_tag in split_tags(strip_control_characters(text)):
         body.append(piece, "dim" if is_tag else style)
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(width=13)  # of "action search"
+    grid.add_column(width=13)  # fits "action search"
     grid.add_column(overflow="fold")
     grid.add_row(Text(label, "magenta"), body)
     return grid
@@ -135,7 +135,7 @@ def _build_list_table(numbered: Mapping[int, Trajectory]) -> Table:
 
 
 def _render_narrow(number: int, trajectory: Trajectory) -> Table:
-    """Return one entry of a list in a narrow terminal: its number beside lines of its own."""
+    """Return one entry of a list in a narrow terminal: its number next to several lines."""
     mark, style = _describe_verdict(trajectory)
     figures = f"  calls {_format_calls(trajectory)}  {trajectory.status.value}"
     golds = " | ".join(trajectory.task.answers)
@@ -152,9 +152,9 @@ def _render_narrow(number: int, trajectory: Trajectory) -> Table:
 def print_mask(
     trajectory: Trajectory, tokenizer: Tokenizer, trained: AbstractSet[Author], console: Console
 ) -> None:
-    """Show every token. Those whose author is in `trained` carry loss: they are in brackets and
-    green, all others dim red. "|" stands between tokens, "⏎" for a line feed. Each chain is a
-    sample of its own."""
+    """Show every token. Tokens whose author is in `trained` carry loss: they are green and in
+    brackets, all others are dim red. "|" separates tokens, "⏎" is a line feed. Each chain is a
+    separate sample."""
     plain = console.options.ascii_only
     (opening, closing), feed = ("[[", "]]") if plain else "⟦⟧", "\\n" if plain else "⏎"
 
@@ -172,7 +172,7 @@ def print_mask(
         return text
 
     trained_count = sum(len(s.ids) for s in trajectory.segments if s.author in trained)
-    names = ", ".join(sorted(trained)) or "nobody"
+    names = ", ".join(sorted(trained)) or "none"
     parts = split_chains(trajectory)
     for number, chain in enumerate(parts, start=1):
         if number > 1:
@@ -185,7 +185,7 @@ def print_mask(
 
 
 def print_collection(summary: Mapping[str, Any], console: Console) -> None:
-    """Print the result of a teacher's answers: what was kept, and the reasons for what was not."""
+    """Print the result of a teacher's collection: accepted answers, and reasons for rejection."""
     table = Table.grid(padding=(0, 2))
     parts = {
         "demonstrations": summary["demonstrations"],

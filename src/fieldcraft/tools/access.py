@@ -1,4 +1,4 @@
-"""Access to a server that wants no token: programs, and no page from elsewhere."""
+"""Access checks of servers without a token: programs are accepted, foreign web pages rejected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOREIGN_ORIGIN_MESSAGE = (
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a server at this address."""
+    """Return whether a server at this address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -25,15 +25,15 @@ def is_loopback(host: str) -> bool:
 
 
 class SameOriginMiddleware:
-    """Passes on what programs ask, and refuses what a page from elsewhere does.
+    """Middleware that forwards requests of programs and rejects requests of foreign web pages.
 
-    A browser names such a page in `Origin`. One that has given itself a name which points to
-    the loopback (DNS rebinding) shows in `Host`; a server that others reach has names nobody knows
-    here, and there only the first counts.
+    A browser names the page in `Origin`. A page whose host name points to the loopback address (DNS
+    rebinding) is recognised by `Host`. On an address that other machines reach, the valid host
+    names are unknown, so only `Origin` is checked.
     """
 
     def __init__(self, app: ASGIApp, host: str) -> None:
-        """Take the application, and `host`, the address that the server listens on."""
+        """Wrap the application. `host` is the address that the server listens on."""
         self.app = app
         self.is_local = is_loopback(host)
         self.allowed_names = LOOPBACK_NAMES | {host.lower()}
@@ -55,7 +55,7 @@ class SameOriginMiddleware:
 
 
 def _parse_host(url: str) -> str | None:
-    """Return the host of an address without its port; None where there is none."""
+    """Return the host of an address without its port, or None if it has no host."""
     try:
         return urlsplit(url).hostname
     except ValueError:

@@ -1,4 +1,4 @@
-"""A tool is a typed function with a docstring.
+"""Tools as typed functions with a docstring.
 
 @tool
 def weather(city: str, days: int = 1) -> str:
@@ -28,12 +28,18 @@ from fieldcraft.types import ArgumentError, UserError
 
 @final
 class FunctionTool:
-    """A function as `types.Tool`. `schema` has the form that chat templates and the OpenAI API
-    take: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
+    """Function as a `types.Tool`.
+
+    `schema` has the form of chat templates and the OpenAI API:
+    `{"type": "function", "function": {"name", "description", "parameters"}}`.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Raise UserError when the function lacks a docstring, or an argument its type hint or
-        description: the model would not know how to call it."""
+        """Wrap a function.
+
+        Raises UserError if the function has no docstring, or an argument has no type hint or
+        description: the model would not know how to call it.
+        """
         self.function = function
         self.name: str = function.__name__
         description, fields = _describe(function)
@@ -48,21 +54,21 @@ class FunctionTool:
         }
 
     def with_function(self, function: Callable[..., Any]) -> FunctionTool:
-        """Return the same tool with another function of the same signature, such as one for each
-        rollout: the schema is not made again."""
+        """Return the same tool with another function of the same signature, such as one per
+        rollout. The schema is shared."""
         other = copy(self)
         other.function = function
         return other
 
     async def __call__(self, /, **arguments: Any) -> str:
-        """Check the arguments, run, and return text; anything but a string is returned as JSON.
+        """Check the arguments, run the function, and return text; non-strings are returned as JSON.
 
-        A plain function runs in a thread of its own, so that it never stalls other trajectories; an
-        async one runs in the event loop.
+        A plain function runs in a dedicated thread, so it never blocks other trajectories. An async
+        function runs in the event loop.
 
         Raises:
-            ArgumentError: the arguments do not fit the schema.
-            ToolError: the function raised it.
+            ArgumentError: the arguments do not match the schema.
+            ToolError: raised by the function.
         """
         try:
             checked = self._arguments.validate_python(arguments)
@@ -78,12 +84,12 @@ def _to_text(result: Any) -> str:
 
 
 def tool(function: Callable[..., Any]) -> FunctionTool:
-    """Make a typed function, sync or async, a tool the policy can call."""
+    """Turn a typed function, sync or async, into a tool that the policy can call."""
     return FunctionTool(function)
 
 
 def _describe(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
-    """Return (what the function does, argument name -> its type with description)."""
+    """Return (description of the function, mapping of argument name to type with description)."""
     name = function.__name__
     docs = docstring_parser.parse(inspect.getdoc(function) or "")
     if not docs.description:
@@ -111,21 +117,21 @@ def _describe(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _make_arguments_adapter(name: str, fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
-    """Return a checker of keyword arguments: unknown names are refused, omitted defaults stay
+    """Return a validator of keyword arguments: unknown names are rejected, omitted defaults stay
     omitted."""
     typed_dict: Any = TypedDict
     arguments: Any = with_config(ConfigDict(extra="forbid"))(typed_dict(name, fields))
     return TypeAdapter(arguments)
 
 
-# Of a JSON schema: what holds schemas by names of the user's, and what holds values.
+# Keywords of JSON schemas: those that map user-defined names to schemas, and those with values.
 _NAMED_SCHEMA_KEYS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _VALUE_KEYS = ("default", "const", "enum", "example", "examples")
 
 
 def simplify_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema as transformers writes it: `type` first, nothing that only fills the
-    prompt. What is no object, as the schema `true`, stays."""
+    """Return the schema in the form of transformers: `type` first, without keys that only lengthen
+    the prompt. A schema that is not an object, such as `true`, is returned unchanged."""
     simplified: dict[str, Any] = {}
     for key, value in sorted(schema.items(), key=lambda item: item[0] != "type"):
         if key in _NAMED_SCHEMA_KEYS and isinstance(value, dict):
@@ -142,7 +148,7 @@ def _simplify_inner(schema: Any) -> Any:
 
 
 def _format_argument_error(name: str, error: ValidationError) -> str:
-    """Return what the model reads, e.g. `Wrong arguments for search: query: Field required.`"""
+    """Return a message for the model, e.g. `Wrong arguments for search: query: Field required.`"""
     details = error.errors(include_url=False, include_context=False, include_input=False)
     messages = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details]
     return f"Wrong arguments for {name}: {'; '.join(messages)}."

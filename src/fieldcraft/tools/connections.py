@@ -1,4 +1,4 @@
-"""Connections of a server: how many may be open, and how long one may keep the server waiting."""
+"""Limits on the connections of a server: their number, and the timeouts of their clients."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-RESERVED_DESCRIPTORS = 256  # descriptors for files, tools and engines, which connections leave free
-MAX_DESCRIPTORS = 2**16  # descriptors; what limits of a system allow beyond would cost memory
+RESERVED_DESCRIPTORS = 256  # descriptors left free for files, tools and engines
+MAX_DESCRIPTORS = 2**16  # descriptors; a higher limit of the system would only cost memory
 MAX_HEADER_BYTES = 2**16  # bytes of a request before its body
 
 _BUSY_RESPONSE = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
     b"Content-Length: 0\r\n\r\n"
 )
-# uvicorn chooses its parser by what is installed; both classes have the methods that are used here.
+# uvicorn selects its parser by the installed packages; both classes have the methods used here.
 _Protocol: Any = AutoHTTPProtocol
 
 
 def raise_descriptor_limit() -> None:
-    """Raise this process's limit of open files as far as it may by itself, for a server's
-    connections."""
+    """Raise the soft limit on open files of this process, for the connections of a server."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < limit:
-        with contextlib.suppress(ValueError, OSError):  # macOS allows less than it says
+        with contextlib.suppress(ValueError, OSError):  # macOS allows less than it reports
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def get_max_connections() -> int:
-    """Return how many connections this process can hold beside what else it opens."""
+    """Return the number of connections that this process can hold next to its other descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors = MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     return max(descriptors - RESERVED_DESCRIPTORS, descriptors // 2)
@@ -43,25 +42,25 @@ def get_max_connections() -> int:
 class WaitState(enum.Enum):
     """Event that a server waits for at a connection."""
 
-    REQUEST = enum.auto()  # the next one; its keep-alive time is uvicorn's
+    REQUEST = enum.auto()  # the next request; uvicorn applies its keep-alive timeout
     HEADERS = enum.auto()
     BODY = enum.auto()
-    ANSWER = enum.auto()  # its own, which has limits of its own
+    ANSWER = enum.auto()  # the server's own answer, which has separate limits
 
 
 @dataclass(kw_only=True)
 class ConnectionLimiter:
-    """The limits of one server, and its connections in the order in which their wait began.
+    """Limits of one server, and its connections ordered by the start of their wait.
 
-    One connection more than `max_connections` takes the place of the one that has been without a
-    whole request for longest; if all have one, it is answered with 503. So connections that never
-    ask anything keep nobody out.
+    A connection beyond `max_connections` replaces the connection that has been without a complete
+    request for the longest time. If all have a complete request, the new connection is answered
+    with 503. So connections that never send a request block no client.
 
     Args:
-        max_connections: connections that are open at once.
-        header_timeout_seconds: from a connection's beginning, or the first byte of a further
+        max_connections: maximum number of open connections.
+        header_timeout_seconds: time from the start of a connection, or the first byte of a further
             request, to the end of the headers.
-        body_timeout_seconds: from there to the end of the body.
+        body_timeout_seconds: time from the end of the headers to the end of the body.
     """
 
     max_connections: int = field(default_factory=get_max_connections)
@@ -70,13 +69,12 @@ class ConnectionLimiter:
     idle: dict[_Connection, None] = field(default_factory=dict)
 
     def make_protocol(self, **options: Any) -> asyncio.Protocol:
-        """Make the protocol of a connection, with the arguments that uvicorn gives its own
+        """Create the protocol of a connection, with the arguments that uvicorn passes to its own
         class."""
         return _Connection(self, **options)
 
     def get_timeout_seconds(self, wait: WaitState) -> float | None:
-        """Return how long a client may keep the server waiting so; None where nothing is its
-        part."""
+        """Return the client's timeout in this state, or None if the server does not wait for it."""
         if wait is WaitState.HEADERS:
             return self.header_timeout_seconds
         return self.body_timeout_seconds if wait is WaitState.BODY else None
@@ -87,7 +85,7 @@ class _Connection(_Protocol):
         super().__init__(**options)
         self.limiter = limiter
         self.wait_state: WaitState | None = None
-        self._header_bytes = 0  # bytes that came while there was no whole request
+        self._header_bytes = 0  # bytes received without a complete request
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -104,7 +102,7 @@ class _Connection(_Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self not in self.connections:  # it became a web socket, which has times of its own
+        if self not in self.connections:  # upgraded to a web socket, which has its own timeouts
             self._set_wait_state(None)
             return
         if self.transport.is_closing():

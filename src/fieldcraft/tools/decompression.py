@@ -1,6 +1,6 @@
-"""Answers that come packed, unpacked without ever holding much more than what is asked for.
+"""Decompression of HTTP responses in small chunks, so that memory stays bounded.
 
-httpx unpacks each piece that arrives whole, and a piece of 64 KiB can hold 64 MiB.
+httpx decompresses each received chunk as a whole, and a chunk of 64 KiB can expand to 64 MiB.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 
-ACCEPTED_ENCODING = "gzip"  # what a client asks for: httpx would ask for all that is installed
-_CHUNK_BYTES = 2**16  # bytes that are unpacked at once
+ACCEPTED_ENCODING = "gzip"  # encoding requested by clients; httpx would request all installed ones
+_CHUNK_BYTES = 2**16  # bytes per decompressed chunk
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 async def decompress_response(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield the body of a streamed response in small pieces. What follows a packed one is no part
-    of it.
+    """Yield the body of a streamed response in small chunks. Bytes after a compressed stream are
+    ignored.
 
     Raises:
-        httpx.DecodingError: it is packed otherwise than asked for, damaged, or cut off.
+        httpx.DecodingError: the encoding was not requested, or the stream is damaged or truncated.
         httpx.RequestError: any other failure.
     """
     encoding = response.headers.get("content-encoding", "").strip().lower()
@@ -29,7 +29,7 @@ async def decompress_response(response: httpx.Response) -> AsyncIterator[bytes]:
             yield chunk
         return
     if encoding not in ("gzip", "x-gzip"):
-        raise httpx.DecodingError(f"packed in a form that was not asked for ({encoding[:20]})")
+        raise httpx.DecodingError(f"its encoding was not requested ({encoding[:20]})")
     decompressor = zlib.decompressobj(_GZIP)
     has_data = False
     async for chunk in response.aiter_raw():
@@ -38,8 +38,8 @@ async def decompress_response(response: httpx.Response) -> AsyncIterator[bytes]:
             yield part
         if decompressor.eof:
             return
-    if has_data:  # an answer without a body may have the header, too
-        raise httpx.DecodingError("its packed form ends too early")
+    if has_data:  # a response without a body may have the header, too
+        raise httpx.DecodingError("its compressed body is truncated")
 
 
 def _decompress_chunks(decompressor: zlib._Decompress, compressed: bytes) -> Iterator[bytes]:
@@ -47,5 +47,5 @@ def _decompress_chunks(decompressor: zlib._Decompress, compressed: bytes) -> Ite
         try:
             yield decompressor.decompress(compressed, _CHUNK_BYTES)
         except zlib.error as error:
-            raise httpx.DecodingError("it is not packed as its header says") from error
+            raise httpx.DecodingError("it is not compressed as its header states") from error
         compressed = decompressor.unconsumed_tail

@@ -1,8 +1,8 @@
-"""The end of all processes that a program of others has started, in whatever session they are.
+"""Termination of all processes that a third-party program has started, in any session.
 
-Where there is a /proc, a program gets a mark in its environment, which its descendants inherit
-whatever session they make. Elsewhere, as on macOS, only its group ends with it. So do descendants
-that begin with an environment of their own, or in a container of a daemon's.
+On systems with /proc, a program gets a mark in its environment, which its descendants inherit in
+any session. On other systems, such as macOS, only its process group is killed. The same holds for
+descendants that start with a new environment, or in a container of a daemon.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from typing import Any
 
 _PREFIX = "FIELDCRAFT_DESCENDANTS_OF_"
 _PROC_FOLDER = Path("/proc")
-_ENV_END_FIELD = 51 - 3  # its place in `_read_stat_fields`, which begin with the third
+_ENV_END_FIELD = 51 - 3  # index in `_read_stat_fields`, which starts with field 3
 
 
 class ProcessDescendants:
-    """The processes that have begun with `environment_mark` in their environment, and theirs."""
+    """Processes started with `environment_mark` in their environment, and their descendants."""
 
     def __init__(self) -> None:
-        name = _PREFIX + secrets.token_hex(16)  # another name each, so that marks add up
+        name = _PREFIX + secrets.token_hex(16)  # unique, so that nested marks add up
         self.environment_mark = {name: "1"}
         self._environment_entry = f"{name}=1".encode()
 
     async def start(
         self, command: Sequence[str], variables: Mapping[str, str], **streams: Any
     ) -> Process:
-        """Start a program that is one of them, in a session of its own. If this is cancelled, what
-        has begun by then ends.
+        """Start a marked program in a new session. If this call is cancelled, processes that it has
+        started are killed.
 
         Args:
             command: the program and its arguments.
-            variables: of its environment, beside those of this process.
-            streams: as those of `asyncio.create_subprocess_exec`.
+            variables: environment variables in addition to those of this process.
+            streams: stream arguments of `asyncio.create_subprocess_exec`.
 
-        Raises OSError where there is no such program.
+        Raises OSError if the program does not exist.
         """
         environment = {**os.environ, **variables, **self.environment_mark}
         starting = asyncio.ensure_future(
@@ -52,7 +52,7 @@ class ProcessDescendants:
         )
         try:
             return await asyncio.shield(starting)
-        except asyncio.CancelledError:  # asyncio would wait for all that hold its pipes
+        except asyncio.CancelledError:  # asyncio would wait for all processes that hold its pipes
             with suppress(OSError):
                 process = await starting
                 self.kill_group(process.pid)
@@ -60,7 +60,7 @@ class ProcessDescendants:
             raise
 
     def kill(self) -> None:
-        """End all of them. They are stopped first, so that none starts another one meanwhile."""
+        """Kill all of them. They are stopped first, so that none can start another process."""
         stopped: set[int] = set()
         while found := set(self._find_running()) - stopped:
             for pid in [pid for pid in found if _send_signal(pid, signal.SIGSTOP)]:
@@ -70,43 +70,47 @@ class ProcessDescendants:
             _send_signal(pid, signal.SIGKILL)
 
     def kill_group(self, leader: int) -> None:
-        """End the group of a leader, which is one of them, and all others."""
+        """Kill the process group of a leader, which is one of them, and all other processes."""
         with suppress(ProcessLookupError):
             os.killpg(leader, signal.SIGKILL)
         self.kill()
 
     def _find_running(self) -> Iterator[int]:
-        """Yield the processes that can be found. A process that has ended has no environment any
-        more."""
+        """Yield the running marked processes. A process that has exited has no environment."""
         if not _PROC_FOLDER.is_dir():
             return
         for folder in _PROC_FOLDER.iterdir():
             if folder.name.isdecimal():
-                with suppress(OSError):  # it is another user's, or has ended by now
+                with suppress(OSError):  # it belongs to another user, or has exited
                     if self._environment_entry in _read_environment(folder).split(b"\0"):
                         yield int(folder.name)
 
 
 def _read_environment(process: Path) -> bytes:
-    """Read the environment with which a process has begun, b"" for one of the kernel. In the middle
-    of an execve there is none for a moment, which is waited for: nobody can escape in it."""
+    """Read the initial environment of a process, b"" for a kernel thread.
+
+    During an execve the environment is empty for a moment. This function waits for its end, so that
+    no process escapes during it.
+    """
     while True:
-        is_starting = _is_starting(process)  # asked first: it may be over before the reading is
+        is_starting = _is_starting(process)  # checked first: the execve may end before the read
         if (found := (process / "environ").read_bytes()) or not is_starting:
             return found
         time.sleep(0.0005)
 
 
 def _is_starting(process: Path) -> bool:
-    """Tell whether a process has memory, and no environment in it yet."""
+    """Return whether a process has memory but no environment yet."""
     size = (process / "statm").read_bytes().split()[0]
     return size != b"0" and _read_stat_fields(process)[_ENV_END_FIELD] == b"0"
 
 
 def _wait_until_stopped(process: Path) -> None:
-    """Wait until each thread of a process that was told to stop does so: what it was starting at
-    that moment has begun then, and is found."""
-    with suppress(OSError):  # it has ended
+    """Wait until each thread of a process that was sent SIGSTOP has stopped.
+
+    A process that it was starting at that moment then exists and can be found.
+    """
+    with suppress(OSError):  # it has exited
         while any(
             _read_stat_fields(task)[0] in (b"R", b"S") for task in (process / "task").iterdir()
         ):
@@ -114,12 +118,12 @@ def _wait_until_stopped(process: Path) -> None:
 
 
 def _read_stat_fields(process: Path) -> list[bytes]:
-    """Return the fields of /proc/PID/stat from the state on, see proc(5)."""
+    """Return the fields of /proc/PID/stat, starting with the state; see proc(5)."""
     return (process / "stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _send_signal(pid: int, number: int) -> bool:
-    """Tell whether a signal could be sent."""
+    """Send a signal, and return whether this succeeded."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
         return True

@@ -1,4 +1,4 @@
-"""Tools that a recipe names: whatever a name stands for becomes a tool, or one clear sentence."""
+"""Creation of the tools that a recipe names, with clear errors for objects that are not tools."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from fieldcraft.types import AnyTool, StatefulTool, Task, Tool, UserError
 
 
 def make_tool(name: str, settings: Mapping[str, Any], sites: InProcessSites = NO_SITES) -> AnyTool:
-    """Make the tool of a recipe; `name` is one that is built in, of an entry point, or
-    `module:Name`.
+    """Make the tool of a recipe. `name` is a built-in name, an entry point, or `module:Name`.
 
-    A tool that takes `sites` finds these web sites in this process, and all others in the network.
+    A tool that accepts `sites` reaches these web sites in this process, and all others over the
+    network.
 
-    Raises UserError for an unknown name, wrong settings, and for what is no tool.
+    Raises UserError for an unknown name, wrong settings, or an object that is not a tool.
     """
     return coerce_tool(resolve(ComponentKind.TOOL, name), name, settings, sites)
 
 
 def apply_tool_config(tool: AnyTool, config: ToolConfig) -> AnyTool:
-    """Return the tool as a recipe describes it: with the names that a question may give it, see
-    `dialects.tool_names`, and with its cost. It is the tool itself where a recipe says nothing of
-    that. Raises UserError for names that do not fit."""
+    """Return the tool with the alternative names (see `dialects.tool_names`) and cost of a recipe.
+
+    The tool is returned unchanged if the recipe sets neither. Raises UserError for invalid names.
+    """
     cost = config.cost
     if isinstance(cost, dict):
         cost = cost.get(tool.name, DEFAULT_CALL_COST)
@@ -46,8 +47,10 @@ def apply_tool_config(tool: AnyTool, config: ToolConfig) -> AnyTool:
 
 
 def apply_server_config(tools: Sequence[AnyTool], config: ToolConfig) -> list[AnyTool]:
-    """Return all tools of a server as a recipe describes them. Raises UserError for the cost of a
-    tool that it lacks."""
+    """Return all tools of a server with the settings of a recipe.
+
+    Raises UserError for the cost of a tool that the server lacks.
+    """
     known = [tool.name for tool in tools]
     for name in config.cost if isinstance(config.cost, dict) else ():
         if name not in known:
@@ -59,13 +62,13 @@ def apply_server_config(tools: Sequence[AnyTool], config: ToolConfig) -> list[An
 
 
 def unwrap_tool(tool: AnyTool) -> AnyTool:
-    """Return the tool itself, without what a recipe says about it."""
+    """Return the tool itself, without the settings of a recipe."""
     inner: AnyTool = tool._tool if isinstance(tool, _ConfiguredToolBase) else tool
     return inner
 
 
 def collect_costs(tools: Iterable[AnyTool]) -> dict[str, float]:
-    """Return the cost of a call of each tool, by its name."""
+    """Return the cost per call of each tool, by name."""
     return {
         t.name: t.cost if isinstance(t, _ConfiguredToolBase) else DEFAULT_CALL_COST for t in tools
     }
@@ -80,7 +83,7 @@ class _ConfiguredToolBase:
 
 
 class ConfiguredTool(_ConfiguredToolBase):
-    """A tool with what a recipe says about it."""
+    """Tool with the names and cost that a recipe sets."""
 
     async def __call__(self, **arguments: Any) -> str:
         text: str = await self._tool(**arguments)
@@ -88,7 +91,7 @@ class ConfiguredTool(_ConfiguredToolBase):
 
 
 class ConfiguredStatefulTool(_ConfiguredToolBase):
-    """Described tool that is opened for each rollout."""
+    """`ConfiguredTool` that is opened for each rollout."""
 
     def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
         opened: AbstractAsyncContextManager[Tool] = self._tool.open(task)
@@ -98,17 +101,17 @@ class ConfiguredStatefulTool(_ConfiguredToolBase):
 def coerce_tool(
     target: Any, name: str, settings: Mapping[str, Any], sites: InProcessSites = NO_SITES
 ) -> AnyTool:
-    """Make the tool that a name stands for, with the settings of a recipe.
+    """Make a tool from the object that a name resolves to, with the settings of a recipe.
 
     Args:
         target: a tool, a typed function with a docstring, or a class or function that takes the
-            settings as keyword arguments and makes a tool. A function makes one where it says so:
-            its return type is a class that can be called or opened.
-        name: for messages.
-        settings: what the recipe says besides the name.
+            settings as keyword arguments and returns a tool. A function counts as a tool factory
+            if its return type is a class that can be called or opened.
+        name: name used in messages.
+        settings: settings of the recipe other than the name.
         sites: see `make_tool`.
 
-    Raises UserError for wrong settings and for what is no tool.
+    Raises UserError for wrong settings, or if the object is not a tool.
     """
     if isinstance(target, type) or (inspect.isfunction(target) and _returns_tool(target, name)):
         return _require_tool(
@@ -123,7 +126,7 @@ def coerce_tool(
 
 
 def _returns_tool(function: Callable[..., Any], name: str) -> bool:
-    """Return whether a function's return type is a tool, rather than what a call of one returns."""
+    """Return whether a function's return type is a tool, rather than the result of a tool call."""
     try:
         returned = get_type_hints(function).get("return")
     except NameError as error:
@@ -144,7 +147,7 @@ def _iterate_classes(hint: Any) -> Iterator[type]:
 
 
 def _require_tool(made: Any, name: str) -> AnyTool:
-    """Return `made`, if it has the shape of a tool."""
+    """Return `made` if it has the interface of a tool. Raises UserError otherwise."""
     attributes = dir(made)
     for attribute in ("name", "schema"):
         if attribute not in attributes:

@@ -1,4 +1,4 @@
-"""Requests to servers that may be slow, endless or broken: limits of time and of size."""
+"""HTTP clients with limits on time and size, for servers that may be slow, endless or broken."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import httpx
 
 from fieldcraft.tools.decompression import ACCEPTED_ENCODING, decompress_response
 
-# Web sites that are in this process, by their addresses, as `mounts` of httpx.
+# Web sites in this process, by their addresses, as `mounts` of httpx.
 InProcessSites = Mapping[str, httpx.AsyncBaseTransport]
 NO_SITES: InProcessSites = MappingProxyType({})
-MAX_RESPONSE_BYTES = 8 * 2**20  # of an answer; a hundred long passages have less than one MiB
-# Of an answer that is sent unpacked. `content-length` is that of the packed one.
+MAX_RESPONSE_BYTES = 8 * 2**20  # of a response; a hundred long passages take less than one MiB
+# Headers of a response that is forwarded decompressed. `content-length` is the compressed size.
 _TRANSFER_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
-# asyncio may stop its loop before it has closed a generator that nobody holds.
+# asyncio may stop its loop before it has closed a generator without references.
 _loop_closers: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[None]]] = (
     WeakKeyDictionary()
 )
 
 
 async def close_with_loop(client: httpx.AsyncClient) -> None:
-    """Close a client when asyncio ends the running loop, whether or not somebody still holds it."""
+    """Close a client when asyncio ends the running loop, even if it is still referenced."""
     closer = _make_closer(client)
     _loop_closers.setdefault(asyncio.get_running_loop(), []).append(closer)
     await anext(closer)
@@ -39,15 +39,15 @@ async def _make_closer(client: httpx.AsyncClient) -> AsyncGenerator[None]:
 
 
 class ResponseTooLargeError(httpx.RequestError):
-    """An answer is longer than MAX_RESPONSE_BYTES; the rest of it was not read."""
+    """A response is longer than MAX_RESPONSE_BYTES; the rest of it was not read."""
 
 
 class LimitedHttpClient(httpx.AsyncClient):
-    """A client each of whose requests is answered whole within `timeout_seconds`, or fails.
+    """Client whose requests receive a complete response within `timeout_seconds`, or fail.
 
-    httpx itself limits only the time between two pieces of an answer, so a server that sends a byte
-    a second would never be given up. Waiting for a free connection counts too, so whoever shares a
-    client limits how many requests are on their way.
+    httpx itself limits only the time between two chunks of a response, so a server that sends one
+    byte per second would never time out. Waiting for a free connection counts too, so users of a
+    shared client must limit the number of concurrent requests.
     """
 
     def __init__(self, timeout_seconds: float, **settings: Any) -> None:
@@ -58,12 +58,11 @@ class LimitedHttpClient(httpx.AsyncClient):
     async def send(
         self, request: httpx.Request, *, stream: bool = False, **options: Any
     ) -> httpx.Response:
-        """Send a request and return the whole answer, whether or not `stream` asks for it in
-        pieces.
+        """Send a request and return the complete response, regardless of `stream`.
 
         Raises:
-            httpx.ReadTimeout: it was not there in time.
-            ResponseTooLargeError: it is too long.
+            httpx.ReadTimeout: the response was not complete in time.
+            ResponseTooLargeError: the response is too long.
             httpx.RequestError: any other failure.
         """
         return await self._send_with_timeout(request, _read_fully, **options)
@@ -71,10 +70,10 @@ class LimitedHttpClient(httpx.AsyncClient):
     async def stream_lines(
         self, method: str, url: str, on_line: Callable[[str], None], **content: Any
     ) -> httpx.Response:
-        """Send a request and return the answer, without its content: `on_line` is called with each
-        line as soon as it is there.
+        """Send a request, call `on_line` with each line as soon as it arrives, and return the
+        response without its content.
 
-        Raises what `send` does.
+        Raises the errors of `send`.
         """
 
         async def read_lines(response: httpx.Response) -> httpx.Response:
@@ -103,14 +102,14 @@ class LimitedHttpClient(httpx.AsyncClient):
         except TimeoutError as error:
             if not timeout.expired():
                 raise
-            raise httpx.ReadTimeout("the answer took too long", request=request) from error
-        except httpx.InvalidURL as error:  # httpx reads `location` even where it does not follow
-            message = "the answer redirects to no address"
+            raise httpx.ReadTimeout("the response took too long", request=request) from error
+        except httpx.InvalidURL as error:  # httpx parses `location` even without redirects
+            message = "the response redirects to an invalid address"
             raise httpx.RemoteProtocolError(message, request=request) from error
 
 
 async def _read_fully(response: httpx.Response) -> httpx.Response:
-    """Return the response with its content, which is read piece by piece, as it is unpacked."""
+    """Return the response with its content, which is read and decompressed chunk by chunk."""
     content = bytearray()
     async for piece in decompress_response(response):
         content += piece
@@ -127,7 +126,7 @@ async def _read_fully(response: httpx.Response) -> httpx.Response:
 
 
 async def _iterate_lines(response: httpx.Response) -> AsyncIterator[str]:
-    """Yield the lines of the response, without their ends."""
+    """Yield the lines of the response, without line ends."""
     line = bytearray()
     async for piece in decompress_response(response):
         *complete, rest = piece.split(b"\n")
@@ -142,4 +141,4 @@ async def _iterate_lines(response: httpx.Response) -> AsyncIterator[str]:
 
 def _raise_if_too_large(content: bytearray) -> None:
     if len(content) > MAX_RESPONSE_BYTES:
-        raise ResponseTooLargeError(f"the answer is longer than {MAX_RESPONSE_BYTES} bytes")
+        raise ResponseTooLargeError(f"the response is longer than {MAX_RESPONSE_BYTES} bytes")

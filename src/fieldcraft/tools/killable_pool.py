@@ -1,7 +1,7 @@
-"""Processes for work on foreign input that may never end: one that takes too long is killed.
+"""Pool of processes for work on untrusted input that may never end: a slow process is killed.
 
-Regular expressions, parsers and computer algebra run for ever on some inputs, and in C code, where
-no exception stops them. A module that does such work ends with `tools/killable_process.answer`.
+Regular expressions, parsers and computer algebra run forever on some inputs, in C code that no
+exception can interrupt. A module for such work ends with `tools/killable_worker.serve_requests`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, TypeVar
 from fieldcraft.types import UserError
 
 WALL_TIME_FACTOR = (
-    60  # times the limit of CPU time: a process that waits for nothing is only that slow
+    60  # times the CPU time limit: wall-clock bound for a process that does not wait for anything
 )
 T = TypeVar("T")
-DONE_KEY = "done"  # the key of the last line of an answer
+DONE_KEY = "done"  # key in the last line of a reply
 
 
 class KillableProcess:
-    """A process that runs a module. It ends when its standard input does, so none outlives this
-    one."""
+    """Process that runs a module. It exits when its standard input is closed, so it never outlives
+    this process."""
 
     def __init__(self, module: str) -> None:
         """Start the process. Raises UserError if it does not start."""
@@ -48,8 +48,10 @@ class KillableProcess:
             )
 
     def request(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Ask the process, and return what it says within so many seconds of CPU time, all lines
-        together. It lacks `DONE_KEY` where the process ended before it came to the end."""
+        """Send a question, and return all lines of the reply, merged, within `seconds` of CPU time.
+
+        The reply lacks `DONE_KEY` if the process exited before it had finished.
+        """
         timer = Timer(WALL_TIME_FACTOR * seconds, self._process.kill)
         timer.start()
         try:
@@ -77,17 +79,17 @@ class KillableProcess:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            with suppress(BrokenPipeError):  # what was left to be written
+            with suppress(BrokenPipeError):  # bytes that were still buffered
                 pipe.close()
 
 
 class KillablePool:
-    """Processes that run one module and are asked side by side.
+    """Pool of processes that run one module and work concurrently.
 
     Args:
-        module: what they run.
-        workers: how many there are at most; each is started when it is needed.
-        seconds: of CPU time for one answer.
+        module: module that the processes run.
+        workers: maximum number of processes; each is started on demand.
+        seconds: CPU time limit of one reply.
     """
 
     def __init__(self, module: str, workers: int, seconds: float) -> None:
@@ -98,12 +100,12 @@ class KillablePool:
         atexit.register(self.close)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Run something that asks in a thread, of which there are as many as processes."""
+        """Run a function that sends requests in a thread, of which there is one per process."""
         return self._threads.submit(work)
 
     def request(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Ask as `KillableProcess.request` does. A process that ended is replaced for the next
-        question."""
+        """Send a request, see `KillableProcess.request`. A process that exited is replaced for the
+        next request."""
         try:
             process = self._idle.get_nowait()
         except Empty:

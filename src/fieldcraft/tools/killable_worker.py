@@ -1,8 +1,8 @@
-"""The inside of a process that may be killed; `killable_pool.py` starts it.
+"""Main loop of a process that may be killed; `killable_pool.py` starts it.
 
-It writes {"done": true} when it is ready. Then it reads a line of JSON a question from its standard
-input, {"seconds": ..., "of": {...}}, and writes lines of JSON, the last of which has "done". The
-kernel ends it when one question has taken its seconds of CPU time.
+It writes {"done": true} when it is ready. Then it reads one line of JSON per request from its
+standard input, {"seconds": ..., "of": {...}}, and writes lines of JSON, the last of which has
+"done". The kernel kills it when one request has used its seconds of CPU time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ RequestHandler = Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
 
 
 def serve_requests(handle: RequestHandler) -> None:
-    """Answer until there are no more questions: what `handle` yields, a line each.
+    """Answer requests until standard input ends, with one line per item that `handle` yields.
 
-    Call it as the last thing of the module, after whatever takes long to load.
+    Call it as the last statement of the module, after slow imports.
     """
-    logging.disable()  # nobody reads it
+    logging.disable()  # logs are not read
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     output = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    sys.stdout = sys.stderr  # whatever libraries print is no answer
+    sys.stdout = sys.stderr  # output of libraries is not part of a reply
 
     def write_message(message: dict[str, Any]) -> None:
         output.write(json.dumps(message) + "\n")
@@ -38,7 +38,7 @@ def serve_requests(handle: RequestHandler) -> None:
     write_message({"done": True})
     for line in sys.stdin:
         request = json.loads(line)
-        signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # SIGPROF ends the process
+        signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # SIGPROF kills the process
         for message in handle(request["of"]):
             write_message(message)
         signal.setitimer(signal.ITIMER_PROF, 0)

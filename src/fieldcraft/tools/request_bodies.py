@@ -1,4 +1,4 @@
-"""Bodies of requests to the project's own servers, and what is wrong with one in a sentence."""
+"""Bodies of requests to the project's own servers: size limits, parsing and error messages."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fieldcraft.config.validation_errors import describe_validation_error
 
-MAX_BODY_BYTES = 32 * 2**20  # bytes of a body that any server reads; most routes read fewer
-MAX_TOTAL_BYTES = 16 * MAX_BODY_BYTES  # bytes of all bodies that a server holds at one time
+MAX_BODY_BYTES = 32 * 2**20  # maximum bytes of a body on any server; most routes accept fewer
+MAX_TOTAL_BYTES = 16 * MAX_BODY_BYTES  # bytes of all bodies that a server holds concurrently
 _TOO_LONG_MESSAGE = f"The body has more than {MAX_BODY_BYTES} bytes; send a shorter one.\n"
 _SERVER_FULL_MESSAGE = "The server's request memory is exhausted; try again in a moment.\n"
 
 
 class BodyLimitMiddleware:
-    """Middleware that refuses bodies beyond `MAX_BODY_BYTES`, and any while those under way fill
-    `MAX_TOTAL_BYTES`, before anything of them is read. One that does not tell its length is cut off
-    there."""
+    """Middleware that limits the size of bodies.
+
+    It rejects a body above `MAX_BODY_BYTES`, or above the rest of `MAX_TOTAL_BYTES` for concurrent
+    requests, before reading it. A body without a declared length is cut off at the limit.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.reserved_bytes = 0  # bytes, announced or read, of requests that are not answered yet
+        self.reserved_bytes = 0  # bytes, declared or read, of unfinished requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -50,7 +52,7 @@ class BodyLimitMiddleware:
             nonlocal num_read, reserved
             message = await receive()
             num_read += len(message.get("body", b""))
-            if num_read > reserved:  # of a body that told no length
+            if num_read > reserved:  # a body without a declared length
                 self.reserved_bytes += num_read - reserved
                 reserved = num_read
             if num_read > MAX_BODY_BYTES or self.reserved_bytes > MAX_TOTAL_BYTES:
@@ -64,8 +66,8 @@ class BodyLimitMiddleware:
 
 
 class RequestBody(BaseModel):
-    """An object of a request. A key that is null counts as absent: clients write null for what
-    they leave out."""
+    """JSON object of a request. A key that is null counts as absent: clients write null for omitted
+    values."""
 
     @model_validator(mode="before")
     @classmethod
@@ -76,12 +78,11 @@ class RequestBody(BaseModel):
 
 
 class BodyTooLongError(Exception):
-    """A request has more bytes than its server reads; the message is a sentence."""
+    """A request has more bytes than its server accepts; the message is a sentence."""
 
 
 async def read_body_bytes(request: Request, max_bytes: int) -> bytes:
-    """Read the body of a request. Raises BodyTooLongError beyond `max_bytes` bytes, and reads no
-    further."""
+    """Read the body of a request. Raises BodyTooLongError as soon as it exceeds `max_bytes`."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -91,7 +92,7 @@ async def read_body_bytes(request: Request, max_bytes: int) -> bytes:
 
 
 def describe_body_error(error: ValidationError) -> tuple[str, str]:
-    """Return the place of what is wrong first, "" for the whole body, and a sentence about it."""
+    """Return the location of the first error, "" for the whole body, and a sentence about it."""
     _, clause, place = describe_validation_error(error)
     location = ".".join(map(str, place))
     return location, f"{location or 'The body'}: {clause}."

@@ -1,4 +1,4 @@
-"""A server on a port: until Ctrl-C, or in a thread while a block of code runs."""
+"""HTTP servers that run until Ctrl-C, or in a thread while a block of code runs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from fieldcraft.tools.connections import ConnectionLimiter, raise_descriptor_lim
 from fieldcraft.tools.request_bodies import BodyLimitMiddleware
 from fieldcraft.types import UserError
 
-# Seconds that an idle connection is kept. Where many clients share a busy machine, the next request
-# of one may take longer than uvicorn's 5.
+# Keep-alive time of an idle connection, in seconds. On a busy machine with many clients, the next
+# request may take longer than uvicorn's default of 5.
 KEEP_ALIVE_SECONDS = 75
-UNREAD_TIMEOUT_SECONDS = 60  # that bytes of an answer may wait for their client
+UNREAD_TIMEOUT_SECONDS = 60  # limit for sent bytes that the client does not read
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """Open a socket that listens, whose connections send at once. Raises OSError.
+    """Open a listening socket whose connections send without delay. Raises OSError.
 
-    asyncio turns Nagle's algorithm off only for sockets that name their protocol, which those of
-    `create_server` do not; every small answer would then wait 40 ms for a delayed acknowledgement.
-    A client that stops reading its answer is cut off, where the system can do it.
+    asyncio disables Nagle's algorithm only for sockets with a known protocol, unlike the sockets of
+    `create_server`; every small response would then wait 40 ms for a delayed acknowledgement. A
+    client that stops reading its response is disconnected, if the system supports this.
     """
     listener = socket.create_server((host, port))
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted ones inherit both
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited on accept
     if sys.platform == "linux":
         listener.setsockopt(
             socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_TIMEOUT_SECONDS * 1000
@@ -42,8 +42,7 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 def find_free_port(host: str) -> int:
-    """Return a port at which nothing listens, for a process that is still to start. Raises
-    OSError."""
+    """Return a free port for a process that has not started yet. Raises OSError."""
     with open_listener(host, 0) as listener:
         port: int = listener.getsockname()[1]
     return port
@@ -52,21 +51,23 @@ def find_free_port(host: str) -> int:
 def make_server_config(
     app: ASGIApp, host: str, token: str | None = None, **options: Any
 ) -> uvicorn.Config:
-    """Return the configuration by which an application is served at an address, within the limits
-    that all servers share: of connections, of the time that a client may take, and of bodies. Pages
-    from elsewhere are refused, but where a `token` is wanted: they do not know it."""
+    """Return the server configuration of an application at an address.
+
+    All servers share the limits on connections, client timeouts and bodies. Foreign web pages are
+    rejected, except with a `token`, which such pages do not know.
+    """
     limited_app = BodyLimitMiddleware(_ignore_disconnects(app))
     outer_app = limited_app if token else SameOriginMiddleware(limited_app, host)
     options["http"] = ConnectionLimiter().make_protocol
-    options["log_level"] = "error"  # a warning for each request that is none would fill a disk
+    options["log_level"] = "error"  # a warning for each invalid request would fill the disk
     return uvicorn.Config(
         outer_app, access_log=False, timeout_keep_alive=KEEP_ALIVE_SECONDS, **options
     )
 
 
 def _ignore_disconnects(app: ASGIApp) -> ASGIApp:
-    """Return an application for which a client that hangs up in the middle of a request is no
-    failure."""
+    """Return an application for which a client that disconnects during a request is not an
+    error."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(ClientDisconnect):
@@ -76,8 +77,10 @@ def _ignore_disconnects(app: ASGIApp) -> ASGIApp:
 
 
 class _CallbackServer(uvicorn.Server):
-    """Calls `on_shutdown` before it waits for answers under way: those that go on until they are
-    told, as streams of events do, end then."""
+    """Server that calls `on_shutdown` before it waits for active responses.
+
+    This ends responses that would otherwise continue forever, such as event streams.
+    """
 
     def __init__(self, config: uvicorn.Config, on_shutdown: Callable[[], None]) -> None:
         super().__init__(config)
@@ -89,7 +92,7 @@ class _CallbackServer(uvicorn.Server):
 
 
 def do_nothing() -> None:
-    """Do nothing, which is what most servers have to do before they end."""
+    """Do nothing: the default `on_shutdown` callback."""
 
 
 def serve_until_interrupt(
@@ -101,8 +104,8 @@ def serve_until_interrupt(
     on_shutdown: Callable[[], None] = do_nothing,
     token: str | None = None,
 ) -> None:
-    """Serve until Ctrl-C. For address and path see `bind_socket`, for the token
-    `make_server_config`.
+    """Serve until Ctrl-C. See `bind_socket` for address and path, and `make_server_config` for the
+    token.
 
     Raises:
         UserError: the address cannot be listened on.
@@ -114,8 +117,8 @@ def serve_until_interrupt(
 
 
 def bind_socket(name: str, host: str, port: int, path: str = "") -> socket.socket:
-    """Open a socket that listens for a server, and say so. Port 0 takes a free one, which is
-    printed, with the `path` behind it.
+    """Open a listening socket for a server, and print its URL, which ends with `path`. Port 0
+    selects a free port.
 
     Raises:
         UserError: the address cannot be listened on.
@@ -128,7 +131,7 @@ def bind_socket(name: str, host: str, port: int, path: str = "") -> socket.socke
         raise UserError(
             f"Cannot listen on {host}:{port} ({error}); stop what uses it or choose another port."
         ) from error
-    # uvicorn is silent about a socket that it is given.
+    # uvicorn does not log the address of a socket that it receives.
     print_line(f"{name} server at http://{host}:{listener.getsockname()[1]}{path}")
     return listener
 
@@ -137,8 +140,10 @@ def bind_socket(name: str, host: str, port: int, path: str = "") -> socket.socke
 def serve_in_thread(
     app: ASGIApp, port: int = 0, on_shutdown: Callable[[], None] = do_nothing
 ) -> Iterator[str]:
-    """Serve an ASGI application on the loopback, in a thread; gives its url. Port 0 takes a free
-    one. Raises OSError if the port is taken."""
+    """Serve an ASGI application on the loopback address, in a thread, and yield its URL.
+
+    Port 0 selects a free port. Raises OSError if the port is in use.
+    """
     with open_listener("127.0.0.1", port) as listener:
         server = _CallbackServer(make_server_config(app, "127.0.0.1"), on_shutdown)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -1,4 +1,4 @@
-"""Plain functions run beside the event loop."""
+"""Plain functions that run in threads next to the event loop."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 async def run_in_thread(function: Callable[[], T]) -> T:
-    """Run a function in a daemon thread of its own; raises what it raises.
+    """Run a function in a dedicated daemon thread, and return its result or raise its exception.
 
-    Unlike a thread of asyncio's pool it can be abandoned: where the caller stops waiting, a
-    function that never returns keeps neither the process from its end nor other calls from theirs.
+    Unlike a thread of asyncio's pool it can be abandoned: if the caller stops waiting, a function
+    that never returns blocks neither the exit of the process nor other calls.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
@@ -33,12 +33,12 @@ async def run_in_thread(function: Callable[[], T]) -> T:
             result = context.run(function)
         except BaseException as raised:  # noqa: BLE001 - it is raised again where it is awaited
             error = raised
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no caller is waiting
             loop.call_soon_threadsafe(deliver, result, error)
 
     threading.Thread(target=work, name="fieldcraft tool", daemon=True).start()
     result, error = await done
-    if isinstance(error, KeyboardInterrupt):  # the user's own reaches the main thread alone
+    if isinstance(error, KeyboardInterrupt):  # Ctrl-C itself reaches only the main thread
         raise RuntimeError("the function raised KeyboardInterrupt") from error
     if error is not None:
         raise error
@@ -46,8 +46,11 @@ async def run_in_thread(function: Callable[[], T]) -> T:
 
 
 def interrupt_thread(thread: threading.Thread) -> None:
-    """Raise KeyboardInterrupt in another thread, as Ctrl-C does in the main one: between two steps
-    of Python, so a single call of a library is finished first. One that has ended is left alone."""
+    """Raise KeyboardInterrupt in another thread, as Ctrl-C does in the main thread.
+
+    It is raised between two bytecode instructions, so a single library call finishes first. A
+    thread that has ended is left unchanged.
+    """
     if thread.is_alive() and thread.ident is not None:
         raised = ctypes.py_object(KeyboardInterrupt)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), raised)

@@ -1,4 +1,4 @@
-"""Interface of trackers: places beside the run folder that show the curves of runs."""
+"""Interface of experiment trackers, which show the metric curves of runs."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MetricValues = dict[str, float]  # the name of a curve -> its value
+MetricValues = dict[str, float]  # name of a curve: value
 
-# What every tracker takes in a name; MLflow takes the least.
+# Characters that some tracker does not accept in a name; MLflow is the strictest.
 _INVALID_NAME_CHARS = re.compile(r"[^\w\-. /]")
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """The run whose curves a tracker shows."""
+    """Run whose curves a tracker shows."""
 
-    id: str  # of this run alone, and the same when it is resumed
+    id: str  # unique to this run, and unchanged when it is resumed
     name: str
-    group: str | None  # the name of a run with several seeds, of which this is one
+    group: str | None  # name of the multi-seed run that this run is part of
     folder: Path
-    config: dict[str, Any]  # the resolved recipe
+    config: dict[str, Any]  # resolved recipe
 
 
 class Tracker(ABC):
-    """One tracker of one run.
+    """Tracker of one run.
 
-    Its constructor takes the settings of the recipe, and raises UserError for what would fail. It
-    is called before the run begins and writes nothing. The methods are called in a thread of the
-    tracker's own, one after the other. They may raise anything and take any time: the run goes on.
+    The constructor takes the settings of the recipe, and raises UserError if they would fail. It is
+    called before the run starts, and must not write anything. Methods are called one after the
+    other in a thread dedicated to the tracker. They may raise any exception and take any time
+    without affecting the run.
     """
 
     @abstractmethod
     def open(self, run: TrackedRun) -> str:
-        """Begin the run in the tracker, or continue it. Returns how its curves are looked at."""
+        """Start or resume the run in the tracker. Returns instructions for viewing its curves."""
 
     @abstractmethod
     def log(self, prefix: str, values: MetricValues, step: int) -> None:
         """Add a point to each curve.
 
         Args:
-            prefix: the stage, or `eval`, with which the names of its curves begin.
-            values: by the whole name of the curve, as in `sft/loss`.
-            step: of the stage; of an evaluation, the number of steps trained before it.
+            prefix: name of the stage, or `eval`; the first part of the curve names.
+            values: values by full name of the curve, such as `sft/loss`.
+            step: step of the stage; for an evaluation, the number of steps trained before it.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is not written yet. It is called if `open` has returned."""
+        """Flush and close. It is called only if `open` has returned."""
 
 
 def flatten_metrics(prefix: str, row: Mapping[str, Any]) -> MetricValues:
-    """Return the numbers of a row, those of mappings inside it too, under names that begin with a
-    prefix. Letters that some tracker refuses become `_`, so that a curve has one name
-    everywhere."""
+    """Return the numbers of a row, including nested mappings, under names with a prefix. Characters
+    that some tracker does not accept become `_`, so that a curve has the same name everywhere."""
     values: MetricValues = {}
     for key, value in row.items():
         name = _INVALID_NAME_CHARS.sub("_", f"{prefix}/{key}")

@@ -1,4 +1,4 @@
-"""MLflow: a server, or a folder or database that its server shows."""
+"""MLflow tracker: a server, or a folder or database that a server displays."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mlflow.exceptions import MlflowException
 
 from fieldcraft.trackers.base import MetricValues, TrackedRun, Tracker
 
-_RUN_ID_TAG = "fieldcraft.id"  # the tag by which a run is found again
-_MAX_PARAMS_PER_REQUEST = 100  # parameters that MLflow takes in one request
-_MAX_PARAM_CHARS = 500  # letters of a parameter that every store of MLflow takes
+_RUN_ID_TAG = "fieldcraft.id"  # tag that identifies a resumed run
+_MAX_PARAMS_PER_REQUEST = 100  # MLflow's limit of parameters per request
+_MAX_PARAM_CHARS = 500  # characters of a parameter that all MLflow stores accept
 
 
 class MlflowTracker(Tracker):
-    """A run of the experiment `project`. `uri` is that of the server or the store; null is what
-    MLFLOW_TRACKING_URI says, or MLflow's own choice."""
+    """Run of the experiment `project`. `uri` is the URI of the server or the store; null uses
+    MLFLOW_TRACKING_URI, or MLflow's default."""
 
     def __init__(self, project: str = "fieldcraft", uri: str | None = None) -> None:
         self.project, self.uri = project, uri
@@ -36,7 +36,7 @@ class MlflowTracker(Tracker):
         return f"MLflow, experiment {self.project}, at {self.client.tracking_uri}"
 
     def _get_or_create_experiment(self) -> str:
-        """Return the id of the experiment, made if there is none."""
+        """Return the id of the experiment, which is created if missing."""
         found = self.client.get_experiment_by_name(self.project)
         if found is None:
             try:
@@ -70,7 +70,7 @@ class MlflowTracker(Tracker):
 
 
 def _flatten_config(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a recipe under names with dots."""
+    """Yield the settings of a recipe under dotted names."""
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
             yield from _flatten_config(value, f"{prefix}{key}.")

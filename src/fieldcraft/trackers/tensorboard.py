@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the run folder, written by tensorboardX, which needs no torch."""
+"""TensorBoard tracker: event files in the run folder, written by tensorboardX without torch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from fieldcraft.trackers.base import MetricValues, TrackedRun, Tracker
 
 
 class TensorBoardTracker(Tracker):
-    """Each start of the run adds an event file to one folder, and TensorBoard joins them.
+    """Writer of event files: each start of the run adds one to a folder, and TensorBoard joins
+    them.
 
-    `folder` is the folder of all runs; null is the run's own, RUN/tensorboard.
+    `folder` is a folder for all runs; null is a folder per run, RUN/tensorboard.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -23,7 +24,7 @@ class TensorBoardTracker(Tracker):
     def open(self, run: TrackedRun) -> str:
         root = self.folder or run.folder / "tensorboard"
         name = Path(run.group or "", run.name) if self.folder else Path()
-        # event files are named by the second: one of a run resumed at once must not replace another
+        # event files are named by the second: a run that is resumed at once must not overwrite one
         self.writer = SummaryWriter(str(root / name), filename_suffix=f".{time.time_ns()}")
         recipe = yaml.safe_dump(run.config, sort_keys=False)
         self.writer.add_text("recipe", f"```yaml\n{recipe}```", 0)

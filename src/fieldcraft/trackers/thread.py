@@ -1,4 +1,4 @@
-"""One tracker of a run: what it has been told, in a thread, so that it neither stops nor delays."""
+"""Delivery of metrics to a tracker in a separate thread, so that it cannot stop or delay a run."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from fieldcraft.trackers.base import TrackedRun, Tracker, flatten_metrics
 
 
 class TrackerState(BaseModel):
-    """Record of what a tracker knows of a run."""
+    """Record of the steps and evaluations that a tracker has received."""
 
-    steps: dict[str, int] = Field(default={})  # of each stage, from its first
+    steps: dict[str, int] = Field(default={})  # number of steps of each stage
     evaluations: list[str] = Field(default=[])
-    behind: bool = False  # whether it was left out, so that the run folder may hold more
+    behind: bool = False  # whether it was disabled, so that the run folder may have more metrics
 
 
 class TrackerThread:
-    """A tracker that is told each step and each evaluation once, in a thread of its own.
+    """Tracker that receives each step and each evaluation once, in a dedicated thread.
 
-    Its first failure is its last: what it has not taken by then is told when the run is resumed.
+    It is disabled after its first failure: metrics that it has not received by then are sent when
+    the run is resumed.
     """
 
     def __init__(self, name: str, tracker: Tracker, state: TrackerState) -> None:
         self.name, self.state = name, state
         self._tracker = tracker
-        self._delivered = state.model_copy(deep=True)  # `state` counts what still waits, too
+        self._delivered = state.model_copy(deep=True)  # `state` also counts pending metrics
         self._messages: deque[str] = deque()
         self._call_thread = _CallThread(name)
         self._failed = False
@@ -42,8 +43,8 @@ class TrackerThread:
         )
 
     def log_step(self, stage: str, row: dict[str, Any]) -> None:
-        """Send a row of the metrics of a stage to the tracker. A step that it was told is one that
-        a run repeats after a kill, so it is passed over."""
+        """Send a metrics row of a stage to the tracker. A step that was already sent is skipped,
+        because a run repeats steps after a kill."""
         step = row["step"]
         if self._failed or step < self.state.steps.get(stage, 0):
             return
@@ -57,8 +58,7 @@ class TrackerThread:
         self._call_thread.submit(send)
 
     def log_evaluation(self, name: str, summary: dict[str, Any], step: int) -> None:
-        """Send the summary of an evaluation to the tracker, at a number of steps of the whole
-        run."""
+        """Send the summary of an evaluation to the tracker, at a step of the whole run."""
         if self._failed or name in self.state.evaluations:
             return
         self.state.evaluations.append(name)
@@ -71,17 +71,17 @@ class TrackerThread:
         self._call_thread.submit(send)
 
     def close(self) -> None:
-        """Close the tracker: there is no more to tell."""
+        """Close the tracker after all pending calls."""
         self._call_thread.submit(self._tracker.close)
         self._call_thread.finish()
 
     def wait(self, seconds: float) -> None:
-        """Wait until it has taken everything, but no longer than so many seconds."""
+        """Wait up to `seconds` until the tracker has received everything."""
         if not self._call_thread.wait(seconds):
             self._mark_failed("has not received all metrics by the end of the run")
 
     def pop_messages(self) -> Iterator[str]:
-        """Yield the sentences that have not been said yet."""
+        """Yield the log messages since the last call."""
         if self._call_thread.failure is not None:
             self._mark_failed(f"failed ({self._call_thread.failure})")
         while self._messages:
@@ -101,8 +101,8 @@ class TrackerThread:
 
 
 def _iter_metrics(summary: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the figures of an evaluation, and those of each split where there are several. Figures
-    of smaller groups of questions are in the report."""
+    """Yield the metrics of an evaluation, and of each split if there are several. Metrics of
+    smaller groups of questions are in the report."""
     for key, value in summary.items():
         if not isinstance(value, dict):
             yield key, value
@@ -111,8 +111,8 @@ def _iter_metrics(summary: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _CallThread:
-    """Makes calls in their order, in a daemon thread. The first that fails is the last; `failure`
-    says why."""
+    """Daemon thread that makes calls in order and stops after the first failure; `failure` is the
+    reason."""
 
     def __init__(self, name: str) -> None:
         self.failure: str | None = None
@@ -124,7 +124,7 @@ class _CallThread:
         self._calls.put(function)
 
     def finish(self) -> None:
-        """Note that no call follows."""
+        """Signal that no more calls follow."""
         self._calls.put(None)
 
     def wait(self, seconds: float) -> bool:
@@ -136,5 +136,5 @@ class _CallThread:
         while (function := self._calls.get()) is not None and self.failure is None:
             try:
                 function()
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a library raises
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a library may raise anything
                 self.failure = describe_exception(error)

@@ -1,4 +1,4 @@
-"""Trackio: a database and a dashboard on this machine, or on a server or Space of one's own."""
+"""Trackio tracker: a database and dashboard on this machine, or on a server or Space."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fieldcraft.trackers.base import MetricValues, TrackedRun, Tracker
 
 
 class TrackioTracker(Tracker):
-    """A run of the project, in the folder that TRACKIO_DIR names."""
+    """Run of the project, in the folder TRACKIO_DIR."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class TrackioTracker(Tracker):
     def open(self, run: TrackedRun) -> str:
         self.run = trackio.init(
             project=self.project,
-            name=f"{run.name}-{run.id}",  # it finds a run again by its name
+            name=f"{run.name}-{run.id}",  # Trackio identifies a resumed run by its name
             group=run.group,
             space_id=self.space_id,
             server_url=self.server_url,

@@ -1,4 +1,4 @@
-"""Weights & Biases, with its server or offline."""
+"""Weights & Biases tracker, online or offline."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fieldcraft.types import UserError
 
 
 class WandbTracker(Tracker):
-    """A run of the project. Offline it is a folder in RUN/wandb, which `wandb sync` sends later.
+    """Run of the project. Offline, it is a folder in RUN/wandb, which `wandb sync` uploads later.
 
-    The step of wandb counts calls over the whole run. So every stage has a curve `STAGE/step`, and
-    it is the axis of the stage's other curves.
+    The step of wandb counts calls over the whole run. So every stage has a curve `STAGE/step`,
+    which is the axis of the stage's other curves.
     """
 
     def __init__(

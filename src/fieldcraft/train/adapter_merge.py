@@ -1,4 +1,4 @@
-"""An adapter of PEFT merged into the model below it."""
+"""Merging of a PEFT adapter into its base model."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fieldcraft.types import UserError
 
 
 def write_merged_model(folder: Path, adapter: Path, base: Path) -> None:
-    """Write the model `base` with an adapter added to its weights, in float32, as the model of a
-    stage with LoRA is. The base is rounded to the type that it is kept in, as it was in training.
+    """Write the model `base` with an adapter merged into its weights, in float32, like the model of
+    a stage with LoRA. The base has the precision of its stored dtype, as in training.
 
-    Raises UserError for an adapter that cannot be merged, or that does not fit the base.
+    Raises UserError if the adapter cannot be merged or does not fit the base.
     """
     dtype = load_config(base).dtype or torch.float32
     model = load_model(base, torch.device("cpu"), to_dtype_name(dtype)).float()
@@ -32,7 +32,7 @@ def write_merged_model(folder: Path, adapter: Path, base: Path) -> None:
         (adapter / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")
     )
     peft_model = _load_adapter(model, adapter, base)
-    probe = probe_model(peft_model)  # so that a merge that changes more than it should is noticed
+    probe = probe_model(peft_model)  # detects a merge that changes the policy
     tokenizer = load_tokenizer(adapter if has_tokenizer else base)
     save_model(folder, peft_model.merge_and_unload(), tokenizer, probe=probe)
 
@@ -44,7 +44,7 @@ def _load_adapter(model: Any, adapter: Path, base: Path) -> Any:
         warnings.catch_warnings(),
         raise_read_errors(adapter / ADAPTER_CONFIG_FILE, "copy the adapter again"),
     ):
-        warnings.simplefilter("ignore")  # of what is refused below
+        warnings.simplefilter("ignore")  # about errors that are raised below
         config = peft.PeftConfig.from_pretrained(str(adapter))
     if config.task_type not in (None, "CAUSAL_LM"):
         raise UserError(
@@ -67,12 +67,12 @@ def _load_adapter(model: Any, adapter: Path, base: Path) -> Any:
         ) from error
     if wrong := sorted(expected.keys() ^ weights.keys()):
         raise UserError(
-            f"{misfit}, as the tensor {wrong[0]} is missing or has no place there: set"
+            f"{misfit}, because the tensor {wrong[0]} is missing or unexpected: set"
             f" base_model_name_or_path in {adapter / ADAPTER_CONFIG_FILE} to its own base."
         )
     if not hasattr(peft_model, "merge_and_unload"):
         raise UserError(
-            f"{adapter} is an adapter of the kind {config.peft_type.value}, which cannot be merged"
-            " into weights: give one of LoRA."
+            f"{adapter} is an adapter of type {config.peft_type.value}, which cannot be merged"
+            " into weights: specify a LoRA adapter."
         )
     return peft_model.eval()

@@ -1,17 +1,17 @@
-"""Sampling that does not wait: asynchronous reinforcement learning.
+"""Sampling for asynchronous reinforcement learning, concurrent with training.
 
-Groups of rollouts are always under way, in a line. A step trains on the first ones of the line, in
-a thread of its own, while the others are sampled on. Then the engine gets the new weights, and
-every unfinished turn is continued with them.
+Groups of rollouts are always in flight, in a queue. A step trains on the first groups of the queue,
+in a separate thread, while sampling of the others continues. Then the engine gets the new weights,
+and every unfinished turn is continued with them.
 
-How old a rollout can be is bounded where it begins: in the line are never more groups than the next
-1 + `max_staleness` steps need (AReaL, arXiv 2505.24298, section 5.1). Groups are trained in the
-order in which they began. In the order in which they end, those without calls would come first.
+Staleness is bounded when a group starts: the queue never has more groups than the next 1 +
+`max_staleness` steps need (AReaL, arXiv 2505.24298, section 5.1). Groups are trained in the order
+in which they started. In the order of completion, groups without calls would come first.
 
-A slow rollout is given up, and its group is trained without it: for the slowest twentieth of a step
-the trainer waits as long again as for all the others, and no longer.
+Slow rollouts are dropped, and their groups are trained without them: the trainer waits for the
+slowest twentieth of a step at most as long again as for all the others.
 
-The clock is that of the event loop, so that a loop with virtual time can simulate all of this
+The clock is the event loop's, so that a loop with virtual time can simulate the sampler
 (`scaling/`).
 """
 
@@ -43,21 +43,21 @@ from fieldcraft.train.sampler import (
 )
 from fieldcraft.types import Trajectory
 
-MIN_COMPLETE_ROLLOUTS = 2  # complete rollouts with which a group is trained without the others
-MAX_DROPPED_SHARE = 0.05  # of a step's rollouts, which it may drop because they are not complete
+MIN_COMPLETE_ROLLOUTS = 2  # complete rollouts that suffice to train a group
+MAX_DROPPED_SHARE = 0.05  # share of a step's rollouts that may be dropped as incomplete
 
 
 @dataclass(eq=False)
 class PendingGroup:
-    """A group from its first token until it is trained. `version` is the policy that it began with.
+    """Group from its first token until it is trained. `version` is the policy version at its start.
 
-    Once it has rewards, `group` is what is trained, and `trajectories` all that was sampled for it.
+    Once it has rewards, `group` contains the trained rollouts, and `trajectories` all sampled ones.
     """
 
     position: int  # of its question in the stream of questions
     version: int
     rollout_tasks: Sequence[asyncio.Task[Trajectory]]
-    group_task: asyncio.Task[None] = field(init=False)  # up to its rewards
+    group_task: asyncio.Task[None] = field(init=False)  # completes with the rewards
     group: RolloutGroup | None = None
     trajectories: Sequence[Trajectory] = ()
 
@@ -68,39 +68,38 @@ class PendingGroup:
 
 @dataclass(kw_only=True)
 class AsyncRolloutSampler(RolloutSampler):
-    """A sampler that works while a step is trained. What it samples depends on how long everything
-    takes.
+    """Sampler that runs while a step is trained. Its samples depend on timing.
 
-    `threads` are those of a CPU for training.
+    `threads` is the number of CPU threads for training.
     """
 
     threads: int = 1
-    queue: list[PendingGroup] = field(default_factory=list)  # in the order in which they began
-    requeued: list[int] = field(default_factory=list)  # places that were begun before a kill
-    next_position: int = 0  # the first place that was not begun
-    in_training: int = 0  # groups that are being trained
-    rollouts_dropped: int = 0  # rollouts since the last step
+    queue: list[PendingGroup] = field(default_factory=list)  # in starting order
+    requeued: list[int] = field(default_factory=list)  # positions that were started before a kill
+    next_position: int = 0  # first position that was not started
+    in_training: int = 0  # groups in training
+    rollouts_dropped: int = 0  # dropped since the last step
     no_signal_groups: list[PendingGroup] = field(
         default_factory=list
-    )  # groups since then that teach nothing
-    changed: asyncio.Event = field(default_factory=asyncio.Event)  # a rollout or a group has ended
+    )  # groups without signal since the last step
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # a rollout or group has ended
 
-    _learner_thread: threading.Thread | None = None  # that of the learner while it works
+    _learner_thread: threading.Thread | None = None  # thread of the learner while it runs
 
     async def open(self) -> None:
         await self.engine.snapshot_weights()
-        # torch has a number of threads for each thread that calls it.
+        # torch's number of threads is set per calling thread.
         threads = partial(torch.set_num_threads, self.threads)
         self._executor = ThreadPoolExecutor(1, "trainer", threads)
 
     async def sample(self, number: int) -> StepRollouts:
-        """Wait for the groups of step `number`, those that began first.
+        """Wait for the groups of step `number`, which are the first ones in the queue.
 
-        Dynamic sampling replaces a group that teaches nothing as soon as it is scored, at the end
-        of the line. After `max_sampling_batches` times as many groups as a step needs it takes what
-        there is.
+        Dynamic sampling replaces a group without signal as soon as it is scored, at the end of the
+        queue. After `max_sampling_batches` times as many groups as a step needs, the step uses the
+        available ones.
 
-        Raises what a rollout or a reward raised since the last step.
+        Raises the exception of a rollout or a reward since the last step.
         """
         s, clock = self.settings, asyncio.get_running_loop().time
         start = clock()
@@ -130,7 +129,7 @@ class AsyncRolloutSampler(RolloutSampler):
         )
 
     async def train(self, learn: Callable[[], T]) -> T:
-        """Let the learner work in its thread."""
+        """Run the learner in its thread."""
         return await asyncio.get_running_loop().run_in_executor(
             self._executor, self._run_learner, learn
         )
@@ -148,7 +147,7 @@ class AsyncRolloutSampler(RolloutSampler):
         self._fill_queue()
 
     async def close(self) -> None:
-        """Give up all rollouts, and a step that is being trained: nothing of it is kept."""
+        """Cancel all rollouts, and abort a step in training without saving it."""
         group_tasks = [pending.group_task for pending in self.queue]
         for task in group_tasks:
             task.cancel()
@@ -158,7 +157,7 @@ class AsyncRolloutSampler(RolloutSampler):
         self._executor.shutdown()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place in the stream of questions. The line is lost in a kill, and its
+        """Return the position in the stream of questions. The queue is lost in a kill, and its
         questions are asked again."""
         queued = [pending.position for pending in self.queue]
         return {"next": self.next_position, "again": sorted([*queued, *self.requeued])}
@@ -166,10 +165,10 @@ class AsyncRolloutSampler(RolloutSampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.next_position, self.requeued = state["next"], list(state["again"])
 
-    # ---- the line
+    # ---- queue
 
     def _fill_queue(self) -> None:
-        """Begin as many groups as there may be."""
+        """Start as many groups as staleness permits."""
         s = self.settings
         assert self.version is not None
         ahead = min(s.asynchronous.max_staleness, s.steps - 1 - self.version)
@@ -206,8 +205,8 @@ class AsyncRolloutSampler(RolloutSampler):
             task.add_done_callback(lambda _: self.changed.set())
 
     async def _run_group(self, pending: PendingGroup) -> None:
-        """Play a group from its first token to its rewards. It leaves the line if it is of no
-        use."""
+        """Run a group from its first token to its rewards. It is removed from the queue if it has
+        no signal or too few rollouts."""
         rollout_tasks = pending.rollout_tasks
         try:
             await asyncio.wait(rollout_tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -232,7 +231,8 @@ class AsyncRolloutSampler(RolloutSampler):
         self._fill_queue()
 
     async def _wait_for_scored(self, start: float) -> None:
-        """Wait for the groups of a step since the time `start`, but not for ever."""
+        """Wait for the groups of a step, which started waiting at time `start`, and cancel slow
+        rollouts after a deadline."""
         s, clock = self.settings, asyncio.get_running_loop().time
         deadline, max_dropped = (
             None,
@@ -242,7 +242,7 @@ class AsyncRolloutSampler(RolloutSampler):
             self.changed.clear()
             for pending in self.queue:
                 if pending.group_task.done():
-                    pending.group_task.result()  # raises what it raised: it is still queued then
+                    pending.group_task.result()  # re-raises its exception: it is still queued then
             first = self.queue[: s.questions_per_step]
             scored = sum(pending.group is not None for pending in first)
             if (
@@ -259,15 +259,15 @@ class AsyncRolloutSampler(RolloutSampler):
                 if delay <= 0:
                     for member in slow:
                         member.cancel()
-                    max_dropped -= len(slow)  # groups that move up are not given up as well
+                    max_dropped -= len(slow)  # groups that move up do not lose rollouts
                     delay = None
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self.changed.wait()
 
     def _drop_stale(self, number: int) -> None:
-        """Drop groups that would be too old for the next step, as this one had fewer than it
-        needs."""
+        """Drop groups that would be too stale for the next step, which happens after a step with
+        too few groups."""
         for pending in list(self.queue):
             if number - pending.version >= self.settings.asynchronous.max_staleness:
                 self.queue.remove(pending)

@@ -1,16 +1,16 @@
-"""Packed batches from trajectories: the only place where loss masks are made.
+"""Packed batches from trajectories: the only place where loss masks are created.
 
-A worked example. The trajectory
+Example: the trajectory
 
     PROMPT  <user> who? <assistant>     POLICY  I must search. <q> Kalo </q>
     TOOL    <r> Kalo is .. </r>         POLICY  It is Kalo. <eos>
 
-trained on {POLICY} gives weight 1 to every token of the two POLICY segments, `</q>` and `<eos>`
-included, and 0 to all others. Trained on {POLICY, TOOL} the observation counts too (a world model).
+trained on {POLICY} gives weight 1 to every token of the two POLICY segments, including `</q>` and
+`<eos>`, and 0 to all others. Trained on {POLICY, TOOL}, the observation counts too (a world model).
 
-A folded rollout gives a sample for each of its chains, and they are one unit: they share its reward
-and its place in a mini-batch. The summary that ends a chain is the policy's and has weight 1; the
-request for it, and its copy in the next prompt, have weight 0.
+A folded rollout gives one sample per chain, and the samples form one unit: they share the reward
+and the mini-batch. The summary that ends a chain is the policy's and has weight 1; the summary
+prompt, and the copy of the summary in the next prompt, have weight 0.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from fieldcraft.types import Author, Segment, Trajectory
 
 Float32Array = NDArray[np.float32]
 MIN_SHARED_PREFIX_TOKENS = (
-    16  # tokens of a common prefix; a run costs an attention kernel of its own
+    16  # minimum tokens of a shared prefix; each run costs a separate attention kernel
 )
 
 
 @dataclass(slots=True)
 class Sample:
-    """One token sequence to train on; every array has the shape of `ids` (T).
+    """Token sequence to train on; every array has the shape of `ids` (T).
 
-    `weight[t]` is the loss weight of predicting token t from those before it. `advantage` and the
-    log-probabilities matter to reinforcement learning only, `value` (of the tokens before t) and
-    `target` (the return from t on) only where there is a critic, which fills them, and
-    `teacher_logp` only where there is a teacher. `teacher_view` is what that reads in place of this
-    sample, if it is another text: the same trained tokens after another prompt. `version` is that
-    of the policy that sampled a token, and 0 for all others. `entropy` and `new_logp` are what the
-    model said of a token when it was last trained, where the learner asks for them.
+    `weight[t]` is the loss weight of predicting token t from the tokens before it. `advantage` and
+    the log-probabilities are used only in reinforcement learning, `value` (of the tokens before t)
+    and `target` (the return from t on) only with a critic, which fills them, and `teacher_logp`
+    only with a teacher. `teacher_view` is the teacher's sample if it differs: the same trained
+    tokens after a different prompt. `version` is the policy version that sampled a token, and 0 for
+    all other tokens. `entropy` and `new_logp` are the model's scores of a token when it was last
+    trained, if the learner requests them.
     """
 
     ids: NDArray[np.int64]
@@ -68,14 +68,14 @@ class Sample:
         return len(self.ids)
 
     def scatter(self, values: NDArray[Any]) -> Float32Array:
-        """Scatter values over the trained tokens, in their places; all others get 0."""
+        """Scatter values to the positions of the trained tokens; all others get 0."""
         scattered = np.zeros(len(self), np.float32)
         scattered[self.weight > 0] = values
         return scattered
 
 
 def get_teacher_view(sample: Sample) -> Sample:
-    """Return what a teacher reads in place of a sample, or the sample itself."""
+    """Return the teacher's view of a sample, or the sample itself."""
     return sample if sample.teacher_view is None else sample.teacher_view
 
 
@@ -86,7 +86,7 @@ SampleUnit = tuple[Sample, ...]
 def to_samples(
     trajectory: Trajectory, train_on: Collection[Author], advantage: float = 0.0
 ) -> SampleUnit:
-    """Convert a trajectory to a sample of each of its chains, in order."""
+    """Convert a trajectory to one sample per chain, in order."""
     chain_trajectories = [Trajectory(trajectory.task, chain) for chain in split_chains(trajectory)]
     return tuple(to_sample(part, train_on, advantage) for part in chain_trajectories)
 
@@ -94,12 +94,13 @@ def to_samples(
 def to_sample(
     trajectory: Trajectory, train_on: Collection[Author], advantage: float = 0.0
 ) -> Sample:
-    """Convert a trajectory of one chain to a sample: the one writer of loss masks. A sampled token
-    whose log-probability is not finite is never trained on (its ratio would be meaningless).
+    """Convert a trajectory of one chain to a sample. This is the only function that creates loss
+    masks. A sampled token with a non-finite log-probability is never trained on (its ratio would be
+    meaningless).
 
-    A sample ends with its last trained token: nothing is predicted from what follows it, such as an
-    observation that used up the budget. Without a trained token it is its first token alone.
-    Raises ValueError for a trajectory of several chains: `to_samples` has one of each.
+    A sample ends with its last trained token: nothing is predicted from later tokens, such as an
+    observation that exhausted the budget. Without a trained token it has only its first token.
+    Raises ValueError for a trajectory of several chains; use `to_samples`.
     """
     if trajectory.folds:
         raise ValueError("a folded trajectory is several samples: use to_samples")
@@ -111,7 +112,7 @@ def to_sample(
         [np.array(s.logprobs or [0.0] * len(s.ids), np.float32) for s in trajectory.segments]
     )
     version = np.concatenate([_expand_versions(s) for s in trajectory.segments])
-    weight[0] = 0.0  # nothing stands before the first token
+    weight[0] = 0.0  # the first token has no context
     weight[~np.isfinite(logp)] = 0.0
     logp = np.nan_to_num(logp, neginf=0.0, posinf=0.0)
     end = int(np.flatnonzero(weight).max(initial=0)) + 1
@@ -121,7 +122,7 @@ def to_sample(
 
 
 def _expand_versions(segment: Segment) -> NDArray[np.int64]:
-    """Return the version of the policy that sampled each token; [tokens]."""
+    """Return the policy version that sampled each token; [tokens]."""
     if not segment.versions:
         return np.zeros(len(segment.ids), np.int64)
     versions, counts = np.array(segment.versions).T
@@ -129,8 +130,9 @@ def _expand_versions(segment: Segment) -> NDArray[np.int64]:
 
 
 class TokenRun(NamedTuple):
-    """An unbroken run of tokens in a packed batch, from `start` to before `end`. It continues the
-    run `parent`, one before it in the list, and sees all that that sees; None: it begins a text."""
+    """Contiguous run of tokens in a packed batch, from `start` to before `end`. It continues the
+    run with index `parent`, which precedes it in the list, and sees all tokens that the parent
+    sees; None: it starts a sequence."""
 
     start: int
     end: int
@@ -143,15 +145,16 @@ class TokenRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Several sequences as N tokens: what they have in common at their beginning is there once.
+    """Several sequences packed into N tokens, with shared prefixes stored once.
 
-    A token sees those of its run up to itself, and the runs that its run continues. `position_N`
-    counts from the beginning of its sequence. The flat fields list the tokens with a weight, T over
-    all samples: `ids_T` are they, `from_T` the places in N that predict them, `seq_T` numbers their
-    sequence in the order of `samples`, `turn_T` their unbroken runs.
+    A token sees the tokens of its run up to itself, and the runs that its run continues.
+    `position_N` counts from the start of its sequence. The flat fields list the tokens with a
+    weight, T over all samples: `ids_T` are the token ids, `from_T` the indices in N that predict
+    them, `seq_T` the index of their sequence in the order of `samples`, and `turn_T` the index of
+    their contiguous run.
 
-    An `is_padding` batch counts nothing: a process runs it while others have one, since they
-    compute together.
+    An `is_padding` batch has no effect: a process runs it while others have a real one, because
+    they compute collectively.
     """
 
     ids_N: Tensor
@@ -170,13 +173,13 @@ class PackedBatch:
         return int(self.position_N.max()) + 1
 
     def gather_field(self, name: str) -> Tensor:
-        """Return a field of the samples over the T listed tokens."""
+        """Return a field of the samples at the T listed tokens."""
         return torch.from_numpy(
             np.concatenate([getattr(s, name)[s.weight > 0] for s in self.samples])
         )
 
     def scatter_field(self, name: str, values_T: Tensor) -> None:
-        """Write a value for each listed token into a field of the samples, the inverse of
+        """Write a value for each listed token to a field of the samples, the inverse of
         `gather_field`."""
         values, start = values_T.detach().cpu().numpy(), 0
         for sample in self.samples:
@@ -186,11 +189,11 @@ class PackedBatch:
 
 
 def pack(samples: Sequence[Sample]) -> PackedBatch:
-    """Lay samples end to end, common prefixes once.
+    """Concatenate samples, with shared prefixes stored once.
 
-    A worked example, with a prefix of two tokens that are worth sharing: `a b c` and `a b d e`
-    become the runs `a b` (0 to 2), `c` (2 to 3, after run 0) and `d e` (3 to 5, after run 0), with
-    the positions 0 1, 2 and 2 3. Both `c` and `d` are predicted from place 1.
+    Example, if a prefix of two tokens is long enough to be shared: `a b c` and `a b d e` become the
+    runs `a b` (0 to 2), `c` (2 to 3, after run 0) and `d e` (3 to 5, after run 0), with the
+    positions 0 1, 2 and 2 3. Both `c` and `d` are predicted from index 1.
     """
     forest = _PrefixForest(samples)
     forest.grow(range(len(samples)), 0, None)
@@ -214,24 +217,25 @@ def pack(samples: Sequence[Sample]) -> PackedBatch:
 
 
 class _PrefixForest:
-    """The runs of a packed batch while they are laid."""
+    """Builder of the runs of a packed batch."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self.samples = samples
-        self.packed_indices = [np.zeros(len(s), np.int64) for s in samples]  # of each token in N
+        self.packed_indices = [np.zeros(len(s), np.int64) for s in samples]  # indices in N
         self.runs: list[TokenRun] = []
         self.ids: list[NDArray[np.int64]] = []
         self.positions: list[NDArray[np.int64]] = []
 
     def grow(self, members: Iterable[int], start: int, parent: int | None) -> None:
-        """Lay what follows the first `start` tokens, which are laid for all members."""
+        """Add the runs after the first `start` tokens, which are already added for all members."""
         self._lay_group(members, start, start, parent)
 
     def _lay_group(
         self, members: Iterable[int], start: int, shared: int, parent: int | None
     ) -> None:
-        """Lay the tokens from `start` on of members whose first `shared` tokens are the same. Where
-        too few of them are alike to be worth a run, smaller parts of the members may be."""
+        """Add the tokens from `start` on of members whose first `shared` tokens are the same. If
+        their common prefix is too short for a run, subsets of the members may share a longer
+        one."""
         by_next: dict[int, list[int]] = {}
         for member in members:
             ids = self.samples[member].ids
@@ -259,7 +263,7 @@ class _PrefixForest:
 
 
 def count_common_prefix(sequences: Sequence[NDArray[np.int64]]) -> int:
-    """Return the number of tokens that all of them begin with."""
+    """Return the length of the common prefix of all sequences."""
     first, *others = sequences
     length = min(map(len, sequences))
     for other in others:
@@ -269,10 +273,10 @@ def count_common_prefix(sequences: Sequence[NDArray[np.int64]]) -> int:
 
 
 def split_micro_batches(units: Sequence[SampleUnit], max_tokens: int) -> Iterator[PackedBatch]:
-    """Split a step into packed micro-batches of at most `max_tokens` tokens (one unit at least).
+    """Split a step into packed micro-batches of at most `max_tokens` tokens (at least one unit).
 
-    Units that begin alike stand side by side, so that they share what they have in common; what is
-    shared counts once.
+    Units with common prefixes are placed next to each other, so that they share them; a shared
+    prefix counts once.
     """
     batch: list[Sample] = []
     tokens = 0
@@ -287,12 +291,12 @@ def split_micro_batches(units: Sequence[SampleUnit], max_tokens: int) -> Iterato
 
 
 def sort_by_prefix(units: Sequence[SampleUnit]) -> list[SampleUnit]:
-    """Sort units, so that those that begin alike are neighbours."""
+    """Sort units, so that those with common prefixes are neighbours."""
     return sorted(units, key=lambda unit: unit[0].ids.tolist())
 
 
 def count_new_tokens(previous: Sample | None, unit: SampleUnit) -> int:
-    """Return the number of tokens that a unit has behind that sample: what they begin with alike is
-    there."""
+    """Return the number of tokens that a unit adds after the previous sample, without their shared
+    prefix."""
     shared = 0 if previous is None else count_common_prefix([previous.ids, unit[0].ids])
     return sum(map(len, unit)) - (shared if shared >= MIN_SHARED_PREFIX_TOKENS else 0)

@@ -1,10 +1,10 @@
-"""Attention of packed runs on CPUs, in parts that need no mask and throw nothing away.
+"""Attention of packed runs on CPUs, in blocks without masks or wasted products.
 
-A run attends causally to itself, and all runs that continue another one attend to that at once. The
-kernel gives the log of the sum of exp(scores) beside its result, by which the results of a query
-are joined; with those of the whole its gradient is exact for each part. A run of n tokens behind p
-others takes n p + n^2 / 2 products, where a mask takes n (p + n), and what it continues is neither
-copied nor repeated.
+A run attends causally to itself, and all runs that continue a parent run attend to the parent at
+once. The kernel also returns the log-sum-exp of the scores, which merges the partial results of a
+query; with the total log-sum-exp, the gradient of each block is exact. A run of n tokens after p
+others takes n p + n^2 / 2 products, while a mask takes n (p + n), and the parent is neither copied
+nor repeated.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from torch.autograd.function import once_differentiable
 
 from fieldcraft.train.batch import TokenRun
 
-# What `scaled_dot_product_attention` calls on CPUs, with the log-sums that this leaves out.
+# The kernel behind `scaled_dot_product_attention` on CPUs, which also returns the log-sum-exp.
 KERNEL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 KERNEL_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-# Gradients of fewer queries are faster in float32 than in 16 bits: those of 60 take a quarter of
-# the time, while those of 2,048 take 1.3 times as long.
+# Gradients of fewer queries are faster in float32 than in 16 bits: 60 queries take a quarter of the
+# time, while 2,048 take 1.3 times as long.
 MIN_BF16_GRAD_QUERIES = 512
 
 
 class ScoreBlock(NamedTuple):
-    """Part of all scores: which queries look at which keys. Where it is causal, both are those of
-    one run; where it is not, each of the queries sees all of the keys."""
+    """Block of the score matrix: a range of queries and a range of keys. A causal block has the
+    queries and keys of one run; in a non-causal block each query sees all keys."""
 
     queries: slice
     keys: slice
@@ -38,7 +38,7 @@ class ScoreBlock(NamedTuple):
 
 
 def supports_cpu_kernel(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Return whether torch's fused kernel for CPUs can compute this."""
+    """Return whether torch's fused CPU kernel supports these tensors."""
     same_layout = all(x.is_cpu and x.stride(-1) == 1 for x in (query, key, value))
     return same_layout and query.shape[-1] == key.shape[-1] == value.shape[-1]
 
@@ -51,18 +51,18 @@ def blockwise_attention_forward(
     local_runs: tuple[int, ...],
     scaling: float | None,
 ) -> Tensor:
-    """Compute the attention of the runs `local_runs`, one after the other: `query` [1, Hq, n, D]
-    gives [1, n, Hq, D]. `key` and `value` [1, H, N, D] are those of all runs; each of their heads
-    serves as many of `query`."""
+    """Compute the attention of the runs `local_runs`, concatenated: `query` [1, Hq, n, D] gives [1,
+    n, Hq, D]. `key` and `value` [1, H, N, D] cover all runs; each of their heads serves Hq / H
+    heads of `query`."""
     output: Tensor = _BlockwiseAttention.apply(
         query, key, value, split_blocks(runs, local_runs), scaling
     )
     return output
 
 
-@lru_cache(maxsize=2)  # all layers of a model ask for the same
+@lru_cache(maxsize=2)  # shared by all layers of a model
 def split_blocks(runs: tuple[TokenRun, ...], local_runs: tuple[int, ...]) -> tuple[ScoreBlock, ...]:
-    """Return the parts of all scores, the causal ones first: they meet each query once."""
+    """Return the blocks of the score matrix, causal ones first: these cover each query once."""
     ends = accumulate((runs[place].size for place in local_runs), initial=0)
     queries = [slice(*both) for both in pairwise(ends)]
     causal = [
@@ -82,13 +82,13 @@ def split_blocks(runs: tuple[TokenRun, ...], local_runs: tuple[int, ...]) -> tup
 
 
 def trace_ancestors(place: int, runs: tuple[TokenRun, ...]) -> list[int]:
-    """Return the places of the runs that a run continues, first to last, and its own."""
+    """Return the indices of the runs that a run continues, first to last, and its own index."""
     parent = runs[place].parent
     return [*([] if parent is None else trace_ancestors(parent, runs)), place]
 
 
 def _merge_slices(slices: list[slice]) -> Iterator[slice]:
-    """Yield the same places in as few slices as possible."""
+    """Yield the same positions in as few slices as possible."""
     first, *others = slices
     for other in others:
         if other.start == first.stop:
@@ -156,7 +156,8 @@ class _BlockwiseAttention(torch.autograd.Function):
 
 
 def _merge_block(output: Tensor, lse: Tensor, block_output: Tensor, block_lse: Tensor) -> None:
-    """Add what the same queries found elsewhere to `output` [..., n, D], with log-sums [..., n]."""
+    """Merge the result of another block for the same queries into `output` [..., n, D], with
+    log-sum-exps [..., n]."""
     weight = torch.sigmoid(block_lse - lse)
     output.lerp_(block_output.to(output.dtype), weight[..., None])
     lse.copy_(torch.logaddexp(lse, block_lse))

@@ -1,10 +1,10 @@
-"""Collapse of reinforcement learning: has a run collapsed, since when, and the likely cause.
+"""Detection of collapse in reinforcement learning: the step, the symptom and the likely cause.
 
-All of it is a function of the rows of `metrics.jsonl`, so a run that was killed and resumed decides
-as one that was not. Collapsed is a run whose score has fallen for good, or whose gradients explode
-step after step; that entropy, length or calls change is no reason to stop, for healthy runs change
-them too. They are what the cause is named from: likelihoods of right answers often decay long
-before the score does (arXiv 2512.04220).
+The result depends only on the rows of `metrics.jsonl`, so a run that was killed and resumed decides
+like an uninterrupted one. A run has collapsed if its score has dropped permanently, or if its
+gradients explode for many steps. A change of entropy, length or calls is no reason to stop, because
+healthy runs change them too. These metrics only identify the cause: likelihoods of correct answers
+often decay long before the score does (arXiv 2512.04220).
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from typing import Any, Literal, final
 
 _Metrics = Mapping[str, Any]
 
-SCORE_WINDOW_STEPS = 10  # steps whose mean is the score of a moment
-MIN_WINDOW_STEPS = 5  # steps that the first such mean takes
-MIN_LOW_STEPS = 10  # steps that the score has to stay down, or gradients up
-MIN_BEST_SCORE = 0.1  # a score that was never above has nothing to lose
-MIN_STANDARD_ERRORS = 6.0  # a fall is more than so many standard errors
-NEAR_BEST_SHARE = 0.9  # of its best: the score still stands
-MAX_LEAD_STEPS = 20  # steps by which a cause may come before the fall
-SMOOTHING_STEPS = 5  # steps whose mean is the value of a signal
-EXPLOSION_FACTOR = 100.0  # times the median gradient norm so far, and 10 times what is clipped
-STEPS_AFTER_CHECKPOINT = 3  # steps after a checkpoint that speak about it
+SCORE_WINDOW_STEPS = 10  # window of the running mean of the score
+MIN_WINDOW_STEPS = 5  # steps of the first window
+MIN_LOW_STEPS = 10  # steps for which the score stays low, or gradients high
+MIN_BEST_SCORE = 0.1  # scores that never exceeded this cannot collapse
+MIN_STANDARD_ERRORS = 6.0  # a drop exceeds this number of standard errors
+NEAR_BEST_SHARE = 0.9  # share of the best score that counts as healthy
+MAX_LEAD_STEPS = 20  # steps by which a cause may precede the drop
+SMOOTHING_STEPS = 5  # window of the running mean of a signal
+EXPLOSION_FACTOR = 100.0  # relative to the median norm so far; also 10 times the clip norm
+STEPS_AFTER_CHECKPOINT = 3  # steps after a checkpoint that count towards its health
 
 
 @dataclass(frozen=True, slots=True)
 class CollapseSignal:
-    """One direction in which a metric leaves the range that it had while all was well: it `rose`
-    above `factor` times its highest value, or it `fell` below its lowest over `factor` (one that is
-    negative: times `factor`), and by `min_change` at least. `advice` is what to change if it was
-    the first.
+    """One direction in which a metric leaves its healthy range: it `rose` above `factor` times its
+    maximum, or it `fell` below its minimum divided by `factor` (times `factor` if negative), and by
+    at least `min_change`. `advice` is the remedy if this signal was the first.
     """
 
     key: str
@@ -57,16 +56,17 @@ class CollapseSignal:
         return max(values) if self.direction == "rose" else min(values)
 
 
-_FEWER = "take fewer minibatches or epochs, or a lower optim.lr"
+_FEWER = "use fewer minibatches or epochs, or a lower optim.lr"
 _FRESHER = "lower async.max_staleness or optim.lr, or set sampler_is_level: sequence"
-_HOLD = "hold the policy back with a lower optim.lr or kl_coef: 0.001"
+_HOLD = "constrain the policy with a lower optim.lr or kl_coef: 0.001"
 _GRADIENT = "lower optim.lr or optim.max_grad_norm"
 _CORRECT = "set kl_coef: 0.001, or llds_coef: 0.1 with minibatches: 2"
 _EXPLORE = "set entropy_coef: 0.001, or a clip_high above clip_low such as 0.28"
 _SHORTER = "set overlong_penalty: 0.5, or train_truncated: false"
-_CALL = "reward right answers alone (em) until calls are back, or set kl_coef: 0.001"
+_CALL = "reward only correct answers (em) until calls recover, or set kl_coef: 0.001"
 _CALL_LESS = "lower budget.max_calls, or reward fewer calls with otc-grpo"
-# Of signals that leave in the same step the earlier one here is named: causes before effects.
+# If several signals depart in the same step, the first in this order is reported: causes before
+# effects.
 SIGNALS = (
     CollapseSignal(
         "tool_failure_rate", "failed tool calls", "rose", 2.0, 0.3, "check the search server"
@@ -84,7 +84,7 @@ SIGNALS = (
     CollapseSignal("ratio_mean", "policy ratio", "fell", 1.1, 0.1, _FEWER),
     CollapseSignal("grad_norm", "gradient norm", "rose", 5.0, 0.5, _GRADIENT),
     CollapseSignal(
-        "correct_logp_mean", "log-probability of right answers", "fell", 1.5, 0.02, _CORRECT
+        "correct_logp_mean", "log-probability of correct answers", "fell", 1.5, 0.02, _CORRECT
     ),
     CollapseSignal("entropy", "entropy", "rose", 2.0, 0.05, _HOLD),
     CollapseSignal("entropy", "entropy", "fell", 5.0, 0.0, _EXPLORE),
@@ -97,8 +97,8 @@ SIGNALS = (
 
 @dataclass(frozen=True, slots=True)
 class SignalDeparture:
-    """A signal that left its range at a step; `range_edge` is the edge of that range, `extreme` the
-    worst value of the window after it."""
+    """Signal that left its healthy range at a step; `range_edge` is the edge of that range,
+    `extreme` the worst value in the window after the step."""
 
     signal: CollapseSignal
     step: int
@@ -108,17 +108,16 @@ class SignalDeparture:
 
 @dataclass(frozen=True, slots=True)
 class CollapseReport:
-    """A run that has collapsed: at which step, by which fact, and what left its range first."""
+    """Report of a collapse: step, symptom, and the signal that left its range first."""
 
     step: int
     symptom: str
     first_departure: SignalDeparture | None
 
     def format_message(self, stage: str, checkpoint_note: str) -> str:
-        """Return the sentence that the user reads; `checkpoint_note` says what is left from
-        before."""
+        """Return the message for the user; `checkpoint_note` describes the available checkpoint."""
         if self.first_departure is None:
-            cause, advice = "no other metric left its range before", "lower optim.lr"
+            cause, advice = "no other metric left its range earlier", "lower optim.lr"
         else:
             signal = self.first_departure.signal
             cause = (
@@ -138,12 +137,12 @@ class CollapseReport:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollapseDetector:
-    """The definition of a collapse.
+    """Detector of collapse.
 
     Args:
-        score_key: the metric that must not fall, `em` or `reward_mean`.
-        threshold: share of its best value, below which the score has to stay to be called fallen.
-        max_grad_norm: at which gradients are clipped.
+        score_key: metric that must not drop, `em` or `reward_mean`.
+        threshold: share of its best value below which the score counts as dropped.
+        max_grad_norm: norm at which gradients are clipped.
     """
 
     score_key: str
@@ -151,7 +150,7 @@ class CollapseDetector:
     max_grad_norm: float
 
     def detect(self, rows: Sequence[_Metrics]) -> CollapseReport | None:
-        """Return the collapse by the last row; None while there is nothing to stop for."""
+        """Return the report of a collapse as of the last row; None if the run has not collapsed."""
         means = self._means(rows)
         if not means:
             return None
@@ -178,9 +177,9 @@ class CollapseDetector:
     def find_healthiest_checkpoint(
         self, rows: Sequence[_Metrics], checkpoints: Sequence[int]
     ) -> int | None:
-        """Return the healthiest of the checkpoints, each the number of steps behind it: the one
-        with the best score just before it and just after it, whichever is worse; of equals the
-        newest. None where even that one is in a collapse, or nothing is known of any."""
+        """Return the healthiest of the checkpoints, each given as its number of completed steps.
+        Its health is the lower of the scores just before and just after it; of equal ones the
+        newest is returned. None if even the best one is in a collapse, or there are no scores."""
         scores = {done: self._health(rows, done) for done in checkpoints if 0 < done <= len(rows)}
         means = self._means(rows)
         if not scores or not means:
@@ -197,15 +196,14 @@ class CollapseDetector:
         return [row[self.score_key] for row in rows]
 
     def _means(self, rows: Sequence[_Metrics]) -> list[float]:
-        """Return the means of the windows that end with each row from the MIN_WINDOW_STEPS-th
-        on."""
+        """Return the mean of the window that ends at each row, from row MIN_WINDOW_STEPS on."""
         scores = self._scores(rows)
         ends = range(MIN_WINDOW_STEPS, len(scores) + 1)
         return [fmean(scores[max(end - SCORE_WINDOW_STEPS, 0) : end]) for end in ends]
 
     def _standard_error(self, rows: Sequence[_Metrics]) -> float:
-        """Return the standard error of the difference of two windows, from the differences of
-        neighbouring steps: those know nothing of trends."""
+        """Return the standard error of the difference of two windows, estimated from differences of
+        consecutive steps, which are insensitive to trends."""
         scores = self._scores(rows)
         squares = [(b - a) ** 2 / 2 for a, b in pairwise(scores)]
         return math.sqrt(fmean(squares) * 2 / SCORE_WINDOW_STEPS)
@@ -219,15 +217,15 @@ class CollapseDetector:
         if min_norm <= max(EXPLOSION_FACTOR * usual, 10 * self.max_grad_norm):
             return None
         symptom = (
-            f"the gradient norm has been above {min_norm:.3g} for {MIN_LOW_STEPS} steps, where"
-            f" {usual:.3g} was usual"
+            f"the gradient norm has been above {min_norm:.3g} for {MIN_LOW_STEPS} steps, compared"
+            f" to {usual:.3g} before"
         )
         return CollapseReport(rows[-1]["step"], symptom, _find_first_departure(rows, last[0][0]))
 
 
 def _find_first_departure(rows: Sequence[_Metrics], fall: int) -> SignalDeparture | None:
-    """Return the signal that was the first to leave the range that it had until MAX_LEAD_STEPS rows
-    before row `fall`."""
+    """Return the first signal that left its range, where the range is taken up to MAX_LEAD_STEPS
+    rows before row `fall`."""
     start = max(fall - MAX_LEAD_STEPS, min(fall, MIN_WINDOW_STEPS))
     departures = []
     for signal in SIGNALS:
@@ -244,7 +242,7 @@ def _find_first_departure(rows: Sequence[_Metrics], fall: int) -> SignalDepartur
 
 
 def _smooth(values: Sequence[float | None]) -> list[float | None]:
-    """Return the running means over the last SMOOTHING_STEPS values that are known."""
+    """Return the running means over the known ones of the last SMOOTHING_STEPS values."""
     known: list[float | None] = []
     for end in range(1, len(values) + 1):
         part = [value for value in values[max(end - SMOOTHING_STEPS, 0) : end] if value is not None]

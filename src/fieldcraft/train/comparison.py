@@ -1,4 +1,4 @@
-"""The comparison of a packed batch with plain forward passes on probe texts, before training."""
+"""Parity check of a packed batch with plain forward passes, on probe texts, before training."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fieldcraft.train.train_mode import set_train_mode
 def require_packed_parity(
     model: Any, layer: OutputLayer, strategy: ParallelStrategy, device: torch.device, dtype: Dtype
 ) -> None:
-    """Raise UserError for a model that a packed batch with a shared prefix computes otherwise than
-    a plain forward pass of each text, and for one that computes otherwise when it is trained."""
+    """Raise UserError if a model's log-probabilities in a packed batch with a shared prefix, in
+    training mode, differ from those of a plain forward pass of each text."""
     texts = make_probe_texts(model.config.get_text_config())
     batch = pack([_make_probe_sample(ids) for ids in texts])
     set_train_mode(model)
@@ -40,7 +40,7 @@ def require_packed_parity(
 
 
 def _make_probe_sample(ids: list[int]) -> Sample:
-    """Return a sample in which all ids but the first have a weight."""
+    """Return a sample in which all ids except the first have a weight."""
     zeros, weight = np.zeros(len(ids), np.float32), np.ones(len(ids), np.float32)
     weight[0] = 0.0
     return Sample(np.array(ids, np.int64), weight, zeros, zeros, zeros, zeros)

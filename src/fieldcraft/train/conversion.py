@@ -1,7 +1,7 @@
-"""The process that makes whole models: `python -m fieldcraft.train.conversion KIND TARGET SOURCES`.
+"""Entry point of model conversion: `python -m fieldcraft.train.conversion KIND TARGET SOURCES`.
 
-It ends with 0 and TARGET, with 2 and a sentence as its last line on stderr, or, where it fails
-otherwise, without TARGET. `hub/model_conversion.py` starts it.
+It exits with 0 after writing TARGET, or with 2 and an error message as the last line on stderr.
+After any other failure, TARGET does not exist. `hub/model_conversion.py` starts it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fieldcraft.train.adapter_merge import write_merged_model
 from fieldcraft.train.gguf_import import write_from_gguf
 from fieldcraft.types import UserError
 
-ORIGIN_FILE = "origin.json"  # for people: what the folder was made from
+ORIGIN_FILE = "origin.json"  # for users: sources of the folder
 _WRITERS: Mapping[str, Callable[..., None]] = {
     "gguf": write_from_gguf,
     "adapter": write_merged_model,
@@ -24,7 +24,7 @@ _WRITERS: Mapping[str, Callable[..., None]] = {
 
 
 def main(kind: str, target: str, *sources: str) -> None:
-    """Write a whole model into a new folder."""
+    """Write a complete model to a new folder."""
     paths = [Path(source) for source in sources]
     with atomic_folder(Path(target)) as draft:
         _WRITERS[kind](draft, *paths)

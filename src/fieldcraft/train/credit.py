@@ -1,9 +1,9 @@
-"""Advantages from rewards: the credit of each token.
+"""Credit assignment: token advantages from rewards.
 
-A rollout's reward stands at its last token. The tokens of a folded rollout are those of all its
-chains, one after the other, so its return flows back through its summaries. With `kl_placement:
-reward` every token also pays for how far the policy has moved from the reference there. All of this
-looks at the policy's tokens alone, as if observations were not there.
+A rollout's reward is assigned to its last token. The tokens of a folded rollout are the
+concatenation of all its chains, so its return flows back through its summaries. With `kl_placement:
+reward` every token is also penalised by the policy's log-ratio to the reference. Only the policy's
+tokens count; observations are skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fieldcraft.train.batch import SampleUnit
 
 @dataclass(frozen=True, slots=True)
 class ScoredRollout:
-    """A graded rollout, with a sample of each chain. Where they have no weight it is not trained
+    """Graded rollout, with one sample per chain. If the samples have no weight, it is not trained
     on, but its reward still counts in its group."""
 
     samples: SampleUnit
@@ -30,17 +30,17 @@ class ScoredRollout:
 
     @property
     def trained_samples(self) -> SampleUnit:
-        """The chains that have tokens to train."""
+        """Chains with trained tokens."""
         return tuple(sample for sample in self.samples if sample.weight.any())
 
     def gather(self, name: str) -> adv.Float64Array:
-        """Return a field of the samples over the tokens that are trained, those of all chains."""
+        """Return a field of the samples at the trained tokens of all chains."""
         values = [getattr(s, name)[s.weight > 0].astype(float) for s in self.trained_samples]
         return np.concatenate([np.zeros(0), *values])
 
     def scatter(self, values_T: adv.Float64Array, name: str) -> None:
-        """Scatter a value for each of those tokens over a field of the samples, the inverse of
-        `gather`; elsewhere it gets 0."""
+        """Write a value for each trained token to a field of the samples, the inverse of `gather`;
+        other tokens get 0."""
         start = 0
         for sample in self.samples:
             end = start + int((sample.weight > 0).sum())
@@ -49,14 +49,15 @@ class ScoredRollout:
 
 
 def assign_advantages(groups: Sequence[Sequence[ScoredRollout]], settings: Rl) -> None:
-    """Fill `advantage` of every sample, and `target` where there is a critic.
+    """Fill `advantage` of every sample, and `target` if there is a critic.
 
     The samples' `value` (with a critic) and their `old_logp` and `ref_logp` (with `kl_placement:
     reward`) must be filled. Without a critic A_t = (G_t - b) / s: the return from t on, minus the
-    baseline, over the group's standard deviation if asked; b and s come from whole returns.
+    baseline, divided by the group's standard deviation if configured; b and s are computed from
+    full returns.
 
-    With `advantage_floor: right` no advantage of a right rollout is below 0, so a price on calls
-    cannot make a right answer less likely (the sign reversal of arXiv 2601.14696).
+    With `advantage_floor: right` no advantage of a correct rollout is below 0, so a penalty on
+    calls cannot make a correct answer less likely (the sign reversal of arXiv 2601.14696).
     """
     rollouts = [rollout for group in groups for rollout in group]
     advantages: list[adv.Float64Array] = []
@@ -88,8 +89,7 @@ def assign_advantages(groups: Sequence[Sequence[ScoredRollout]], settings: Rl) -
 
 
 def compute_token_rewards(rollout: ScoredRollout, settings: Rl) -> adv.Float64Array:
-    """Return the reward of each of the policy's tokens; none where the rollout is not trained
-    on."""
+    """Return the reward of each of the policy's tokens; empty if the rollout is not trained on."""
     rewards_T = np.zeros_like(rollout.gather("weight"))
     if settings.kl_placement == "reward" and settings.kl_coef:
         log_ratio_T = rollout.gather("old_logp") - rollout.gather("ref_logp")

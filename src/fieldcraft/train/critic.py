@@ -1,4 +1,4 @@
-"""The critic of PPO: the value of a context, predicted by a scalar head on hidden states."""
+"""Critic of PPO: predicts the value of a context with a scalar head on hidden states."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from fieldcraft.train.trainer import OptimizedModule
 
 @final
 class Critic(OptimizedModule):
-    """A linear head on a model's last hidden states, and its optimiser.
+    """Linear head on a model's last hidden states, and its optimizer.
 
-    With `backbone: own` the model is trained along; give it a copy of the policy's first weights.
-    With `backbone: policy` it is the policy's model, whose hidden states are read and never pushed:
-    only the head learns, so an error of the critic cannot harm the policy. The head starts at 0, so
-    the first advantages are the rewards themselves.
+    With `backbone: own` the model is trained together with the head; pass a copy of the policy's
+    initial weights. With `backbone: policy` it is the policy's model, whose hidden states are used
+    without gradient: only the head is trained, so errors of the critic cannot harm the policy. The
+    head is initialised to 0, so the first advantages are the rewards themselves.
 
     Args:
-        model: a transformers causal LM.
-        settings: whose backbone, and how far a value may move in a step.
-        optim: settings of the optimiser, unless `settings` has its own.
+        model: transformers causal LM.
+        settings: backbone, and the clip range of a value in a step.
+        optim: settings of the optimizer, unless `settings` has separate ones.
         steps: length of the schedule.
-        dtype: in which a model of its own computes; see `MasterWeights`.
-        strategy: over which processes weights and tokens lie.
+        dtype: compute dtype of a separate backbone; see `MasterWeights`.
+        strategy: parallel strategy of weights and tokens.
     """
 
     def __init__(
@@ -61,22 +61,22 @@ class Critic(OptimizedModule):
         super().__init__(weights, optim, steps, strategy)
 
     def step(self, units: Sequence[SampleUnit], total: float) -> dict[str, float]:
-        """Run one optimiser step towards the samples' `target`; `total` is what the loss is divided
-        by.
+        """Run one optimizer step towards the samples' `target`; `total` is the divisor of the loss.
 
-        Raises UserError if a gradient is not finite; the weights are left untouched.
+        Raises UserError if a gradient is not finite; the weights are not changed.
         """
         set_train_mode(self.model)
         return self.optimizer_step(units, partial(self._loss, total=total))
 
     @torch.no_grad()
     def fill_values(self, units: Sequence[SampleUnit]) -> None:
-        """Write what is predicted now into `value` of the samples."""
+        """Write the current predictions to `value` of the samples."""
         self.model.eval()
         self._fill_field(units, "value", self._predict_values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything, weights included: they are no part of the policy's checkpoint."""
+        """Return the full state, including weights, because the policy's checkpoint does not
+        contain them."""
         return {
             "head": self.head.state_dict(),
             "model": self.weights.make_state_dict(self.model) if self.trains_model else {},
@@ -92,7 +92,7 @@ class Critic(OptimizedModule):
         self.done = state["done"]
 
     def _predict_values(self, batch: PackedBatch) -> Tensor:
-        """Compute V of the context before each trained token; shape T."""
+        """Compute the value of the context before each trained token; shape T."""
         with torch.set_grad_enabled(self.trains_model and torch.is_grad_enabled()):
             hidden_tH = self.strategy.compute_hidden_states(self.model, batch, self.device)
         return self.strategy.all_gather_tokens(self.head(hidden_tH.float())[:, 0], batch)

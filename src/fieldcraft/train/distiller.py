@@ -1,4 +1,4 @@
-"""Learning from a teacher: a policy learner whose tokens are scored one by one."""
+"""Distillation: a policy learner with per-token scores of a teacher."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from fieldcraft.types import Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationLearner(PolicyLearner):
-    """A learner that turns the rollouts of a step into optimiser steps towards a teacher.
+    """Learner that turns the rollouts of a step into optimizer steps towards a teacher.
 
-    With A the advantage that the rewards give, as in reinforcement learning, that of a token is
-    `reward_weight` A. With `kl: sampled` the teacher's part is added to it, with `top-k` and `full`
-    the reverse KL to the teacher is added to the loss, see `algos.distillation`. So each form of
-    the KL has the same expected gradient, and the weight 1.
+    With A the advantage from rewards, as in reinforcement learning, the advantage of a token is
+    `reward_weight` A. With `kl: sampled`, the teacher's advantage is added to it; with `top-k` and
+    `full`, the reverse KL to the teacher is added to the loss, see `algos.distillation`. So each
+    form of the KL has the same expected gradient, with weight 1.
     """
 
     settings: Distil
     teacher: TeacherScorer
 
     def _score_rollout(self, trajectory: Trajectory) -> ScoredRollout | None:
-        """Return a rollout with its score. One that cannot be graded is left out only where rewards
-        are trained on."""
+        """Return a rollout with its score. An ungradable one is excluded only if rewards are
+        trained on."""
         if trajectory.reward is None and not self.settings.reward_weight:
             return ScoredRollout(self._make_samples(trajectory), 0.0, bool(trajectory.is_correct))
         return super()._score_rollout(trajectory)
@@ -84,13 +84,13 @@ class DistillationLearner(PolicyLearner):
 
 
 def estimate_reverse_kl(samples: Sequence[Sample]) -> float:
-    """Return the mean of log p - log q over the trained tokens, in nats: an estimate of the reverse
-    KL without bias, which may be below 0."""
+    """Return the mean of log p - log q over the trained tokens, in nats: an unbiased estimate of
+    the reverse KL, which may be negative."""
     log_ratios = [old_T - teacher_T for old_T, teacher_T in map(gather_trained_logps, samples)]
     return float(np.concatenate(log_ratios).mean())
 
 
 def gather_trained_logps(sample: Sample) -> tuple[Float32Array, Float32Array]:
-    """Return the log-probabilities of the trained tokens: the student's and the teacher's."""
+    """Return the student's and the teacher's log-probabilities of the trained tokens."""
     trained = sample.weight > 0
     return sample.old_logp[trained], sample.teacher_logp[trained]

@@ -1,4 +1,4 @@
-"""The drift of the policy since its tokens were sampled, and when it is worth a word."""
+"""Drift of the policy since its tokens were sampled, and the log message about it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.train.stages.base import StepMetrics
 
 LOG_RATIO_KEY = "log_ratio_abs"  # mean |log pi - log pi_sampler| of the trained tokens, in nats
-# Where token weights leave a sixth of the gradient wrong (docs/lab-notes/asynchronous.md).
+# At this drift, token-level importance weights leave an error of a sixth of the gradient
+# (docs/lab-notes/asynchronous.md).
 DRIFT_THRESHOLD_NATS = 0.05
-MIN_DRIFT_STEPS = 5  # beyond DRIFT_THRESHOLD_NATS, after which it is told
+MIN_DRIFT_STEPS = 5  # steps above DRIFT_THRESHOLD_NATS before the message
 
 
 def describe_drift(rows: Sequence[StepMetrics], settings: Rl, stage: str) -> str | None:
-    """Return a message after the last of the rows: once that MIN_DRIFT_STEPS steps were beyond
-    DRIFT_THRESHOLD_NATS from what was sampled, where the sampler may be older than the trainer.
-    None where there is nothing to tell."""
+    """Return a log message at the row at which MIN_DRIFT_STEPS steps have exceeded
+    DRIFT_THRESHOLD_NATS, if the sampler may be older than the trainer. None otherwise."""
     if not settings.asynchronous.max_staleness:
         return None
     drifted = [row for row in rows if row.get(LOG_RATIO_KEY, 0.0) > DRIFT_THRESHOLD_NATS]
@@ -32,7 +32,7 @@ def describe_drift(rows: Sequence[StepMetrics], settings: Rl, stage: str) -> str
 
 def _suggest_remedy(settings: Rl) -> str:
     if settings.sampler_is_cap is None and settings.sampler_reject is None:
-        return "set sampler_is_cap: 2, which weighs the change"
+        return "set sampler_is_cap: 2, which corrects for it"
     if settings.sampler_is_level == "token" and settings.sampler_is_cap is not None:
         return "set sampler_is_level: sequence with sampler_is_cap: 5, or a lower optim.lr"
     return "set a lower optim.lr or async.max_staleness"

@@ -1,4 +1,4 @@
-"""The examples of a step: a function of its number, so that nothing has to be remembered."""
+"""Selection of the examples of a step: a function of the step number, without state."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from functools import lru_cache
 
 
 def draw_epoch_batch(seed: int, step: int, num_examples: int, batch_size: int) -> list[int]:
-    """Return the indices of batch number `step`: shuffled epochs end to end, a function of the
-    number."""
+    """Return the indices of batch number `step` in a sequence of shuffled epochs."""
     indices: list[int] = []
     position = step * batch_size
     while len(indices) < batch_size:
@@ -19,7 +18,7 @@ def draw_epoch_batch(seed: int, step: int, num_examples: int, batch_size: int) -
     return indices
 
 
-@lru_cache(maxsize=2)  # an epoch and the next: shuffling thousands anew costs a tenth of a step
+@lru_cache(maxsize=2)  # this epoch and the next: reshuffling thousands takes a tenth of a step
 def _shuffle_epoch(seed: int, epoch: int, num_examples: int) -> list[int]:
     order = list(range(num_examples))
     random.Random(f"{seed}:{epoch}").shuffle(order)

@@ -1,8 +1,8 @@
-"""A file for llama.cpp (GGUF) as a folder that transformers loads: weights, tokenizer, template.
+"""Conversion of a GGUF file (llama.cpp) to a transformers folder: weights, tokenizer, template.
 
-transformers unpacks the weights. What it does not take over from the file is completed here, or the
-file is refused: how texts are split before the tokenizer joins bytes, frequencies of the positions,
-and the token that ends a turn.
+transformers dequantises the weights. Properties that it does not import from the file are completed
+here, or the file is rejected: the pre-tokenizer, rotary frequencies, and the token that ends a
+turn.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fieldcraft.train.model import READ_ERRORS, load_tokenizer
 from fieldcraft.train.saving import save_model
 from fieldcraft.types import UserError
 
-_USE_SOURCE_ADVICE = "give the folder, or the name on the hub, of the model that it was made from"
-# Ways to split texts, by `tokenizer.ggml.pre`: GPT-2's, and GPT-2's with each digit by itself.
+_USE_SOURCE_ADVICE = "specify the folder or the hub name of the model that it was made from"
+# Values of `tokenizer.ggml.pre`: GPT-2's pre-tokenizer, and GPT-2's with individual digits.
 _GPT2_PRE_TOKENIZERS = ("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling")
 _DIGIT_PRE_TOKENIZERS = (
     "smollm",
@@ -38,14 +38,14 @@ _DIGIT_PRE_TOKENIZERS = (
     "exaone",
     "minerva-7b",
 )
-_LOSSLESS_TYPES = ("F32", "F16", "F64")  # types of weights that bfloat16 would round
+_LOSSLESS_TYPES = ("F32", "F16", "F64")  # weight types that bfloat16 would round
 
 
 def write_from_gguf(folder: Path, file: Path) -> None:
-    """Write the model of a GGUF file, in bfloat16 if its weights are quantised or bfloat16 and else
-    in float32.
+    """Write the model of a GGUF file: in bfloat16 if its weights are quantised or bfloat16, else in
+    float32.
 
-    Raises UserError for a file that is damaged, or that holds what is not understood.
+    Raises UserError if the file is damaged or has unsupported contents.
     """
     header = GgufHeader(file)
     tokenizer = _load_gguf_tokenizer(header)
@@ -56,13 +56,13 @@ def write_from_gguf(folder: Path, file: Path) -> None:
 
 
 class GgufHeader:
-    """The header of a GGUF file, with what it says of its model.
+    """Header of a GGUF file, with the properties of its model.
 
     Args:
-        file: its path.
+        file: path of the file.
 
     Raises:
-        UserError: it is damaged, or the package gguf is not installed.
+        UserError: the file is damaged, or the package gguf is not installed.
     """
 
     def __init__(self, file: Path) -> None:
@@ -78,7 +78,7 @@ class GgufHeader:
         self._types = gguf.GGMLQuantizationType
 
     def get_value(self, key: str) -> Any:
-        """Return the value of a key, None where the file has none."""
+        """Return the value of a key; None if missing."""
         field = self._reader.get_field(key)
         return None if field is None else field.contents()
 
@@ -92,19 +92,19 @@ class GgufHeader:
 
     @property
     def end_token_ids(self) -> list[int]:
-        """Tokens that end a sequence and, if another one does, a turn."""
+        """Ids of the token that ends a sequence and, if different, the token that ends a turn."""
         found = [self.get_value(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot")]
         return list(dict.fromkeys(int(end) for end in found if end is not None))
 
     @property
     def dtype(self) -> torch.dtype:
-        """Smallest type that loses nothing of the matrices, but for quantised ones."""
+        """Smallest dtype that represents all unquantised matrices exactly."""
         types = {tensor.tensor_type for tensor in self._reader.tensors if len(tensor.shape) > 1}
         exact = {self._types[name] for name in _LOSSLESS_TYPES}
         return torch.float32 if types & exact else torch.bfloat16
 
     def get_tensor(self, name: str) -> np.ndarray | None:
-        """Return a tensor that is not quantised, None where the file has none of that name."""
+        """Return an unquantised tensor by name; None if missing."""
         return next((t.data for t in self._reader.tensors if t.name == name), None)
 
 
@@ -136,10 +136,10 @@ def _load_gguf_model(header: GgufHeader) -> Any:
         {*loading_info["missing_keys"], *(key[0] for key in loading_info["mismatched_keys"])}
     ):
         raise UserError(
-            f"{header.file} does not hold the tensor {missing[0]} as it must be: "
+            f"{header.file} lacks the tensor {missing[0]}, or has it in another shape: "
             f"{_USE_SOURCE_ADVICE}."
         )
-    model.name_or_path = model.config.name_or_path = ""  # nothing beside the file is copied
+    model.name_or_path = model.config.name_or_path = ""  # other files of its folder are not copied
     return model
 
 
@@ -154,7 +154,7 @@ def _describe_unreadable(header: GgufHeader, error: Exception) -> str:
 
 
 def _complete_rope_scaling(config: Any, header: GgufHeader) -> None:
-    """Set how positions are scaled. Raises UserError for a way that the file does not tell."""
+    """Set the rotary scaling. Raises UserError if it cannot be determined from the file."""
     factors = header.get_tensor("rope_freqs.weight")
     if factors is not None:
         config.rope_parameters = _infer_llama3_scaling(config, np.asarray(factors), header)
@@ -166,13 +166,14 @@ def _complete_rope_scaling(config: Any, header: GgufHeader) -> None:
     )
     if has_longrope_factors or (scaling != "none" and not known):
         raise UserError(
-            f"{header.file} scales its positions ({scaling}), which transformers does not read from"
+            f"{header.file} has rotary scaling ({scaling}), which transformers does not read from"
             f" GGUF: {_USE_SOURCE_ADVICE}."
         )
 
 
 def _infer_llama3_scaling(config: Any, factors: np.ndarray, header: GgufHeader) -> dict[str, Any]:
-    """Return the scaling of Llama 3.1 and its kin, of which the file holds the result alone."""
+    """Return the rotary scaling of Llama 3.1 and related models, inferred from the resulting
+    factors, which are all that the file contains."""
     parameters = dict(config.rope_parameters)
     for factor in (8.0, 16.0, 32.0):
         scaling = {
@@ -186,14 +187,14 @@ def _infer_llama3_scaling(config: Any, factors: np.ndarray, header: GgufHeader) 
         if np.allclose(compute_llama3_factors(scaling, 2 * len(factors)), factors, rtol=1e-3):
             return scaling
     raise UserError(
-        f"{header.file} has frequencies of its own (rope_freqs), which transformers does not read"
-        f" from GGUF: {_USE_SOURCE_ADVICE}."
+        f"{header.file} has custom rotary frequencies (rope_freqs), which transformers does not"
+        f" read from GGUF: {_USE_SOURCE_ADVICE}."
     )
 
 
 def compute_llama3_factors(scaling: dict[str, Any], head_dim: int) -> list[float]:
-    """Return the factors by which each frequency of a head is divided under Llama 3's scaling;
-    `head_dim` is that of the head."""
+    """Return the divisors of the rotary frequencies under Llama 3's scaling, for a head with
+    `head_dim` dimensions."""
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     factors = []
     for dimension in range(0, head_dim, 2):
@@ -208,7 +209,7 @@ def compute_llama3_factors(scaling: dict[str, Any], head_dim: int) -> list[float
 
 
 def _load_gguf_tokenizer(header: GgufHeader) -> Any:
-    """Return the tokenizer that lies beside the file, else that in it."""
+    """Return the tokenizer in the file's folder if there is one, else the embedded one."""
     folder = header.file.parent
     has_tokenizer_file = (folder / "tokenizer.json").exists()
     tokenizer = load_tokenizer(folder) if has_tokenizer_file else _load_embedded_tokenizer(header)
@@ -235,8 +236,8 @@ def _load_embedded_tokenizer(header: GgufHeader) -> Any:
 
 
 def _complete_pre_tokenizer(header: GgufHeader, backend: Any) -> None:
-    """Set how a tokenizer of bytes splits texts, where it splits them as GPT-2 does and the file
-    says otherwise. Raises UserError for a way that is not known."""
+    """Set the pre-tokenizer of a byte-level tokenizer that was loaded with GPT-2's, if the file
+    specifies a different one. Raises UserError if that one is not known."""
     is_configured = json.loads(backend.to_str())["pre_tokenizer"]["type"] != "ByteLevel"
     pre_tokenizer = header.get_value("tokenizer.ggml.pre")
     if is_configured or pre_tokenizer in _GPT2_PRE_TOKENIZERS:
@@ -245,7 +246,7 @@ def _complete_pre_tokenizer(header: GgufHeader, backend: Any) -> None:
         raise UserError(
             f"{header.file} does not specify a known pre-tokenizer (tokenizer.ggml.pre is"
             f" {pre_tokenizer!r}): copy tokenizer.json and tokenizer_config.json of the model that"
-            " it was made from beside it."
+            " it was made from to its folder."
         )
     digits = pre_tokenizers.Digits(individual_digits=True)
     plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -253,15 +254,15 @@ def _complete_pre_tokenizer(header: GgufHeader, backend: Any) -> None:
 
 
 def _require_same_tokens(header: GgufHeader, tokenizer: Any) -> None:
-    """Raise UserError for a tokenizer with other tokens than the file's. Those of other signs than
-    letters are spelled in several ways."""
+    """Raise UserError if a tokenizer has different tokens than the file. Only alphabetic tokens are
+    compared, because the spelling of others varies."""
     tokens: Sequence[str | None] = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     pairs = enumerate(zip(header.tokens, tokens, strict=False))
     differing = (number for number, (own, other) in pairs if own.isalpha() and own != other)
     number = len(header.tokens) if len(tokenizer) > len(header.tokens) else next(differing, None)
     if number is not None:
         raise UserError(
-            f"the tokenizer beside {header.file} is another model's, as its token {number} differs:"
-            f" remove it, or copy that of the model that the {GGUF_SUFFIX} file was made from "
-            "there."
+            f"the tokenizer next to {header.file} belongs to another model, because token {number}"
+            " differs: remove it, or replace it with the tokenizer of the model that the"
+            f" {GGUF_SUFFIX} file was made from."
         )

@@ -1,6 +1,6 @@
-"""Learning from groups of rollouts: advantages, and the optimiser steps of one sampling step.
+"""Learning from groups of rollouts: advantages, and the optimizer steps of one sampling step.
 
-It knows no tools and no engine: `sampler.py` does.
+It is independent of tools and engines, which `sampler.py` handles.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fieldcraft.train.sampler import RolloutGroup, has_equal_rewards
 from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.types import Author, Status, Trajectory
 
-# Metrics that are means over the tokens trained on; those of equal groups have no part in them.
+# Metrics that are means over the trained tokens; tokens of groups with equal rewards are excluded.
 PER_TOKEN_METRICS = (
     *("entropy", "ratio_mean", "clip_fraction", "kl_ref", "llds"),
     *("sampler_is_weight", "sampler_rejected_rate", "teacher_kl", LOG_RATIO_KEY),
@@ -33,8 +33,8 @@ SAMPLER_LOGP_DIFF_KEY = "sampler_logp_diff"
 
 @dataclass(frozen=True, slots=True)
 class TokenStats:
-    """Numbers for each token of a rollout, 0 for those that are not trained. `entropies` and
-    `ratios` are None where the rollout had no part in an optimiser step."""
+    """Values for each token of a rollout, 0 for untrained ones. `entropies` and `ratios` are None
+    if the rollout was not part of an optimizer step."""
 
     advantages: Float32Array
     entropies: Float32Array | None = None
@@ -43,8 +43,8 @@ class TokenStats:
 
 @dataclass(frozen=True, slots=True)
 class LearnResult:
-    """The metrics of a step, and what it knew of the tokens of every rollout, by group: up to the
-    last token that was trained; None where a rollout could not be graded."""
+    """Metrics of a step, and token statistics of every rollout, by group, up to its last trained
+    token. None for ungradable rollouts."""
 
     metrics: StepMetrics
     tokens: list[list[TokenStats | None]]
@@ -52,10 +52,10 @@ class LearnResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyLearner:
-    """A learner that turns the rollouts of a step into optimiser steps.
+    """Learner that turns the rollouts of a step into optimizer steps.
 
     `reference` is needed only for a KL term, `critic` for `baseline: critic`. `total_tokens` is the
-    budget of a rollout, by which `loss_aggregation: constant` divides.
+    token budget of a rollout, the divisor of `loss_aggregation: constant`.
     """
 
     settings: Rl
@@ -66,7 +66,7 @@ class PolicyLearner:
     seed: int
 
     def learn(self, groups: Sequence[RolloutGroup], number: int) -> LearnResult:
-        """Run all optimiser steps of sampling step `number`; metrics are means over them, and empty
+        """Run all optimizer steps of sampling step `number`; metrics are means over them, and empty
         if there is nothing to learn."""
         rollouts = [[self._score_rollout(t) for t in group] for group in groups]
         graded_groups = [
@@ -95,11 +95,12 @@ class PolicyLearner:
     def _prepare_units(
         self, groups: Sequence[RolloutGroup], rollouts: list[list[ScoredRollout]]
     ) -> tuple[list[SampleUnit], float]:
-        """Return the unit of each rollout, with advantages, and what the loss is divided by. A
-        group without a gradient is counted in the divisor and left out of the computation.
+        """Return the unit of each rollout, with advantages, and the divisor of the loss. A group
+        without a gradient is counted in the divisor but not computed.
 
-        A rollout weighs the same in one chain or in several: `sequence` gives it the weight 1 over
-        the tokens of all its chains, and every divisor counts tokens or rollouts, never chains.
+        A rollout has the same weight regardless of its number of chains: `sequence` gives the
+        tokens of all its chains the total weight 1, and every divisor counts tokens or rollouts,
+        never chains.
         """
         s = self.settings
         trained = [m.trained_samples for members in rollouts for m in members if m.trained_samples]
@@ -132,7 +133,7 @@ class PolicyLearner:
         return to_samples(trajectory, () if is_excluded else {Author.POLICY})
 
     def _needs_reward_variance(self) -> bool:
-        """Return whether a group of equal rewards has exactly no gradient."""
+        """Return whether a group with equal rewards has a gradient of exactly 0."""
         s = self.settings
         is_group_relative = (
             s.baseline in ("group", "leave-one-out") and s.advantage_scale != "batch"
@@ -140,8 +141,7 @@ class PolicyLearner:
         return is_group_relative and not (s.kl_coef or s.entropy_coef or s.llds_coef)
 
     def _fill_samples(self, units: Sequence[SampleUnit]) -> None:
-        """Fill the samples with what they have to know of the models as they are before the
-        step."""
+        """Fill the samples with the log-probabilities and values of the models before the step."""
         s = self.settings
         if s.sampler_is_cap is not None or s.sampler_reject is not None:
             self.trainer.fill_logprobs(units, "old_logp", s.temperature)
@@ -151,13 +151,13 @@ class PolicyLearner:
             self.critic.fill_values(units)
 
     def _assign_advantages(self, groups: Sequence[Sequence[ScoredRollout]]) -> None:
-        """Assign advantages to all samples, from rewards and from what was filled."""
+        """Assign advantages to all samples, from rewards and the filled fields."""
         assign_advantages(groups, self.settings)
 
     def _run_steps(self, units: list[SampleUnit], total: float, number: int) -> StepMetrics:
-        """Run all optimiser steps of a sampling step. They share one learning rate, because the
-        schedule counts sampling steps. Their losses share the divisor, cut into equal parts: a
-        token weighs the same, whichever mini-batch it falls into."""
+        """Run all optimizer steps of a sampling step. They share one learning rate, because the
+        schedule counts sampling steps. The divisor is split equally between their losses, so a
+        token has the same weight in every mini-batch."""
         rows: list[StepMetrics] = []
         for minibatch, share in self._split_minibatches(units, number):
             self.trainer.done = number
@@ -172,13 +172,13 @@ class PolicyLearner:
             self.critic.drop_gradients()
         names = [name for name in rows[0] if name not in (SAMPLER_LOGP_DIFF_KEY, LOG_RATIO_KEY)]
         means = {name: sum(row[name] for row in rows) / len(rows) for name in names}
-        # Later ones compare with weights that have changed.
+        # Later mini-batches compare with changed weights.
         return means | {
             name: rows[0][name] for name in {SAMPLER_LOGP_DIFF_KEY, LOG_RATIO_KEY} & rows[0].keys()
         }
 
     def _run_step(self, minibatch: Sequence[SampleUnit], divisor: float) -> StepMetrics:
-        """Run one optimiser step of the policy."""
+        """Run one optimizer step of the policy."""
         s = self.settings
         return self.trainer.step(
             minibatch, make_policy_loss(s), divisor, s.temperature, on_scores=store_scores
@@ -187,7 +187,7 @@ class PolicyLearner:
     def _split_minibatches(
         self, units: list[SampleUnit], number: int
     ) -> Iterator[tuple[list[SampleUnit], float]]:
-        """Yield (mini-batch, its share of an epoch), shuffled again in every epoch."""
+        """Yield (mini-batch, its share of an epoch), reshuffled in every epoch."""
         s = self.settings
         count = min(s.minibatches, len(units))
         for epoch in range(s.epochs):
@@ -199,8 +199,8 @@ class PolicyLearner:
 
 
 def collect_token_stats(rollout: ScoredRollout, trajectory: Trajectory) -> TokenStats:
-    """Return the numbers known of a rollout's tokens after a step. The ratio is that of each token,
-    also where the loss takes that of the sequence."""
+    """Return the token statistics of a rollout after a step. The ratio is per token, even if the
+    loss uses the sequence ratio."""
     advantages = align_to_trajectory(trajectory, [sample.advantage for sample in rollout.samples])
     if not any(sample.entropy.size for sample in rollout.samples):
         return TokenStats(advantages)
@@ -223,13 +223,14 @@ def collect_token_stats(rollout: ScoredRollout, trajectory: Trajectory) -> Token
 
 
 def make_untrained_sample(sample: Sample) -> Sample:
-    """Return a chain without a trained token, of which nothing was said."""
+    """Return a copy of a sample without trained tokens, with entropies and log-probabilities of
+    0."""
     zeros = np.zeros(len(sample), np.float32)
     return replace(sample, entropy=zeros, new_logp=zeros)
 
 
 def align_to_trajectory(trajectory: Trajectory, values: Sequence[Float32Array]) -> Float32Array:
-    """Return a number for each token of a rollout, in the order of its ids, from those of each
+    """Return one value per token of a rollout, in the order of its ids, from the values of each
     chain."""
     *before, last = zip(values, split_chains(trajectory), strict=True)
     padded = [
@@ -242,9 +243,9 @@ def align_to_trajectory(trajectory: Trajectory, values: Sequence[Float32Array]) 
 def average_per_token(
     row: StepMetrics, minibatch: Sequence[SampleUnit], divisor: float, version: int
 ) -> StepMetrics:
-    """Return the metrics of an optimiser step whose sums over tokens were divided by `divisor`, as
-    means over the trained tokens. That of SAMPLER_LOGP_DIFF_KEY is over the tokens that this
-    version of the policy sampled, and is left out where there are none."""
+    """Convert the metrics of an optimizer step from sums over tokens divided by `divisor` to means
+    over the trained tokens. SAMPLER_LOGP_DIFF_KEY is a mean over the tokens that this version
+    of the policy sampled, and is omitted if there are none."""
     counts = dict.fromkeys(PER_TOKEN_METRICS, sum(map(_sum_weights, minibatch)))
     counts[SAMPLER_LOGP_DIFF_KEY] = sum(_sum_version_weights(unit, version) for unit in minibatch)
     defined = {name: value for name, value in row.items() if counts.get(name) != 0}
@@ -256,20 +257,20 @@ def _sum_weights(unit: SampleUnit) -> float:
 
 
 def _sum_version_weights(unit: SampleUnit, version: int) -> float:
-    """Return the weight of the tokens that a version of the policy sampled."""
+    """Return the total weight of the tokens that a policy version sampled."""
     return float(sum(sample.weight[sample.version == version].sum() for sample in unit))
 
 
 def compute_correct_negative_rate(groups: Sequence[Sequence[ScoredRollout]]) -> float:
-    """Return the share of right rollouts whose advantage is negative, as a price on calls can make
-    it."""
+    """Return the fraction of correct rollouts with a negative advantage, which a penalty on calls
+    can cause."""
     correct = [member for group in groups for member in group if member.is_correct]
     negative = sum(member.gather("advantage").sum() < 0 for member in correct)
     return float(negative) / max(len(correct), 1)
 
 
 def make_policy_loss(s: Rl) -> PolicyGradientLoss:
-    """Make the loss of a stage."""
+    """Make the policy loss of a stage."""
     return PolicyGradientLoss(
         ratio=s.ratio_level,
         clip=s.clip_mode,

@@ -1,4 +1,4 @@
-"""A stage of training: steps, a metrics row each, checkpoints, and resuming after a kill."""
+"""Training loop of a stage: steps with a metrics row each, checkpoints, and resuming."""
 
 from __future__ import annotations
 
@@ -27,19 +27,17 @@ from fieldcraft.train.memory import trim_memory
 from fieldcraft.train.stages.base import StepMetrics, TrainingStage
 from fieldcraft.types import UserError
 
-# Steps in a row, or all of a shorter stage, that may have nothing to train: a step alone may be bad
-# luck, but five of them are more than a thousand rollouts of a usual recipe.
+# Consecutive steps, or all of a shorter stage, without trainable tokens that stop the stage. A
+# single one may be chance, but five are more than a thousand rollouts of a typical recipe.
 MAX_IDLE_STEPS = 5
-TRIM_INTERVAL_STEPS = (
-    5  # steps; one can leave 100 MB of freed memory, and giving it back takes 0.1 s
-)
+TRIM_INTERVAL_STEPS = 5  # a step can leave 100 MB of freed memory, and returning it takes 0.1 s
 
 
 EvalCallback = Callable[[int], Awaitable[StepMetrics]]
 
 
 async def skip_evaluation(_: int) -> StepMetrics:
-    """Return no measurement."""
+    """Return no metrics."""
     return {}
 
 
@@ -51,18 +49,17 @@ async def run_steps(
     emit: EventHandler,
     evaluate: EvalCallback = skip_evaluation,
 ) -> list[StepMetrics]:
-    """Run every step of a stage that no checkpoint in `folder` has behind it.
+    """Run the remaining steps of a stage, after the newest checkpoint in `folder`.
 
-    A step is a function of its number, the weights and the stage's state alone, so a run that was
-    killed and resumed ends with the numbers of one that was not. The rows of new steps are told to
-    `emit`, whose subscriber `write_metrics` keeps them in `folder`. `evaluate` is asked after every
-    step, by the number of steps done, and adds what it measures to the step's row. Returns all
-    rows, earlier ones included.
+    A step depends only on its number, the weights and the stage's state, so a run that was killed
+    and resumed gives the same results as an uninterrupted one. Rows of new steps are emitted as
+    events, which the subscriber `write_metrics` stores in `folder`. `evaluate` is called after
+    every step with the number of completed steps, and its metrics are added to the step's row.
+    Returns all rows, including earlier ones.
 
-    Raises UserError if the stage's collapse detector finds that the run has collapsed; the
-    healthiest of its checkpoints is then still there. So does every further attempt, without a
-    step. Raises UserError too if too many steps in a row had nothing to train; further attempts
-    repeat them.
+    Raises UserError if the stage's collapse detector reports a collapse; the healthiest checkpoint
+    is retained. Further attempts raise it again, without a step. Also raises UserError if too many
+    consecutive steps had no trainable token; further attempts repeat them.
     """
     trainer, detector = stage.trainer, stage.collapse_detector
     log = MetricsLog(folder / "metrics.jsonl")
@@ -80,12 +77,12 @@ async def run_steps(
         prune()
 
     def prune() -> None:
-        older = list_checkpoint_steps(folder)[:-1]  # no step has shown yet what the newest is worth
+        older = list_checkpoint_steps(folder)[:-1]  # no later step has assessed the newest one yet
         healthiest = detector.find_healthiest_checkpoint(rows, older) if detector else None
         keep = list_newest_steps(folder, settings.keep_checkpoints or 1)
         prune_checkpoints(folder, keep if healthiest is None else [*keep, healthiest])
 
-    prune()  # a kill may have come before it
+    prune()  # a kill may have prevented it
     with track_phase(emit, folder.name, trainer.steps, "steps"):
         while trainer.done < trainer.steps:
             number = trainer.done
@@ -96,7 +93,7 @@ async def run_steps(
             rows.append(row)
             if message := stage.make_log_message(rows):
                 emit(LogMessage(message))
-            await asyncio.sleep(0)  # where Ctrl-C takes effect: a step need not wait for anything
+            await asyncio.sleep(0)  # Ctrl-C takes effect here: a step may never wait
             _raise_if_collapsed(detector, rows, folder)
             _raise_if_idle(stage, rows, folder)
             if trainer.done % TRIM_INTERVAL_STEPS == 0:
@@ -126,8 +123,8 @@ async def _run_timed_step(stage: TrainingStage, number: int) -> StepMetrics:
 
 
 def _raise_if_idle(stage: TrainingStage, rows: Sequence[StepMetrics], folder: Path) -> None:
-    """Raise UserError with the reason, if too many steps in a row were idle. What decides are
-    metrics alone, so that a run that was resumed decides as one that was not."""
+    """Raise UserError with the reason if too many consecutive steps were idle. The decision depends
+    only on metrics, so a resumed run decides like an uninterrupted one."""
     max_idle = min(MAX_IDLE_STEPS, stage.trainer.steps)
     reasons = [stage.explain_idle(row) for row in rows[-max_idle:]]
     if len(reasons) == max_idle and all(reasons):
@@ -140,7 +137,7 @@ def _raise_if_idle(stage: TrainingStage, rows: Sequence[StepMetrics], folder: Pa
 def _raise_if_collapsed(
     detector: CollapseDetector | None, rows: list[StepMetrics], folder: Path
 ) -> None:
-    """Raise UserError with the likely cause and the checkpoint from before, if the run has
+    """Raise UserError with the likely cause and the last healthy checkpoint if the run has
     collapsed."""
     report = detector.detect(rows) if detector else None
     if detector is None or report is None:

@@ -1,4 +1,4 @@
-"""LoRA (arXiv 2106.09685): adapters of low rank on a model that stays as it is, by PEFT.
+"""LoRA (arXiv 2106.09685): low-rank adapters on a frozen model, with PEFT.
 
 Needs the extra `fieldcraft[lora]`.
 """
@@ -21,30 +21,30 @@ from fieldcraft.records.files import copy_file_mode
 from fieldcraft.records.remedies import advise_repair, require_readable
 from fieldcraft.types import UserError
 
-OTHER_ADAPTER_ADVICE = "give the folder of another one"  # what to do about an adapter of no run
-BASE_LAYER_SUFFIX = ".base_layer"  # ends PEFT's name of a layer that has an adapter
+OTHER_ADAPTER_ADVICE = "specify the folder of another one"  # for an adapter outside a run
+BASE_LAYER_SUFFIX = ".base_layer"  # suffix in PEFT of a layer that has an adapter
 TRAINED_ADAPTER, INITIAL_ADAPTER = (
     "default",
     "start",
-)  # names of the adapter and of a copy of it as it began
+)  # names of the trained adapter and of a copy of its initial state
 
 
 @final
 class LoraAdapter:
-    """An adapter on a model, which is changed in place: from now on its forward adds the adapter's
-    part. Its own weights are frozen, in whatever type they have; the adapter's are float32.
+    """Adapter on a model, which is changed in place: its forward pass includes the adapter. The
+    model's weights are frozen and keep their dtype; the adapter's weights are float32.
 
-    A new adapter adds nothing yet. What is random in it follows from the seed.
+    A new adapter initially adds 0. Its random weights are determined by the seed.
 
     Args:
-        model: a transformers causal LM.
-        settings: its shape.
-        seed: of a new adapter.
-        folder: where one was saved that this one continues; None: it is new.
+        model: transformers causal LM.
+        settings: shape of the adapter.
+        seed: seed of a new adapter.
+        folder: folder of a saved adapter to continue from; None: a new adapter.
 
     Raises:
         UserError: PEFT is not installed, the model has no such layers, or one of them shares its
-            weight with another.
+            weight with another layer.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class LoraAdapter:
         width = model.config.get_text_config().hidden_size
         if settings.rank > width:
             raise UserError(
-                f"lora.rank={settings.rank} is beyond the model, whose layers are {width} wide:"
-                " give a smaller one, such as 16, or train all weights without lora."
+                f"lora.rank={settings.rank} exceeds the model's hidden size of {width}: set a"
+                " smaller rank, such as 16, or train all weights without lora."
             )
         self.config = self.peft_library.LoraConfig(
             r=settings.rank,
@@ -65,9 +65,9 @@ class LoraAdapter:
         )
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             torch.manual_seed(seed)
-            # by which PEFT still asks transformers
+            # PEFT still uses this deprecated attribute
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is", FutureWarning)
-            # refused below, in a sentence
+            # raised below as a UserError
             warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)
             try:
                 self.peft_model = self.peft_library.get_peft_model(model, self.config)
@@ -81,8 +81,8 @@ class LoraAdapter:
             self.load(folder)
 
     def save(self, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
-        """Write the adapter as PEFT loads it. `weights` are in the place of its own, by the names
-        that the model has for them."""
+        """Write the adapter in PEFT format. `weights`, keyed by the model's names, replace the
+        adapter's own."""
         state = weights and {f"base_model.model.{name}": w for name, w in weights.items()}
         self.peft_model.save_pretrained(
             folder,
@@ -93,9 +93,9 @@ class LoraAdapter:
         copy_file_mode(folder, folder / "adapter_config.json")
 
     def load(self, folder: Path) -> None:
-        """Take over the weights of an adapter that was saved.
+        """Load the weights of a saved adapter.
 
-        Raises UserError if they are not just those that this one has, or not finite.
+        Raises UserError if its tensors do not match this adapter's, or are not finite.
         """
         require_readable(folder)
         file = folder / "adapter_model.safetensors"
@@ -117,19 +117,19 @@ class LoraAdapter:
             )
 
     def merge(self) -> Any:
-        """Merge the adapter into the weights of the model, in their type, and return it; the
-        adapter is of no use afterwards."""
+        """Merge the adapter into the weights of the model, in their dtype, and return the model;
+        the adapter is unusable afterwards."""
         return self.peft_model.merge_and_unload()
 
     def save_initial(self) -> None:
-        """Copy the adapter as it is now, for `use_initial`."""
+        """Copy the current adapter for `use_initial`."""
         with torch.random.fork_rng(devices=[]):
             self.peft_model.add_adapter(INITIAL_ADAPTER, self.config)
         self._set_weights(INITIAL_ADAPTER, self._get_weights())
 
     @contextmanager
     def use_initial(self) -> Iterator[None]:
-        """Let the model be, inside the block, what it was when `save_initial` was called."""
+        """Use the adapter saved by `save_initial` inside the block."""
         self.peft_model.set_adapter(INITIAL_ADAPTER, inference_mode=True)
         try:
             yield
@@ -147,9 +147,9 @@ class LoraAdapter:
 
 
 def _require_untied(model: Any) -> None:
-    """Raise UserError where a layer with an adapter has a weight that another layer has too, as
-    tied embeddings do. Merging would change both, and each checkpoint holds such a weight once."""
-    owners: dict[int, dict[int, str]] = {}  # of each weight: the layers that have it, by name
+    """Raise UserError if a layer with an adapter shares its weight with another layer, as tied
+    embeddings do. Merging would change both, and a checkpoint stores such a weight once."""
+    owners: dict[int, dict[int, str]] = {}  # names of the layers that have each weight
     for name, layer in model.named_modules():
         for weight in layer.parameters(recurse=False):
             owners.setdefault(id(weight), {})[id(layer)] = name
@@ -170,7 +170,7 @@ def _require_untied(model: Any) -> None:
 
 
 def import_peft() -> ModuleType:
-    """Return the library. Raises UserError where it is not installed."""
+    """Return the PEFT library. Raises UserError if it is not installed."""
     try:
         import peft
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""Weights that are trained, and the AdamW that changes them.
+"""Master weights of mixed-precision training, and the AdamW that updates them.
 
-A model may compute in bfloat16. The next number above 0.1 is then 0.1005, and a step of 1e-6 would
-be lost. So the optimiser changes float32 masters, and the model gets them rounded (mixed precision,
-arXiv 1710.03740, section 3.1).
+A model may compute in bfloat16. The next number above 0.1 is then 0.1005, and an update of 1e-6
+would be lost. So the optimizer updates float32 master weights, which are rounded for the model
+(mixed precision, arXiv 1710.03740, section 3.1).
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from fieldcraft.types import UserError
 
 
 class MasterWeights:
-    """The trained weights of a model, in the type in which it computes, and their masters.
+    """Trained weights of a model in its compute dtype, and their master weights.
 
-    A weight of that type is its own master. The others are rounded in place, and what they were is
-    the master. Gradients of a rounded weight are added up in float32, at its master.
+    A weight that has the compute dtype is its own master. Other weights are rounded in place, and
+    the original values become the master. Gradients of a rounded weight are accumulated in float32,
+    at its master.
 
     Args:
-        parameters: of the model, in float32 if `dtype` is another type; those without a gradient
-            are left as they are.
-        dtype: in which the model computes; None: as the parameters are.
-        unrounded: further parameters, which are never rounded.
+        parameters: parameters of the model, in float32 if `dtype` differs from it; frozen ones are
+            not changed.
+        dtype: compute dtype of the model; None: the dtype of the parameters.
+        unrounded: additional parameters, which are never rounded.
     """
 
     def __init__(
@@ -50,20 +51,20 @@ class MasterWeights:
 
     @torch.no_grad()
     def copy_to_model(self) -> None:
-        """Give the model the masters as they are now."""
+        """Copy the master weights to the model."""
         for weight, master in self._masters.items():
             if weight is not master:
                 weight.copy_(master)
 
     def make_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the state of a model that the weights are part of, with the masters in their
+        """Return the state of the model that contains the weights, with the masters in their
         place."""
         state: Mapping[str, Any] = model.state_dict(keep_vars=True)
         return {name: self._masters.get(value, value).detach() for name, value in state.items()}
 
     @torch.no_grad()
     def load(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
-        """Take over what `make_state_dict` returned."""
+        """Load the state that `make_state_dict` returned."""
         for name, value in model.state_dict(keep_vars=True).items():
             self._masters.get(value, value).copy_(state[name])
         self.copy_to_model()
@@ -84,8 +85,8 @@ def _accumulate_grad(master: nn.Parameter, weight: Tensor) -> None:
 
 
 def make_adamw(parameters: Iterable[nn.Parameter], optim: Optim) -> torch.optim.Optimizer:
-    """Make an AdamW over float32 parameters; vectors do not decay. Raises UserError as
-    `choose_adamw`."""
+    """Make an AdamW over float32 parameters; vectors have no weight decay. Raises UserError as
+    `choose_adamw` does."""
     trained = list(parameters)
     groups = [
         {"params": [p for p in trained if p.dim() > 1], "weight_decay": optim.weight_decay},
@@ -96,8 +97,8 @@ def make_adamw(parameters: Iterable[nn.Parameter], optim: Optim) -> torch.optim.
 
 
 def choose_adamw(optim: Optim, device: torch.device) -> Callable[..., torch.optim.Optimizer]:
-    """Return a factory of AdamW whose moments are kept as the settings say. Raises UserError where
-    that needs a package or a device that is not there."""
+    """Return a factory of AdamW with the configured storage of moments. Raises UserError if a
+    required package or device is missing."""
     if optim.optimizer_state == "float32":
         return partial(torch.optim.AdamW, fused=True)
     package = _import_bitsandbytes()

@@ -1,4 +1,4 @@
-"""The return of freed memory to the system."""
+"""Release of freed memory to the operating system."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ LIBC = ctypes.CDLL(None)
 
 
 def trim_memory() -> None:
-    """Give what was freed back to the system, where the C library can be asked to (glibc).
+    """Return freed memory to the operating system, if the C library supports it (glibc).
 
-    Left alone, it keeps freed blocks for later ones. Batches are of another size every time, so the
-    blocks that fit grow rare, and in a long run it keeps many times what is in use.
+    Otherwise the allocator caches freed blocks. Batch sizes vary, so cached blocks rarely fit, and
+    in a long run the cache grows to many times the memory in use.
     """
     if hasattr(LIBC, "malloc_trim"):
         LIBC.malloc_trim(0)
 
 
 def release_memory() -> None:
-    """Free also what is reachable from itself alone, as the engines and models of a stage that has
-    ended: Python looks for such when objects are many, not when they are large."""
+    """Free memory, including reference cycles such as the engines and models of a finished stage:
+    Python's garbage collector is triggered by the number of objects, not by their size."""
     gc.collect()
     trim_memory()

@@ -1,8 +1,8 @@
-"""The loading of a checkpoint folder, and the choice of where to run it.
+"""Loading of checkpoint folders, and choice of the device.
 
-A folder is loaded whole or refused: transformers would fill tensors that are missing, or that have
-another shape, with random numbers, and would ask on the terminal whether to run the code of a
-stranger.
+A folder is loaded completely or rejected: transformers would fill tensors that are missing or have
+another shape with random numbers, and would prompt on the terminal for permission to run
+third-party code.
 """
 
 from __future__ import annotations
@@ -32,43 +32,42 @@ from fieldcraft.hub.quantisation import require_unquantised
 from fieldcraft.records.remedies import advise_repair, require_readable
 from fieldcraft.types import Tokenizer, UserError
 
-# "Loading weights" and "Writing model shards" at every stage would bury the run's own progress.
+# "Loading weights" and "Writing model shards" at every stage would hide the run's own progress.
 disable_progress_bar()
 
-AUX_LOSS_PATTERN = re.compile(r"loss_(coef|alpha|weight|factor|scale)")  # in a configuration's keys
-COPY_AGAIN_ADVICE = (
-    "copy its files from the model's source again"  # what to do about a model of no run
-)
+AUX_LOSS_PATTERN = re.compile(r"loss_(coef|alpha|weight|factor|scale)")  # configuration keys
+COPY_AGAIN_ADVICE = "copy its files from the model's source again"  # for a model outside a run
 
-# What transformers and safetensors raise for files that are missing, cut off or make no sense: what
-# they like. That of tokenizers is Exception itself.
+# transformers and safetensors raise arbitrary exceptions for missing, truncated or invalid files;
+# tokenizers raises Exception itself.
 READ_ERRORS = Exception
 
 
 def to_torch_dtype(name: Dtype) -> torch.dtype:
-    """Return the torch type of a recipe's `dtype`."""
+    """Return the torch dtype of a recipe's `dtype`."""
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
 def to_dtype_name(dtype: torch.dtype) -> Dtype:
-    """Return the `dtype` of a recipe that computes as a model of a type does."""
+    """Return the recipe's `dtype` that corresponds to a torch dtype."""
     return "float32" if dtype == torch.float32 else "bfloat16"
 
 
 def choose_device(requested: str) -> torch.device:
-    """Return the device of a recipe: `auto` takes a CUDA device where there is one. Raises
-    UserError if `cuda` is not there."""
+    """Return the device of a recipe: `auto` selects a CUDA device if available. Raises UserError if
+    `cuda` is requested and not available."""
     if requested == "cuda" and not torch.cuda.is_available():
         raise UserError("device=cuda is set, but torch finds no GPU: use device=cpu.")
     return torch.device("cuda" if requested != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a checkpoint folder; the network is never asked.
+    """Load the tokenizer of a checkpoint folder, without network access.
 
-    A folder with a `tokenizer.json` gets just that. AutoTokenizer would rather believe a class that
-    is named beside it, or the usual one of the model's architecture, and split texts as that does.
+    If the folder has a `tokenizer.json`, only that file is used. AutoTokenizer would prefer a class
+    named in another file, or the default class of the model's architecture, and split texts
+    differently.
 
     Raises UserError if the folder has no tokenizer, or one that cannot be read.
     """
@@ -88,8 +87,8 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def require_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
-    """Raise UserError unless a checkpoint folder has the tokens of a tokenizer by the same ids, so
-    that its model can read what another one wrote."""
+    """Raise UserError unless a checkpoint folder's tokenizer has the same tokens with the same ids
+    as a tokenizer, so that its model can score another model's text."""
     vocabulary = tokenizer.backend_tokenizer.get_vocab()
     other_vocabulary = load_tokenizer(folder).backend_tokenizer.get_vocab()
     if differing := sorted(token for token, _ in vocabulary.items() ^ other_vocabulary.items()):
@@ -101,10 +100,10 @@ def require_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
 
 
 def load_config(folder: Path) -> PreTrainedConfig:
-    """Load transformers' configuration of a checkpoint folder; the network is never asked.
+    """Load the transformers configuration of a checkpoint folder, without network access.
 
-    Raises UserError if there is none, if it cannot be read, if its weights are quantised, or if it
-    needs code of its own.
+    Raises UserError if it is missing or unreadable, if the weights are quantised, or if the model
+    needs custom code.
     """
     require_readable(folder)
     file = folder / "config.json"
@@ -120,7 +119,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
         if _has_custom_code(folder):
             raise UserError(
                 f"{folder} requires the custom code named in its config.json, which fieldcraft"
-                " never runs: choose a model of an architecture that transformers has itself."
+                " never runs: choose a model with an architecture that is part of transformers."
             ) from error
         raise UserError(
             f"{file} cannot be read ({get_first_line(error)}): "
@@ -129,10 +128,10 @@ def load_config(folder: Path) -> PreTrainedConfig:
 
 
 def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> Any:
-    """Load the causal LM of a checkpoint folder in Hugging Face format; the network is never asked.
+    """Load the causal LM of a checkpoint folder in Hugging Face format, without network access.
 
-    Raises UserError if there is none, or if its weights are not just those that it needs: all of
-    them, in their shapes, and finite.
+    Raises UserError if there is none, or if its weights are not complete, of the expected shapes,
+    and finite.
     """
     make_empty_model(folder)
     try:
@@ -142,31 +141,30 @@ def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> 
                 dtype=to_torch_dtype(dtype),
                 local_files_only=True,
                 trust_remote_code=False,
-                ignore_mismatched_sizes=True,  # they are refused below, by name
+                ignore_mismatched_sizes=True,  # they are reported below, by name
                 output_loading_info=True,
             )
     except READ_ERRORS as error:
         raise UserError(_describe_unreadable(folder, error)) from error
     if problem := _find_mismatch(loading_info):
         raise UserError(
-            f"{_find_weights_file(folder)} does not fit config.json beside it, because {problem}:"
+            f"{_find_weights_file(folder)} does not fit its config.json, because {problem}:"
             f" {advise_repair(folder, COPY_AGAIN_ADVICE)}."
         )
     if not all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
         raise UserError(
             f"{_find_nonfinite_tensor(folder)} contains non-finite numbers, so it cannot be"
             " used: "
-            f"{advise_repair(folder, f'{COPY_AGAIN_ADVICE}, or take an earlier checkpoint')}."
+            f"{advise_repair(folder, f'{COPY_AGAIN_ADVICE}, or use an earlier checkpoint')}."
         )
     _require_known_eos(folder, model)
     return model.to(device)
 
 
 def make_empty_model(folder: Path) -> Any:
-    """Make the causal LM of a checkpoint folder without its weights: all that its configuration
-    says.
+    """Make the causal LM of a checkpoint folder from its configuration, without weights.
 
-    Raises UserError as `load_model` does, but for the weights.
+    Raises UserError as `load_model` does, except for the weights.
     """
     config = load_config(folder)
     try:
@@ -174,7 +172,7 @@ def make_empty_model(folder: Path) -> Any:
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except READ_ERRORS as error:
         raise UserError(
-            f"{folder} holds no causal language model ({get_first_line(error)}): choose a model"
+            f"{folder} contains no causal language model ({get_first_line(error)}): choose a model"
             " that generates text."
         ) from error
     _require_causal(folder, model)
@@ -182,32 +180,31 @@ def make_empty_model(folder: Path) -> Any:
 
 
 def describe_aux_losses(config: PreTrainedConfig) -> list[str]:
-    """Return a sentence on each term that a configuration would add to the loss, such as the one by
-    which a mixture of experts uses all of them (`router_aux_loss_coef`). No stage has such a
-    term."""
+    """Return a note on each auxiliary loss of a configuration, such as the load balancing of a
+    mixture of experts (`router_aux_loss_coef`). No stage uses auxiliary losses."""
     settings = config.get_text_config().to_dict()
     factors = {
         name: value for name, value in settings.items() if AUX_LOSS_PATTERN.search(name) and value
     }
     return [
-        f"{name}={value:g} of its config.json is added to the loss of no stage"
+        f"{name}={value:g} of its config.json is not added to the loss of any stage"
         for name, value in factors.items()
         if isinstance(value, float | int)
     ]
 
 
 def _require_causal(folder: Path, model: Any) -> None:
-    """Raise UserError for a model whose tokens all see the ones after them (BERT and its kin)."""
+    """Raise UserError for a model with bidirectional attention, such as BERT."""
     causal = [m.is_causal for m in model.modules() if isinstance(getattr(m, "is_causal", 0), bool)]
     if causal and not any(causal):
         raise UserError(
-            f"{folder} holds no causal language model: {type(model).__name__} reads in both"
-            " directions, so it cannot write; choose a model that generates text."
+            f"{folder} contains no causal language model: {type(model).__name__} has bidirectional"
+            " attention; choose a model that generates text."
         )
 
 
 def _require_known_eos(folder: Path, model: Any) -> None:
-    """Raise UserError where sequences are to end with what is no token."""
+    """Raise UserError if an end-of-sequence id is not in the vocabulary."""
     tokens = range(model.get_input_embeddings().num_embeddings)
     for end in get_configured_eos(model):
         if end is not None and not (isinstance(end, int) and end in tokens):
@@ -219,8 +216,8 @@ def _require_known_eos(folder: Path, model: Any) -> None:
 
 @contextmanager
 def _silence_reports() -> Iterator[None]:
-    """Silence the table by which transformers reports what does not fit; here it becomes a
-    sentence."""
+    """Silence the table in which transformers reports mismatches; they are raised as one message
+    instead."""
     before = get_verbosity()
     set_verbosity(CRITICAL)
     try:
@@ -230,7 +227,7 @@ def _silence_reports() -> Iterator[None]:
 
 
 def _find_mismatch(loading_info: dict[str, Any]) -> str | None:
-    """Return the first fault that transformers found between a model and its weights; None where
+    """Return the first mismatch that transformers found between a model and its weights; None if
     there is none."""
     for name in sorted(loading_info["missing_keys"]):
         return f"the tensor {name} is missing{_count_others(loading_info['missing_keys'])}"
@@ -241,7 +238,7 @@ def _find_mismatch(loading_info: dict[str, Any]) -> str | None:
         )
     for name in sorted(loading_info["unexpected_keys"]):
         return (
-            "the model has no place for the tensor "
+            "the model does not have the tensor "
             f"{name}{_count_others(loading_info['unexpected_keys'])}"
         )
     return None
@@ -252,8 +249,8 @@ def _count_others(names: set[Any]) -> str:
 
 
 def _describe_unreadable(folder: Path, error: Exception) -> str:
-    """Return the reason why the weights of a folder cannot be read, with the file that is to
-    blame."""
+    """Return the reason why the weights of a folder cannot be read, with the file that causes
+    it."""
     if _is_out_of_memory(error):
         return (
             f"{folder} needs more memory than is free ({get_first_line(error)}): close other"
@@ -275,30 +272,30 @@ def _describe_unreadable(folder: Path, error: Exception) -> str:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error is a lack of memory: torch has a type for that of a GPU; that of the
-    host is a RuntimeError which says so."""
+    """Return whether an error is a lack of memory: torch has an exception type for GPU memory; for
+    host memory it raises a RuntimeError with such a message."""
     lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return lacks or "allocate memory" in str(error)
 
 
 def _find_nonfinite_tensor(folder: Path) -> str:
-    """Return the file and name of a tensor that is not finite."""
+    """Return the file and name of a non-finite tensor."""
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - it is no dict
+            for name in tensors.keys():  # noqa: SIM118 - it is not a dict
                 if not tensors.get_tensor(name).float().isfinite().all():
                     return f"the tensor {name} in {file}"
     return f"a tensor in {_find_weights_file(folder)}"
 
 
 def _find_weights_file(folder: Path) -> Path:
-    """Return the file with the names of all tensors: the weights, or the index of their parts."""
+    """Return the file that lists all tensors: the weights, or the index of their shards."""
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     return next((folder / name for name in names if (folder / name).exists()), folder)
 
 
 def _has_custom_code(folder: Path) -> bool:
-    """Return whether a configuration that could not be read names code beside it."""
+    """Return whether an unreadable configuration refers to custom code."""
     try:
         return "auto_map" in PreTrainedConfig.get_config_dict(folder, local_files_only=True)[0]
     except READ_ERRORS:

@@ -1,8 +1,8 @@
-"""The output layer in pieces: what training asks about each trained token, without all logits.
+"""Chunked output layer: scores of the trained tokens without materialising all logits.
 
-32,768 tokens with a vocabulary of 152,064 words have 20 GB of logits. So they are computed for a
-few hundred tokens at a time, and once more in the backward pass. Letters: T trained tokens, R those
-of a piece, H features of a hidden state, V words.
+32,768 tokens with a vocabulary of 152,064 have 20 GB of logits. So logits are computed for a few
+hundred tokens at a time, and recomputed in the backward pass. Shape letters: T trained tokens, R
+tokens of a chunk, H features of a hidden state, V vocabulary entries.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from fieldcraft.algos.distillation import reverse_kl
 from fieldcraft.algos.logprobs import logits_grad, logp_and_entropy, logp_entropy_logsumexp
 from fieldcraft.types import UserError
 
-MAX_CHUNK_LOGITS = 2**25  # logits of a piece
+MAX_CHUNK_LOGITS = 2**25  # logits of a chunk
 
 
 class OutputLayer:
-    """The part of a transformers causal LM that makes logits of the last hidden states: mostly one
-    matrix, in some models also a factor or a bound."""
+    """Part of a transformers causal LM that computes logits from the last hidden states: usually
+    one matrix, in some models also a factor or a softcap."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -39,43 +39,42 @@ class OutputLayer:
         self.logit_scale = _measure_logit_scale(model)
 
     def __call__(self, hidden_RH: Tensor) -> Tensor:
-        """Compute the logits in float32; shape [R, V]. They are those of the model's own forward
+        """Compute the logits in float32; shape [R, V]. They equal those of the model's own forward
         pass."""
         with self.context():
             return _compute_model_logits(self.model, hidden_RH).float()
 
     def with_context(self, context: Callable[[], AbstractContextManager[object]]) -> OutputLayer:
-        """Return the layer as it is inside a context, such as with other weights."""
+        """Return a copy of the layer that runs inside a context, such as with other weights."""
         other = copy(self)
         other.context = context
         return other
 
     @property
     def linear(self) -> nn.Linear:
-        """The linear layer; the logits are `logit_scale` times what it gives, if there is a
-        factor."""
+        """Linear layer; the logits are `logit_scale` times its output if there is a factor."""
         layer: nn.Linear = self.model.get_output_embeddings()
         return layer
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPredictions:
-    """The places where tokens are predicted: the hidden states there, of shape [T, H], and the
-    layer that makes logits of them. The logits are divided by the temperature."""
+    """Predictions of tokens: hidden states [T, H] and the output layer. The logits are divided by
+    the temperature."""
 
     hidden_TH: Tensor
     layer: OutputLayer
     temperature: float
 
     def compute_logits(self, rows: slice) -> Tensor:
-        """Return the logits of some of the tokens; shape [R, V]."""
+        """Return the logits of the selected tokens; shape [R, V]."""
         return self.layer(self.hidden_TH[rows]) / self.temperature
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """The scores of each token, shape T: its log-probability, the entropy of its distribution, and
-    the reverse KL to a teacher, where there is one."""
+    """Scores of each token, shape T: its log-probability, the entropy of its distribution, and the
+    reverse KL to a teacher (None without one)."""
 
     logp_T: Tensor
     entropy_T: Tensor
@@ -90,7 +89,7 @@ def score_tokens(
 ) -> TokenScores:
     """Compute the scores of the tokens, differentiable in the model; the teacher is a constant.
 
-    `top_k` is that of `algos.distillation.reverse_kl`.
+    `top_k` is passed to `algos.distillation.reverse_kl`.
     """
     layer = predictions.layer
     if teacher is None and layer.logit_scale is not None:
@@ -122,7 +121,7 @@ def _score_chunk(
     top_k: int | None,
     rows: slice,
 ) -> tuple[Tensor, ...]:
-    """Compute the fields of `TokenScores` for some of the tokens."""
+    """Compute the fields of `TokenScores` for the selected tokens."""
     logits_RV = predictions.compute_logits(rows)
     scores = logp_and_entropy(logits_RV, targets_T[rows])
     if teacher is None:
@@ -156,9 +155,9 @@ def _score_linear(
 
 
 class _LinearScores(torch.autograd.Function):
-    """Log-probability and entropy of each token. All pieces share two arrays of logits: new memory
-    for each of them would cost as much time as half of the matrix product. The logits of a single
-    piece are kept for the backward pass."""
+    """Log-probability and entropy of each token. All chunks share two arrays of logits: allocating
+    memory for each chunk would take half as long as the matrix product. If there is a single chunk,
+    its logits are kept for the backward pass."""
 
     @staticmethod
     def forward(
@@ -189,7 +188,7 @@ class _LinearScores(torch.autograd.Function):
         hidden_grad_TH = torch.empty_like(hidden_TH)
         weight_grad_VH = torch.zeros_like(weight_VH) if ctx.needs_input_grad[1] else None
         bias_grad_V = torch.zeros_like(bias_V) if ctx.needs_input_grad[2] else None
-        single_chunk, ctx.single_chunk = ctx.single_chunk, None  # which is overwritten
+        single_chunk, ctx.single_chunk = ctx.single_chunk, None  # it is overwritten
         for rows, logits_RV, *_ in single_chunk or _iter_logits(
             hidden_TH, weight_VH, bias_V, ctx.logit_scale
         ):
@@ -218,7 +217,8 @@ def _slice_rows(grad_T: Tensor | None, rows: slice) -> Tensor | None:
 def _iter_logits(
     hidden_TH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, logit_scale: float
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield (rows, their logits, as much space again); the next piece overwrites both arrays."""
+    """Yield (rows, their logits, a buffer of the same shape); the next chunk overwrites both
+    arrays."""
     count, vocab_size = len(hidden_TH), len(weight_VH)
     raw_RV = hidden_TH.new_empty(min(max(MAX_CHUNK_LOGITS // vocab_size, 1), count), vocab_size)
     buffer_RV = torch.empty_like(raw_RV, dtype=torch.float32)
@@ -235,18 +235,18 @@ def _iter_logits(
         )
 
 
-# -- the model's own -------------------------------------------------------------------------------
+# -- the model's own forward pass ------------------------------------------------------------------
 
 
 def compute_hidden_states(model: Any, **inputs: Any) -> Tensor:
-    """Compute what the output layer reads, of a transformers causal LM; shape [B, L, H]."""
+    """Compute the input of the output layer of a transformers causal LM; shape [B, L, H]."""
     states: Tensor = get_decoder(model)(**inputs).last_hidden_state
     return states
 
 
 def get_decoder(model: Any) -> Any:
-    """Return all of a transformers causal LM but its output layer. Raises UserError if that is no
-    part."""
+    """Return the decoder of a transformers causal LM: the model without its output layer. Raises
+    UserError if it is not a separate module."""
     for module in (model.get_decoder(), model.base_model):
         if isinstance(module, PreTrainedModel) and module is not model:
             return module
@@ -258,8 +258,8 @@ def get_decoder(model: Any) -> Any:
 
 
 class _DecoderOutput(MoeModelOutputWithPast):
-    """Last hidden states, and None for all else that a causal LM asks of its decoder, such as cross
-    attentions (GPT-2)."""
+    """Last hidden states, and None for all other attributes that a causal LM reads from its
+    decoder's output, such as cross attentions (GPT-2)."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("_"):
@@ -267,7 +267,8 @@ class _DecoderOutput(MoeModelOutputWithPast):
 
 
 def _compute_model_logits(model: Any, hidden_RH: Tensor) -> Tensor:
-    """Run the model's own forward pass behind its last hidden states, and return its logits."""
+    """Run the rest of the model's own forward pass after its last hidden states, and return its
+    logits."""
     output = _DecoderOutput(last_hidden_state=hidden_RH[None])
     with patch.object(get_decoder(model), "forward", lambda *_, **__: output):
         logits: Tensor = model(inputs_embeds=hidden_RH[None], use_cache=False).logits
@@ -276,9 +277,8 @@ def _compute_model_logits(model: Any, hidden_RH: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _measure_logit_scale(model: Any) -> float | None:
-    """Return the factor of the logits, as a multiple of what the linear output layer gives: 1 for
-    most models. None where they are something else, such as bounded, or where the layer is
-    wrapped."""
+    """Return the ratio of the logits to the output of the linear output layer: 1 for most models.
+    None if they are not a multiple of it, such as softcapped ones, or if the layer is wrapped."""
     layer = model.get_output_embeddings()
     if type(layer) is not nn.Linear:
         return None

@@ -1,8 +1,9 @@
-"""Attention in packed batches: run by run, so that there is no mask of all tokens.
+"""Attention in packed batches, computed per run, without a mask over all tokens.
 
-A mask of 32,768 tokens would have a billion places. Instead torch's fused kernels, whose memory is
-linear in the length, compute all runs at once on CUDA devices, and parts without a mask on CPUs
-(`blockwise_attention.py`). Elsewhere each run is cut out, together with what it continues.
+A mask of 32,768 tokens would have a billion entries. Instead torch's fused kernels, whose memory is
+linear in the length, compute all runs at once on CUDA devices, and blocks without a mask on CPUs
+(`blockwise_attention.py`). Otherwise each run is computed separately, with the runs that it
+continues.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ from fieldcraft.types import UserError
 
 ATTENTION_NAME = "fieldcraft_packed"
 WINDOW_CHUNK_QUERIES = (
-    256  # queries of a layer with a window that share a mask, unless the window is larger
+    256  # queries that share a mask in a sliding-window layer, unless the window is larger
 )
 
 
 class SequenceShard(Protocol):
-    """The part of a packed batch that one of several processes holds."""
+    """Shard of a packed batch in one of several processes."""
 
     @property
     def local_runs(self) -> Sequence[int]:
-        """Places of the runs that it computes, in the order in which it holds them."""
+        """Indices of the runs that the process computes, in the order of its tokens."""
         ...
 
     def all_gather(self, parts: Tensor) -> Tensor:
-        """Gather what all of them hold: [..., n, D] gives [..., N, D]."""
+        """Gather the tensors of all processes: [..., n, D] gives [..., N, D]."""
         ...
 
 
@@ -63,14 +64,15 @@ def packed_attention_forward(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Compute the attention as transformers calls it: `query` [1, Hq, N, D] gives [1, N, Hq, D].
+    """Compute the attention with the interface of transformers: `query` [1, Hq, N, D] gives [1, N,
+    Hq, D].
 
-    `runs` are those of a packed batch, of which this process may hold only a `context_shard`.
-    Without them the model is not being trained, and attends as usual. With a `sliding_window` each
-    token sees so many, itself included.
+    `runs` are the runs of a packed batch, of which this process may hold only a `context_shard`.
+    Without runs the model is not in training, and attention is the default one. With a
+    `sliding_window` each token sees that number of tokens, including itself.
 
-    Raises UserError for an architecture whose attention is more than softmax(q k) v, or whose
-    layers do not pass the runs of a packed batch to the attention function.
+    Raises UserError if the architecture's attention is more than softmax(q k) v, or if its layers
+    do not pass the runs of a packed batch to the attention function.
     """
     is_packed = attention_mask is not None and attention_mask.numel() == 1
     if runs is None:
@@ -85,7 +87,7 @@ def packed_attention_forward(
     if reason := find_unsupported_option(module, {**options, "sliding_window": sliding_window}):
         raise _untrainable_error(module, reason)
     if attention_mask is not None and not is_packed:
-        raise _untrainable_error(module, "it adds a mask of its own")
+        raise _untrainable_error(module, "it adds its own attention mask")
     if context_shard is not None and key.shape == value.shape:
         key, value = context_shard.all_gather(torch.stack([key, value]))
     elif context_shard is not None:  # in latent attention keys are wider than values
@@ -120,8 +122,8 @@ def _untrainable_error(module: torch.nn.Module, reason: str) -> UserError:
 
 
 def supports_varlen_kernel(query: Tensor) -> bool:
-    """Return whether torch's kernel for texts of any lengths can compute this: on CUDA devices from
-    Ampere on, in 16 bits."""
+    """Return whether torch's variable-length kernel supports a query: on CUDA devices from Ampere
+    on, in 16 bits."""
     if not query.is_cuda or query.dtype not in (torch.bfloat16, torch.float16):
         return False
     head_dim = query.shape[-1]
@@ -131,9 +133,9 @@ def supports_varlen_kernel(query: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class VarlenLayout:
-    """The layout that the kernel is told of the runs held here: `key_positions` are those of what
-    each run sees, run after run. Queries and keys of a run lie between two of `cu_seqlens_q` and
-    `cu_seqlens_k`."""
+    """Layout of the local runs for the variable-length kernel. `key_positions` are the positions of
+    the keys that each run sees, run after run. `cu_seqlens_q` and `cu_seqlens_k` are the boundaries
+    of the queries and keys of the runs."""
 
     key_positions: Tensor
     cu_seqlens_q: Tensor
@@ -142,7 +144,7 @@ class VarlenLayout:
     max_seqlen_k: int
 
 
-@lru_cache(maxsize=2)  # all layers of a model ask for the same
+@lru_cache(maxsize=2)  # shared by all layers of a model
 def _make_varlen_layout(
     runs: tuple[TokenRun, ...], local_runs: tuple[int, ...], device: torch.device
 ) -> VarlenLayout:
@@ -161,7 +163,7 @@ def _make_varlen_layout(
 
 @lru_cache(maxsize=2)
 def _max_context_tokens(runs: tuple[TokenRun, ...]) -> int:
-    """Return how many tokens the last one of a run sees at most."""
+    """Return the maximum number of tokens that the last token of a run sees."""
     return max(
         sum(runs[p].size for p in trace_ancestors(place, runs)) for place in range(len(runs))
     )
@@ -176,8 +178,9 @@ def _attend_varlen(
     scaling: float | None,
     window: int | None,
 ) -> Tensor:
-    """Compute the attention [n, Hq, D] by one kernel. Its last query sees all keys of a run, the
-    one before it all but the last, and so on: exactly what a run sees that continues others."""
+    """Compute the attention [n, Hq, D] with one kernel call. The last query of a run sees all its
+    keys, the previous one all but the last, and so on, which is the causal mask of a run that
+    continues others."""
     layout = _make_varlen_layout(runs, local_runs, query.device)
     keys, values = (full[0].index_select(1, layout.key_positions) for full in (key, value))
     output = varlen_attn(
@@ -191,7 +194,7 @@ def _attend_varlen(
         scale=scaling,
         window_size=(-1 if window is None else window - 1, 0),
     )
-    assert isinstance(output, Tensor)  # it also returns log-sums if it is asked to
+    assert isinstance(output, Tensor)  # it can also return log-sums, which are not requested
     return output
 
 
@@ -205,9 +208,9 @@ def _attend_per_run(
     dropout: float,
     window: int | None,
 ) -> Tensor:
-    """Compute the attention [n, Hq, D] by a kernel for each run."""
+    """Compute the attention [n, Hq, D] with one kernel call per run."""
     sizes = [run.size for run in runs]
-    # Cut once: the gradient of a slice has the size of what it is cut from.
+    # Split once: the gradient of a slice has the size of the full tensor.
     keys, values = key.split(sizes, 2), value.split(sizes, 2)
     kernel = partial(scaled_dot_product_attention, dropout_p=dropout, scale=scaling)
     outputs = [
@@ -226,7 +229,7 @@ def _attend_per_run(
 
 
 def _visible_keys(chunks: Sequence[Tensor], place: int, runs: tuple[TokenRun, ...]) -> Tensor:
-    """Return those keys or values of all runs that one run sees."""
+    """Return the keys or values that one run sees, from those of all runs."""
     places = trace_ancestors(place, runs)
     return chunks[place] if len(places) == 1 else torch.cat([chunks[p] for p in places], 2)
 
@@ -234,15 +237,15 @@ def _visible_keys(chunks: Sequence[Tensor], place: int, runs: tuple[TokenRun, ..
 def _attend_run(
     kernel: Callable[..., Tensor], queries: Tensor, keys: Tensor, values: Tensor, window: int | None
 ) -> Tensor:
-    """Compute the attention of the queries of one run, the last ones of all that it sees."""
+    """Compute the attention of the queries of one run, whose keys are the last of `keys`."""
     num_past, num_keys = keys.shape[2] - queries.shape[2], keys.shape[2]
     if window is None or window >= num_keys:
-        if not num_past:  # then the kernel needs no mask
+        if not num_past:  # the kernel does not need a mask
             return kernel(queries, keys, values, is_causal=True)
         return kernel(
             queries, keys, values, attn_mask=_make_band_mask(queries, num_past, num_keys, num_keys)
         )
-    # Piece by piece, so that masks and scores are not those of the whole run.
+    # In chunks, which limit the size of masks and scores.
     outputs = []
     for chunk_index, chunk in enumerate(
         queries.split(step := max(window, WINDOW_CHUNK_QUERIES), 2)
@@ -257,20 +260,20 @@ def _attend_run(
 
 
 def _make_band_mask(queries: Tensor, position: int, num_keys: int, window: int) -> Tensor:
-    """Return the mask [n, whole] of bool of what n tokens see, of which the first stands at a
-    place. Each sees the last `window` up to itself."""
+    """Return the bool mask [n, num_keys] of n queries, the first of which is at `position`. Each
+    sees the last `window` keys up to itself."""
     mask = torch.ones(queries.shape[2], num_keys, dtype=torch.bool, device=queries.device)
     return mask.tril(position).triu(position - window + 1)
 
 
 def enable_packed_attention(model: Any) -> None:
-    """Let a transformers model attend by `packed_attention_forward` from now on; without `runs` it
-    attends as it did before."""
+    """Set `packed_attention_forward` as the attention of a transformers model; without `runs` it
+    uses the default attention."""
     model.config._attn_implementation = ATTENTION_NAME
 
 
 AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
 AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
-# With a mask of four dimensions transformers makes none of its own; `packed_attention_forward` does
-# not look at it.
+# Given a four-dimensional mask, transformers does not create one; `packed_attention_forward`
+# ignores it.
 NO_MASK = torch.ones(1, 1, 1, 1, dtype=torch.bool)

@@ -1,8 +1,9 @@
-"""The way in which weights and the tokens of a micro-batch lie on processes.
+"""Parallel strategies: distribution of weights and micro-batch tokens over processes.
 
-Training asks for hidden states and gets back values of all trained tokens, wherever they were
-computed. `SingleProcess` is one process; `sharding/shards.py` has many. Letters: N tokens of a
-packed batch, T of them trained, t of those that are predicted in this process, H features.
+Training requests hidden states, and gathers the values of all trained tokens, regardless of the
+process that computed them. `SingleProcess` is one process; `sharding/shards.py` implements several.
+Shape letters: N tokens of a packed batch, T trained tokens, t of them predicted in this process, H
+features.
 """
 
 from __future__ import annotations
@@ -24,45 +25,45 @@ class ParallelStrategy(Protocol):
     def shard(
         self, model: Any | None, dtype: torch.dtype | None, head: nn.Module | None = None
     ) -> MasterWeights:
-        """Lay a model and a head out over the processes, in place, and return what is trained of
-        them: the model computes in `dtype`, the head in its own. None: there is nothing to lay."""
+        """Shard a model and a head over the processes, in place, and return the trained weights.
+        The model computes in `dtype`, the head in its own dtype. None: there is no model, or no
+        head."""
         ...
 
     def make_micro_batches(
         self, units: Sequence[SampleUnit], micro_batch_tokens: int
     ) -> Iterator[PackedBatch]:
-        """Return the micro-batches of this process, as many as every other one has.
-        `micro_batch_tokens` is what a process holds of one."""
+        """Return the micro-batches of this process, the same number as on every other process.
+        `micro_batch_tokens` is the number of tokens of a micro-batch per process."""
         ...
 
     def compute_hidden_states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
-        """Compute the last hidden states that predict the trained tokens of this process; [t,
-        H]."""
+        """Compute the last hidden states [t, H] that predict the trained tokens of this process."""
         ...
 
     def compute_plain_logits(self, model: Any, layer: OutputLayer, ids_n: Tensor) -> Tensor:
-        """Compute the logits [n, V] of a text of its own, by the model's own forward pass in every
+        """Compute the logits [n, V] of a single text by the model's own forward pass, in every
         process; `layer` is its output layer."""
         ...
 
     def select_local_tokens(self, batch: PackedBatch) -> Tensor | slice:
-        """Return the trained tokens of the T that are predicted in this process."""
+        """Return the indices, among the T trained tokens, of those predicted in this process."""
         ...
 
     def all_gather_tokens(self, values_t: Tensor, batch: PackedBatch) -> Tensor:
-        """Join the values of the tokens of this process with those of others: [t, ...] gives [T,
-        ...]. A gradient goes back to where the value came from."""
+        """Gather the token values of all processes: [t, ...] gives [T, ...]. Gradients flow back to
+        the process that computed the value."""
         ...
 
     def gather_value(self, value: Tensor) -> Tensor:
-        """Return the whole of a number that was computed from weights, such as the norm of their
-        gradient."""
+        """Return the full value of a number that was computed from sharded weights, such as the
+        gradient norm."""
         ...
 
 
 @final
 class SingleProcess:
-    """One process: all weights and all tokens are here."""
+    """Strategy with one process, which holds all weights and all tokens."""
 
     def shard(
         self, model: Any | None, dtype: torch.dtype | None, head: nn.Module | None = None

@@ -1,4 +1,4 @@
-"""The check, by a probe text, that written weights give what the policy gave."""
+"""Parity check between exported weights and the policy, on a probe text."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def probe_model(model: Any) -> ProbeResult:
 
 
 def probe_policy(policy: ReferenceModel, config: Any, dtype: Dtype) -> ProbeResult:
-    """Return the result of the probe for a policy that may lie in shards, or have an adapter;
-    `config` is its model's."""
+    """Return the result of the probe for a policy that may be sharded or have an adapter; `config`
+    is the model's configuration."""
     return ProbeResult(run_policy_probe(policy, config), dtype)
 
 
 def run_policy_probe(policy: ReferenceModel, config: Any) -> ProbeLogprobs:
-    """Return the log-probabilities that a policy gives the probe, as it does of any text."""
+    """Return the log-probabilities of a policy on the probe."""
     ids = np.array(make_probe_ids(config.get_text_config()), np.int64)
     zeros = np.zeros(len(ids), np.float32)
     weight = np.ones(len(ids), np.float32)
@@ -40,15 +40,15 @@ def run_policy_probe(policy: ReferenceModel, config: Any) -> ProbeLogprobs:
 
 
 def require_export_parity(folder: Path, probe: ProbeResult, dtype: Dtype) -> None:
-    """Raise UserError unless the model in a folder, as transformers reads it, says of the probe
-    what a policy said. `dtype` is that of the model that was written; it is read in the coarser of
-    the two types, which needs less memory. The state of random numbers stays as it is."""
+    """Raise UserError unless the model in a folder, loaded by transformers, gives the same probe
+    log-probabilities as a policy. `dtype` is the dtype of the written model; it is loaded in the
+    coarser of the two dtypes, which needs less memory. The random state is preserved."""
     coarser = max(probe.dtype, dtype, key=MAX_DIFFERENCE_STDS.__getitem__)
     with torch.random.fork_rng(devices=[]):
         exported = run_probe(load_model(folder, torch.device("cpu"), coarser))
     gap = probe.probe.mean_abs_difference(exported)
     max_gap = compute_tolerance_nats(coarser, torch.tensor(probe.probe.logprobs))
-    if not gap <= max_gap:  # so it is also if one of them is not a number
+    if not gap <= max_gap:  # also true if either is NaN
         raise UserError(
             "the exported model differs from the policy: their log-probabilities of a probe text"
             f" differ by {gap:.3g} nats, and rounding explains at most {max_gap:.3g}; choose a"

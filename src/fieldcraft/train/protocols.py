@@ -1,6 +1,6 @@
-"""The part of a stage that trains and reads, in this process or shared out over several.
+"""Protocols of trained and read-only models, in this process or sharded over several.
 
-`Trainer` and `Critic` obey these protocols in this process.
+`Trainer` and `Critic` implement them in this process.
 """
 
 from __future__ import annotations
@@ -20,36 +20,35 @@ ScoresCallback = Callable[[PackedBatch, TokenScores], None]
 
 
 def ignore_scores(batch: PackedBatch, scores: TokenScores) -> None:
-    """Do nothing with what the model says, apart from the loss."""
+    """Ignore the token scores, which are used only in the loss."""
 
 
 def store_scores(batch: PackedBatch, scores: TokenScores) -> None:
-    """Keep what the policy says of the tokens that it is trained on."""
+    """Store the policy's scores of the trained tokens in the samples."""
     batch.scatter_field("entropy", scores.entropy_T)
     batch.scatter_field("new_logp", scores.logp_T)
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """Log-probabilities that a policy gives the probe, see `train.parity`, and the type in which it
-    computes."""
+    """Log-probabilities of a policy on the probe, see `train.parity`, and its compute dtype."""
 
     probe: ProbeLogprobs
     dtype: Dtype
 
 
 class ReferenceModel(Protocol):
-    """A model that is only read: what a KL term is taken to, or a teacher."""
+    """Read-only model: the reference of a KL term, or a teacher."""
 
     def fill_logprobs(self, units: Sequence[SampleUnit], field: str, temperature: float) -> None:
-        """Write its log-probabilities of all trained tokens into a field of the samples."""
+        """Write the model's log-probabilities of all trained tokens to a field of the samples."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherReference:
-    """A teacher whose distributions an objective compares the model's with. `model` is where the
-    trainer is: beside a `Trainer` another one, or an `InitialAdapter`. `top_k` is that of
+    """Teacher whose distributions the objective compares with the model's. `model` is in the same
+    process as the trainer: another `Trainer`, or an `InitialAdapter`. `top_k` is passed to
     `algos.distillation.reverse_kl`."""
 
     model: Any
@@ -57,7 +56,7 @@ class TeacherReference:
 
 
 class TrainablePolicy(ReferenceModel, Protocol):
-    """A policy that is trained. `done` counts the steps behind it, of `steps`."""
+    """Policy in training. `done` is the number of completed steps out of `steps`."""
 
     steps: int
     done: int
@@ -71,43 +70,44 @@ class TrainablePolicy(ReferenceModel, Protocol):
         teacher: TeacherReference | None = None,
         on_scores: ScoresCallback = ignore_scores,
     ) -> dict[str, float]:
-        """Run one optimiser step; see `Trainer.step`. `loss_fn` and `on_scores` can be pickled."""
+        """Run one optimizer step; see `Trainer.step`. `loss_fn` and `on_scores` must be
+        picklable."""
         ...
 
     def drop_gradients(self) -> None:
-        """Free the memory of the last step's gradients: what is sampled next needs it."""
+        """Free the memory of the last step's gradients for sampling."""
         ...
 
     def snapshot_reference(self) -> ReferenceModel | None:
-        """Return the policy as it is now, to be read while it is trained, where that costs no
-        second model (with an adapter); None where it does. To be asked once."""
+        """Return a read-only snapshot of the current policy, if that does not need a second model
+        (with an adapter); None otherwise. Call it only once."""
         ...
 
     def write(self, folder: Path, tokenizer: Any) -> None:
-        """Write the model and its tokenizer into a folder, as transformers loads them, or the
-        adapter, as PEFT does. Raises UserError if the model is another one when it is read back."""
+        """Write the model and its tokenizer to a folder in transformers format, or the adapter in
+        PEFT format. Raises UserError if the model differs when it is read back."""
         ...
 
     def run_probe(self) -> ProbeResult:
-        """Return the log-probabilities that the policy gives the probe as it is now."""
+        """Return the log-probabilities of the current policy on the probe."""
         ...
 
     def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
-        """Make the folder `target`, which appears when it is complete: what `load` takes over, and
-        `extra`. It may be complete only when `wait_for_saves` returns."""
+        """Save the state for `load`, and `extra`, to the folder `target`, which is created
+        atomically. It may be complete only after `wait_for_saves` returns."""
         ...
 
     def load(self, folder: Path) -> dict[str, Any]:
-        """Take over what was saved, and return its `extra`. Raises UserError for damaged files."""
+        """Restore a saved state, and return its `extra`. Raises UserError if files are damaged."""
         ...
 
     def wait_for_saves(self) -> None:
-        """Wait until all that was saved is on the disk. Raises what went wrong with it."""
+        """Wait until all saved states are on disk. Raises the error of a failed save."""
         ...
 
 
 class ValueModel(Protocol):
-    """The critic of PPO; see `Critic`. `done` counts the steps behind it."""
+    """Critic of PPO; see `Critic`. `done` is the number of completed steps."""
 
     done: int
 
@@ -118,7 +118,7 @@ class ValueModel(Protocol):
     def drop_gradients(self) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that the policy's checkpoint is to keep of it."""
+        """Return the critic's state for the policy's checkpoint."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...

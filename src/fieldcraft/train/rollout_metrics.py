@@ -1,4 +1,4 @@
-"""The metrics of a step's rollouts, about the policy and about what it acts on."""
+"""Metrics of a step's rollouts, on the policy and on its tools."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from fieldcraft.rollout.monitors import find_last_error
 from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.types import DEFAULT_VERDICT_REWARD, Author, Status, Trajectory
 
-NO_SIGNAL_STEPS = (
-    5  # steps in a row without a difference between rollouts that the reader is told of
-)
+NO_SIGNAL_STEPS = 5  # consecutive steps without reward differences that are reported
 _EQUAL_REWARDS = "the rollouts of each question had the same reward"
 _SIGNAL_ADVICE = (
     "choose questions that are answered correctly some of the time, another temperature, a larger"
@@ -25,9 +23,9 @@ _SIGNAL_ADVICE = (
 
 
 def compute_correct_logp(trajectories: Sequence[Trajectory]) -> float | None:
-    """Return the mean log-probability, in nats, of the tokens that the policy wrote in right
-    rollouts, as they were sampled; None where no rollout is right. When it falls step by step, a
-    collapse is on its way (arXiv 2512.04220)."""
+    """Return the mean log-probability, in nats, at sampling time of the policy's tokens in correct
+    rollouts. None if no rollout is correct. A steady decrease indicates a coming collapse (arXiv
+    2512.04220)."""
     correct = [t for t in trajectories if t.is_correct]
     logps = [
         logp
@@ -42,8 +40,9 @@ def compute_correct_logp(trajectories: Sequence[Trajectory]) -> float | None:
 
 def compute_rollout_metrics(trajectories: Sequence[Trajectory]) -> StepMetrics:
     """Return the means and rates of a step's rollouts. Truncated, unanswered, failed and ungradable
-    ones and answers without a program are separate rates, so that none can hide in another; see
-    `compute_tool_metrics` for those of calls. A rollout counts once, in however many chains."""
+    rollouts and answers without a program have separate rates, so that none is hidden in another;
+    see `compute_tool_metrics` for call rates. A rollout counts once, regardless of its number of
+    chains."""
     count = len(trajectories)
     rewards = [t.reward for t in trajectories if t.reward is not None]
     graded = [t.is_correct for t in trajectories if t.is_correct is not None]
@@ -68,7 +67,7 @@ def compute_rollout_metrics(trajectories: Sequence[Trajectory]) -> StepMetrics:
 
 
 def compute_staleness(groups: Iterable[Sequence[Trajectory]], number: int) -> StepMetrics:
-    """Return the age of the tokens of step `number` in versions of the policy: mean and maximum."""
+    """Return the mean and maximum age of the tokens of step `number`, in policy versions."""
     spans = [
         span
         for group in groups
@@ -86,8 +85,8 @@ def compute_staleness(groups: Iterable[Sequence[Trajectory]], number: int) -> St
 
 
 def describe_failures(rows: Sequence[StepMetrics], steps: int, stage: str) -> str | None:
-    """Return a message after the last of the rows about rollouts that ended in an exception: at the
-    first step that has any, and in the end. None where there is nothing to tell."""
+    """Return a log message about rollouts that ended in an exception, at the first step that has
+    any and at the end of the stage. None otherwise."""
     failed_steps = [row["step"] for row in rows if row["status/error"]]
     last = rows[-1]["step"]
     if not failed_steps or (failed_steps[0] != last and len(rows) < steps):
@@ -96,9 +95,8 @@ def describe_failures(rows: Sequence[StepMetrics], steps: int, stage: str) -> st
 
 
 def describe_no_signal(rows: Sequence[StepMetrics], steps: int, stage: str) -> str | None:
-    """Return a message after the last of the rows: once that NO_SIGNAL_STEPS steps in a row had no
-    group whose rollouts differ in reward, and in the end that none of all `steps` had. None where
-    there is nothing to tell."""
+    """Return a log message once NO_SIGNAL_STEPS consecutive steps had no group with different
+    rewards, and at the end of the stage if none of its `steps` steps had one. None otherwise."""
     has_no_signal = [row["no_signal_group_rate"] == 1 or row["groups_trained"] == 0 for row in rows]
     if len(has_no_signal) == steps and all(has_no_signal):
         return (
@@ -114,5 +112,5 @@ def describe_no_signal(rows: Sequence[StepMetrics], steps: int, stage: str) -> s
         return None
     return (
         f"stage '{stage}' had no learning signal in {NO_SIGNAL_STEPS} consecutive steps up to step"
-        f" {rows[-1]['step']}, because {_EQUAL_REWARDS}; if that stays so, {_SIGNAL_ADVICE}."
+        f" {rows[-1]['step']}, because {_EQUAL_REWARDS}; if this continues, {_SIGNAL_ADVICE}."
     )

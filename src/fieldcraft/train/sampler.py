@@ -1,7 +1,7 @@
-"""Sampling for reinforcement learning: questions, rollouts in groups, and their rewards.
+"""Sampling for reinforcement learning: questions, groups of rollouts, and their rewards.
 
-It knows no weights and no losses: `learner.py` does. Here the two take turns; in `async_sampler.py`
-sampling does not wait.
+It is independent of weights and losses, which `learner.py` handles. Here sampling and training
+alternate; in `async_sampler.py` they run concurrently.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @runtime_checkable
 class RemoteEngine(Protocol):
-    """An engine whose weights travel to it."""
+    """Engine that receives its weights by transfer."""
 
     @property
     def last_update_metrics(self) -> _Metrics:
@@ -52,8 +52,8 @@ class RemoteEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepRollouts:
-    """The groups of a step to train on, everything that was sampled for them, and in how many
-    batches of questions. `metrics` has further metrics."""
+    """Rollouts of a step: groups to train on, all sampled trajectories, the number of batches of
+    questions, and additional metrics."""
 
     groups: list[RolloutGroup]
     trajectories: list[Trajectory]
@@ -63,12 +63,12 @@ class StepRollouts:
 
 @dataclass(kw_only=True)
 class RolloutSampler:
-    """A sampler of the rollouts of one step at a time, while nothing is trained.
+    """Synchronous sampler of the rollouts of one step at a time.
 
-    `batches_drawn` is its position in the stream of questions, which a checkpoint keeps, and
-    `version` the policy that the engine samples from, where that is known: as many steps as it has
-    behind it. `frozen_engine` simulates for `simulator: frozen`, and `remote_simulator` writes
-    observations for `simulator: endpoint`. `runner` plays the rollouts in an environment of others.
+    `batches_drawn` is the position in the stream of questions, which is stored in checkpoints.
+    `version` is the policy version of the engine, equal to its number of training steps; None if
+    unknown. `frozen_engine` simulates for `simulator: frozen`, and `remote_simulator` writes
+    observations for `simulator: endpoint`. `runner` runs the rollouts of an external environment.
     """
 
     settings: Rl
@@ -82,7 +82,7 @@ class RolloutSampler:
     runner: EnvironmentRunner | None = None
     name: str = "rl"  # of the stage, in events
     emit: EventHandler = ignore_event
-    timeline: Timeline = field(default_factory=Timeline)  # of rollouts, and of who waits for them
+    timeline: Timeline = field(default_factory=Timeline)  # of rollouts, and of waits for them
     batches_drawn: int = 0  # batches of questions so far
     version: int | None = None
 
@@ -92,13 +92,13 @@ class RolloutSampler:
     async def sample(self, number: int) -> StepRollouts:
         """Sample the rollouts of step `number`, with their rewards.
 
-        Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): groups that teach nothing are
-        replaced by those of further questions, until the step is full or `max_sampling_batches` are
-        sampled; then the step takes what there is. Batches that a step does not need are left to
-        the next one, so that an epoch asks every question.
+        Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): groups without signal are replaced
+        by groups of further questions, until the step is full or `max_sampling_batches` are
+        sampled; then the step uses the available ones. Batches that a step does not need are left
+        for the next one, so that an epoch asks every question.
         """
         s = self.settings
-        await self._sleep()  # an evaluation may have left sessions, which a resumed run has not
+        await self._sleep()  # evaluations may leave sessions, which resumed runs lack
         await self.ensure_version(number)
         max_batches = 1 if s.group_filter == "none" else s.max_sampling_batches
         trained: list[RolloutGroup] = []
@@ -118,23 +118,24 @@ class RolloutSampler:
         return StepRollouts(trained[: s.questions_per_step], trajectories, batch + 1)
 
     async def train(self, learn: Callable[[], T]) -> T:
-        """Let the learner work. The caches make room for it, also in a step that trains nothing: a
-        run that is resumed after it has no cached sessions either."""
+        """Free the KV caches, then run the learner. Caches are also freed in a step that trains
+        nothing, because a run that is resumed after it has no cached sessions either."""
         await self._sleep()
         return learn()
 
     async def publish(self, version: int) -> None:
-        """Sample from now on with the weights as they are now."""
+        """Publish the current weights, and sample with them from now on."""
         await self.engine.update_weights(version)
         self.version = version
 
     async def ensure_version(self, version: int) -> None:
-        """Publish the weights that a stage begins with, or is resumed with."""
+        """Publish the weights if the engine has a different version, at the start of a stage or on
+        resuming."""
         if self.version != version:
             await self.publish(version)
 
     async def close(self) -> None:
-        """End what is still being sampled."""
+        """Cancel unfinished sampling."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"drawn": self.batches_drawn}
@@ -177,19 +178,20 @@ class RolloutSampler:
 
     @property
     def rollouts_per_question(self) -> int:
-        """Number of rollouts that are sampled for a question."""
+        """Number of rollouts sampled per question."""
         return self.settings.group_size * self.settings.oversample_factor
 
     def budget_at(self, number: int) -> BudgetConfig:
-        """Return the budget of rollouts that begin in step `number`."""
+        """Return the budget of rollouts that start in step `number`."""
         return self.settings.budget_at_step(self.env.budget, number)
 
     def env_at(self, number: int) -> ToolEnvironment:
-        """Return the environment of these rollouts."""
+        """Return the environment of rollouts that start in step `number`."""
         return self.env.with_budget(self.budget_at(number)) if self.settings.budget else self.env
 
     def rubric_at(self, number: int) -> Rubric:
-        """Return the rubric that scores them: rollouts are overlong by their own budget."""
+        """Return the rubric of rollouts that start in step `number`: the overlong penalty depends
+        on their budget."""
         s = self.settings
         if not (s.budget and s.overlong_penalty):
             return self.rubric
@@ -221,7 +223,7 @@ class RolloutSampler:
 
     def _make_rollout_callable(self, env: ToolEnvironment, *, simulated: bool) -> RolloutCallable:
         """Return a function that runs the rollout of a task and a key. If a frozen model writes the
-        observations, it samples in an engine with sessions of its own."""
+        observations, it samples from an engine with separate sessions."""
         policy = self._policy
         simulator: Simulator | None = None
         if simulated and (temperatures := self.settings.simulation_temperatures):
@@ -244,15 +246,14 @@ class RolloutSampler:
         return [self.downsample(group, rng) for group in groups]
 
     def downsample(self, group: RolloutGroup, rng: random.Random) -> RolloutGroup:
-        """Cut a group to the size that it is trained on; a larger one loses members by
-        resampling."""
+        """Reduce a group to the size that is trained on, by resampling if it is larger."""
         group_size = self.settings.group_size
         return resample_on_correct(group, group_size, rng) if len(group) > group_size else group
 
     def has_signal(self, group: RolloutGroup) -> bool:
-        """Return whether dynamic sampling keeps a group: some of its graded rollouts are right and
-        some wrong, or their rewards differ (which also keeps what OTC has to say about groups in
-        which all are right)."""
+        """Return whether dynamic sampling keeps a group: its graded rollouts include correct and
+        incorrect ones, or their rewards differ (which also keeps OTC's signal in groups where all
+        are correct)."""
         s = self.settings
         if s.group_filter == "accuracy":
             scores = [t.rewards[t.correct] for t in group if t.reward is not None]
@@ -261,14 +262,14 @@ class RolloutSampler:
 
 
 def has_equal_rewards(group: RolloutGroup) -> bool:
-    """Return whether the rollouts that could be graded all have the same reward."""
+    """Return whether all graded rollouts have the same reward."""
     return len({t.reward for t in group if t.reward is not None}) < 2
 
 
 def is_simulated_step(s: Rl, number: int) -> bool:
-    """Return whether the observations of a step are simulated. In a mixed stage that follows from
-    the step's number alone: of the first n steps, n * simulated_share are, rounded up."""
+    """Return whether the observations of a step are simulated. In a mixed stage this depends only
+    on the step's number: of the first n steps, n * simulated_share are simulated, rounded up."""
     if s.observations != "mixed":
         return s.observations == "simulated"
-    share = Fraction(s.simulated_share).limit_denominator(1000)  # 5/6, not the float beside it
+    share = Fraction(s.simulated_share).limit_denominator(1000)  # 5/6, not the nearest float
     return ceil((number + 1) * share) > ceil(number * share)

@@ -1,4 +1,4 @@
-"""Models and states on the disk, as transformers and torch read them."""
+"""Saving and loading of models and trainer states, in the formats of transformers and torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fieldcraft.train.model import to_dtype_name
 from fieldcraft.train.parity import probe_model, require_export_parity
 from fieldcraft.train.protocols import ProbeResult
 
-STATE_FILE = "trainer.pt"  # of a checkpoint, beside its weights
+STATE_FILE = "trainer.pt"  # trainer state of a checkpoint, next to its weights
 
 
 def save_model(
@@ -27,16 +27,16 @@ def save_model(
     state: Mapping[str, Tensor] | None = None,
     probe: ProbeResult | None = None,
 ) -> None:
-    """Write model and tokenizer as transformers loads them, and read them back.
+    """Write model and tokenizer in transformers format, and verify them by reading them back.
 
     Args:
-        folder: where; a draft, as it is not whole if this raises.
-        model: a transformers causal LM.
-        tokenizer: of the model.
-        state: other weights than the model's own, which are these rounded.
-        probe: of the policy whose weights these are; None: of the model itself.
+        folder: target folder; a draft, because it is incomplete if this raises.
+        model: transformers causal LM.
+        tokenizer: tokenizer of the model.
+        state: unrounded weights to write in place of the model's weights.
+        probe: probe result of the policy that has these weights; None: of the model itself.
 
-    Raises UserError if they cannot be written, and if what is read back says something else.
+    Raises UserError if they cannot be written, or if the model that is read back differs.
     """
     probe = probe or probe_model(model)
     write_model(folder, model, state)
@@ -46,7 +46,7 @@ def save_model(
 
 @contextmanager
 def load_state(folder: Path, device: torch.device) -> Iterator[dict[str, Any]]:
-    """Yield what a checkpoint keeps beside the weights, to be taken over inside the block. Raises
-    UserError if it is damaged."""
+    """Yield the trainer state of a checkpoint, to be restored inside the block. Raises UserError if
+    it is damaged."""
     with raise_read_errors(folder / STATE_FILE, advise_repair(folder, advise_renaming(folder))):
         yield torch.load(folder / STATE_FILE, map_location=device, weights_only=True)

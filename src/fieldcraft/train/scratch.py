@@ -1,4 +1,4 @@
-"""A tokenizer and a model made from nothing, for worlds that need no download."""
+"""Tokenizer and model created from scratch, for worlds without downloads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 USER_TOKEN, ASSISTANT_TOKEN, END_TOKEN = "<|user|>", "<|assistant|>", "<|end|>"
-# A tool is one line before the question: `search(query): Search a collection ...`. Calls and their
-# results are as in the templates of Hermes and Qwen.
+# A tool is one line before the question: `search(query): Search a collection ...`. Calls and
+# results have the format of the Hermes and Qwen templates.
 CHAT_TEMPLATE = """\
 {%- for m in messages %}
 {%- if m['role'] == 'tool' %}
@@ -33,9 +33,9 @@ CHAT_TEMPLATE = """\
 {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}<|assistant|>{% endif %}"""
-# A word takes the space after it along, so a name begins with the same token wherever it stands.
-# Numbers are pairs of digits, so a large number is copied piece by piece like a name. What stands
-# before the last part of an address is a word, so a model copies the last part alone.
+# A word includes the following space, so a name starts with the same token everywhere. Numbers are
+# pairs of digits, so a large number is copied piece by piece like a name. The prefix of a URL
+# before its last part is one word, so a model copies only the last part.
 WORD_PATTERN = (
     r"https?://\S*/|\n+|</?[a-z_]+> ?|```[a-z]*|\\boxed\{|[A-Z][a-z]* ?|[a-z]+ ?|[0-9]{1,2} ?"
     r"|[^\sA-Za-z0-9] ?|\s+"
@@ -50,10 +50,10 @@ COPY_GAIN = 0.15
 
 def make_tokenizer(texts: Iterable[str], syllables: Iterable[str]) -> PreTrainedTokenizerFast:
     """Make a byte-level BPE tokenizer in which every word of `texts` is one token and every name is
-    a sequence of syllables, so that copying a name never seen before is a skill and not memory.
+    a sequence of syllables, so that copying an unseen name is a skill and not memorisation.
 
-    Syllables are learned first (they are by far the most frequent), with and without a capital and
-    a space before it; names must not occur in `texts`.
+    Syllables are learned first (they are by far the most frequent), with and without a trailing
+    space; names must not occur in `texts`.
     """
     pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -86,7 +86,7 @@ def make_tokenizer(texts: Iterable[str], syllables: Iterable[str]) -> PreTrained
 
 
 def iter_tool_texts(tools: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield the parts of prompts and calls of a chat template, besides names; `tools` are
+    """Yield the text fragments of prompts and calls of a chat template, without names; `tools` are
     schemas."""
     yield '{"name": "", "arguments": {"": ""}}'
     for tool in tools:
@@ -94,7 +94,7 @@ def iter_tool_texts(tools: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def count_parameters(vocabulary: int, layers: int, width: int) -> int:
-    """Return the number of parameters of a model of `make_tiny_model`, before it is made."""
+    """Return the number of parameters of a model that `make_tiny_model` would create."""
     attention = 4 * width**2 + 3 * width  # queries, keys and values have biases
     return vocabulary * width + layers * (attention + 9 * width**2 + 2 * width) + width
 
@@ -102,8 +102,8 @@ def count_parameters(vocabulary: int, layers: int, width: int) -> int:
 def make_tiny_model(
     tokenizer: PreTrainedTokenizerFast, *, layers: int, width: int, heads: int, seed: int
 ) -> PreTrainedModel:
-    """Make a Qwen2 model of `layers` (2 or more) layers and `width` features, tied embeddings,
-    float32: random but for the two kinds of heads of `init_induction_heads`."""
+    """Make a Qwen2 model with `layers` (2 or more) layers, `width` features and tied embeddings, in
+    float32. Weights are random except the heads set by `init_induction_heads`."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -127,27 +127,27 @@ def make_tiny_model(
 
 @torch.no_grad()
 def init_induction_heads(model: Qwen2ForCausalLM) -> None:
-    """Wire induction heads into the first two layers, the circuit by which language models copy
-    from their context.
+    """Initialise the first two layers with induction heads, the circuit by which language models
+    copy from their context.
 
-    A head of the first layer attends to the previous token; all heads of the second attend to where
-    the current token was last followed by something, and repeat that (Olsson et al., arXiv
-    2209.11895). Models of every size form these heads between 2.5 and 5 billion tokens; a model
-    that is made in two minutes has to be born with them. Like all weights they are trained further.
+    A head of the first layer attends to the previous token; all heads of the second attend to the
+    token after the last occurrence of the current token, and repeat it (Olsson et al., arXiv
+    2209.11895). Models of every size form these heads between 2.5 and 5 billion tokens, so a model
+    that is trained for two minutes must start with them. Like all weights they are trained further.
 
-    More than attention is wired: so are the values that these heads read and the outputs by which
-    they write, so the model copies before any training: it names the first syllable of a fact in
-    62 % of cases and the second in 57 %, and with a plain start never.
+    Value and output projections of these heads are initialised as well as attention, so the model
+    copies before any training: it names the first syllable of a fact in 62 % of cases and the
+    second in 57 %; with a random initialisation it never does.
     """
     config = model.config
     width, size = config.hidden_size, config.hidden_size // config.num_attention_heads
     half = size // 2
     frequency = config.rope_parameters["rope_theta"] ** (-torch.arange(half) / half)
-    slow = torch.arange(half // 4, half)  # rotary pairs that hardly turn within a short context
+    slow = torch.arange(half // 4, half)  # rotary pairs that hardly rotate within a short context
     slots = torch.cat([slow, slow + half])
     read, write = (torch.linalg.qr(torch.randn(width, len(slots)))[0].T for _ in range(2))
 
-    for layer in model.model.layers:  # every block starts by adding nothing
+    for layer in model.model.layers:  # every block initially adds 0
         layer.self_attn.o_proj.weight.zero_()
         layer.mlp.down_proj.weight.zero_()
     first, second = model.model.layers[0].self_attn, model.model.layers[1].self_attn

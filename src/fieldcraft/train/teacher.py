@@ -1,12 +1,12 @@
-"""The teacher of on-policy distillation: the model whose probabilities are learnt, and its prompt.
+"""Teacher of on-policy distillation: the model whose distribution is learned, and its prompt.
 
-A worked example. The student wrote, and the teacher that is shown the answer reads
+Example: the student's rollout, and the input of a teacher that sees the answer:
 
     PROMPT  <user> who? <assistant>                     POLICY  It is Kalo. <eos>
     PROMPT  <user> who? (.. Kalo) <assistant>           POLICY  It is Kalo. <eos>
 
-Only the prompts differ. So the trained tokens are the same, in the same order, and the teacher's
-probability of the first of them stands beside the student's probability of the first of them.
+Only the prompts differ. So the trained tokens are the same, in the same order, and the
+probabilities of teacher and student are aligned token by token.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ PLAN_TEMPLATE = "{question}\n\n(For reference, a way to the answer is:\n{plan})"
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherScorer:
-    """A model that scores what the student wrote. `make_prompt` makes what it reads in place of the
-    student's prompt; None: it reads the same."""
+    """Scorer of the student's tokens. `make_prompt` creates the teacher's prompt; None: the same
+    prompt as the student's."""
 
     model: ReferenceModel
     make_prompt: Callable[[Task], list[int]] | None = None
 
     def make_teacher_view(self, trajectory: Trajectory, sample: Sample) -> Sample | None:
-        """Return the sample of a trajectory as the teacher reads it; None where it reads the
+        """Return the sample of a trajectory with the teacher's prompt; None if the prompt is the
         same."""
         if self.make_prompt is None or not sample.weight.any():
             return None
@@ -44,11 +44,11 @@ class TeacherScorer:
         completion = slice(len(trajectory.segments[0].ids), None)
         ids = np.concatenate([prompt_ids, sample.ids[completion]])
         weight = np.concatenate([np.zeros(len(prompt_ids), np.float32), sample.weight[completion]])
-        zeros = np.zeros_like(weight)  # a teacher is asked for its own log-probabilities only
+        zeros = np.zeros_like(weight)  # a teacher computes only its own log-probabilities
         return Sample(ids, weight, zeros, zeros, zeros, zeros)
 
     def fill_logprobs(self, units: Sequence[SampleUnit], temperature: float) -> None:
-        """Write its log-probabilities of the trained tokens into `teacher_logp`."""
+        """Write the teacher's log-probabilities of the trained tokens to `teacher_logp`."""
         samples = [sample for unit in units for sample in unit]
         views = [get_teacher_view(sample) for sample in samples]
         self.model.fill_logprobs([(sample,) for sample in views], "teacher_logp", temperature)
@@ -59,10 +59,10 @@ class TeacherScorer:
 def make_privileged_question(
     privileged: Literal["answer", "plan"], plan: Callable[[Task], str]
 ) -> Callable[[Task], str]:
-    """Return a function from tasks to the question of a teacher that knows more: what it is shown
-    follows the question. `plan` finds the plan of a task.
+    """Return a function from tasks to the question of a privileged teacher: the answer or the plan
+    is appended to the question. `plan` returns the plan of a task.
 
-    The function that is returned raises UserError for a task without what is to be shown.
+    The returned function raises UserError if a task lacks the privileged information.
     """
     if privileged == "answer":
         return _append_answer
@@ -72,8 +72,8 @@ def make_privileged_question(
 def make_privileged_prompt(
     question: Callable[[Task], str], env: ToolEnvironment
 ) -> Callable[[Task], list[int]]:
-    """Return a function from tasks to the prompt of such a teacher, by the dialect: what it is
-    shown is plain text, like the question."""
+    """Return a function from tasks to the prompt of a privileged teacher, encoded by the dialect.
+    The privileged information is plain text, like the question."""
     return lambda task: env.dialect.encode_prompt(
         question(task), ToolNameMap(task, env.schemas).schemas
     )

@@ -1,4 +1,4 @@
-"""The choice of the questions of a step that are asked while the tools are unavailable."""
+"""Selection of a step's questions that are asked while the tools are unavailable."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fieldcraft.types import DEFAULT_VERDICT_REWARD, Status, Task, Trajectory
 def select_tool_free_questions(
     settings: Rl, seed: int, batch: int, tasks: Sequence[Task]
 ) -> set[int]:
-    """Return the places, in batch number `batch`, of the questions that are asked without tools.
+    """Return the indices, in batch number `batch`, of the questions that are asked without tools.
 
-    Of the n questions that `cot_questions` admits they are n * `cot_share`, rounded at random to
-    one of its two neighbours such that its expectation is n * `cot_share`.
+    Their number is n * `cot_share` of the n questions that `cot_questions` admits, with stochastic
+    rounding, so that its expectation is n * `cot_share`.
     """
     known_only = settings.cot_questions == "known"
     eligible = [p for p, task in enumerate(tasks) if not known_only or task.is_known]
@@ -27,10 +27,11 @@ def select_tool_free_questions(
 
 
 def compute_tool_free_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """Return the metrics of a step's rollouts without tools; empty where there are none.
+    """Return the metrics of a step's rollouts without tools; empty if there are none.
 
-    `tool_free/share` is their share of all rollouts, `tool_free/em` of them are right,
-    `tool_free/answered` of them end with an answer; the others wrote a call or ran out of tokens.
+    `tool_free/share` is their share of all rollouts, `tool_free/em` the fraction that is correct,
+    and `tool_free/answered` the fraction that ends with an answer; the others wrote a call or ran
+    out of tokens.
     """
     tool_free = [t for t in trajectories if t.tool_free]
     if not tool_free:

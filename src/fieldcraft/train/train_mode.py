@@ -1,8 +1,8 @@
-"""The mode of a model while it is trained: it computes as it does when it samples.
+"""Training mode of a model, in which it computes exactly as in sampling.
 
-Dropout and the jitter of routers are off: the policy that samples has none, and a ratio of the two
-would be noise. Both are off outside of training anyway, so all of a model stays in that mode, but
-for layers that compute their activations twice: transformers asks whether these are in training.
+Dropout and router jitter are off: the sampling policy has none, so they would add noise to the
+policy ratio. Both are off in evaluation mode, so the whole model stays in that mode, except layers
+with activation checkpointing, for which transformers requires training mode.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ RATE_PATTERN = re.compile(r"drop|jitter")
 
 
 def remove_dropout(model: nn.Module) -> None:
-    """Set every rate of dropout of a transformers model to 0, in its modules and in its
-    configuration, which some modules read while they compute. Rates of jitter stay: PhiMoE also
-    chooses by them between experts when it samples."""
+    """Set all dropout rates of a transformers model to 0, in its modules and in its configuration,
+    which some modules read in the forward pass. Jitter rates are not changed: PhiMoE also uses them
+    for expert selection in sampling."""
     modules = list(model.modules())
     configs = [getattr(module, "config", None) for module in modules]
     for holder in (*modules, *(c for c in configs if isinstance(c, PreTrainedConfig))):
@@ -35,7 +35,8 @@ def remove_dropout(model: nn.Module) -> None:
 
 
 def set_train_mode(model: nn.Module) -> None:
-    """Let layers compute their activations twice where that is asked for; nothing else changes."""
+    """Put the model in evaluation mode, and only layers with activation checkpointing in training
+    mode."""
     model.eval()
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
@@ -43,17 +44,19 @@ def set_train_mode(model: nn.Module) -> None:
 
 
 def checkpoint_activations(model: Any) -> None:
-    """Let a transformers model compute activations twice instead of keeping them. Raises UserError
-    for an architecture that cannot."""
+    """Let a transformers model recompute activations instead of storing them. Raises UserError if
+    the architecture does not support it."""
     if not model.supports_gradient_checkpointing:
         raise UserError(
-            f"{type(model).__name__} has no optim.activation_checkpointing: remove that key."
+            f"{type(model).__name__} does not support optim.activation_checkpointing: remove that"
+            " key."
         )
     model.activation_checkpointing_enable()
 
 
 def describe_dropout(config: PreTrainedConfig) -> list[str]:
-    """Return a note on the rates of a configuration that are not 0; no stage uses them."""
+    """Return a note on the nonzero dropout and jitter rates of a configuration, which no stage
+    uses."""
     rates = ", ".join(
         f"{name}={rate:g}"
         for name, rate in _iter_rates(config.get_text_config().to_dict(), RATE_PATTERN)

@@ -1,4 +1,4 @@
-"""The one optimiser step that every kind of training shares."""
+"""Trainer: the optimizer step that all kinds of training share."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def compute_learning_rate(optim: Optim, step: int, steps: int) -> float:
 
 
 class OptimizedModule:
-    """Weights and their optimiser: a step is gradients accumulated over micro-batches.
+    """Weights and their optimizer, which accumulates gradients over micro-batches.
 
     Args:
-        weights: what is trained, changed in place.
-        optim: settings.
+        weights: trained weights, changed in place.
+        optim: settings of the optimizer.
         steps: length of the schedule.
-        strategy: over which processes weights and tokens lie.
+        strategy: parallel strategy of weights and tokens.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class OptimizedModule:
         units: Sequence[SampleUnit],
         compute_loss: Callable[[PackedBatch], tuple[Tensor, Metrics]],
     ) -> dict[str, float]:
-        """Run one optimiser step on the sum of `compute_loss` over the micro-batches. Returns the
-        sums of its metrics, the norm of the gradient and the learning rate.
+        """Run one optimizer step on the sum of `compute_loss` over the micro-batches. Returns the
+        sums of its metrics, the gradient norm and the learning rate.
 
-        Raises UserError if a gradient is not finite; the parameters are left untouched.
+        Raises UserError if a gradient is not finite; the parameters are not changed.
         """
         rate = compute_learning_rate(self.optim, self.done, self.steps)
         for group in self.adamw.param_groups:
@@ -108,7 +108,7 @@ class OptimizedModule:
         return {k: float(v) for k, v in sums.items()} | {"grad_norm": float(norm), "lr": rate}
 
     def drop_gradients(self) -> None:
-        """Free the memory of the last step's gradients: what is sampled next needs it."""
+        """Free the memory of the last step's gradients for sampling."""
         self.adamw.zero_grad(set_to_none=True)
 
     def _fill_field(
@@ -117,7 +117,7 @@ class OptimizedModule:
         field: str,
         compute_values: Callable[[PackedBatch], Tensor],
     ) -> None:
-        """Write a value for every trained token into a field of the samples."""
+        """Write a value for every trained token to a field of the samples."""
         for batch in self._make_micro_batches(units):
             batch.scatter_field(field, compute_values(batch))
 
@@ -127,19 +127,19 @@ class OptimizedModule:
 
 @final
 class Trainer(OptimizedModule):
-    """A model and its optimiser. Callers produce samples; `step` is the same for SFT and RL.
+    """Model and its optimizer. Callers produce samples; `step` is the same for SFT and RL.
 
     Args:
-        model: a transformers causal LM; its parameters are changed in place.
-        optim: settings.
+        model: transformers causal LM; its parameters are changed in place.
+        optim: settings of the optimizer.
         steps: length of the schedule.
-        adapter: on that model, if it is all that is trained.
-        dtype: in which the model computes; see `MasterWeights`.
-        strategy: over which processes its weights and tokens lie.
+        adapter: adapter on the model, if only that is trained.
+        dtype: compute dtype of the model; see `MasterWeights`.
+        strategy: parallel strategy of weights and tokens.
 
     Raises:
-        UserError: the model's attention is more than plain, or a packed batch is otherwise another
-            one than the texts in it.
+        UserError: the model's attention is not plain, or its log-probabilities in a packed batch
+            differ from those of separate texts.
     """
 
     def __init__(
@@ -161,12 +161,12 @@ class Trainer(OptimizedModule):
             checkpoint_activations(model)
         super().__init__(strategy.shard(model, dtype), optim, steps, strategy)
         self.dtype = to_dtype_name(model.dtype if dtype is None else dtype)
-        if strategy is SINGLE_PROCESS:  # ranks do so when all of them have their parts
+        if strategy is SINGLE_PROCESS:  # ranks check it when all have their shards
             self.require_parity()
 
     def require_parity(self) -> None:
-        """Raise UserError if a packed batch is another one than the texts in it; see
-        `comparison.require_packed_parity`."""
+        """Raise UserError if log-probabilities in a packed batch differ from those of separate
+        texts; see `comparison.require_packed_parity`."""
         require_packed_parity(self.model, self.output_layer, self.strategy, self.device, self.dtype)
 
     def step(
@@ -178,19 +178,20 @@ class Trainer(OptimizedModule):
         teacher: TeacherReference | None = None,
         on_scores: ScoresCallback = ignore_scores,
     ) -> dict[str, float]:
-        """Run one optimiser step.
+        """Run one optimizer step.
 
         Args:
-            units: samples, in tuples that the objective looks at together.
-            loss_fn: the loss.
-            total: what the loss is divided by: the weight of the whole step.
-            temperature: of the sampling distribution whose log-probabilities are trained.
-            teacher: the model that the objective compares with. It is asked before the model is
-                run, so that only its hidden states are in memory together with the activations.
-            on_scores: is called with what the model says of each micro-batch.
+            units: samples, in tuples that the objective compares.
+            loss_fn: loss function.
+            total: divisor of the loss: the weight of the whole step.
+            temperature: temperature of the sampling distribution whose log-probabilities are
+                trained.
+            teacher: model that the objective compares with. It runs before the trained model, so
+                that only its hidden states are in memory together with the activations.
+            on_scores: callback with the scores of each micro-batch.
 
         Raises:
-            UserError: the loss or a gradient is not finite; the weights are left untouched.
+            UserError: the loss or a gradient is not finite; the weights are not changed.
         """
 
         def compute_loss(batch: PackedBatch) -> tuple[Tensor, Metrics]:
@@ -207,7 +208,7 @@ class Trainer(OptimizedModule):
 
     @torch.no_grad()
     def fill_logprobs(self, units: Sequence[SampleUnit], field: str, temperature: float) -> None:
-        """Write this model's log-probabilities into a field of the samples, such as `old_logp`."""
+        """Write the model's log-probabilities to a field of the samples, such as `old_logp`."""
         self.model.eval()
 
         def compute_logps(batch: PackedBatch) -> Tensor:
@@ -217,45 +218,45 @@ class Trainer(OptimizedModule):
 
     @torch.no_grad()
     def predict(self, samples: Sequence[Sample], temperature: float) -> TokenPredictions:
-        """Predict the trained tokens of the samples, each in its place, one sample after the
-        other."""
+        """Compute the predictions of the trained tokens of all samples, concatenated."""
         self.model.eval()
         batch = pack(samples)
         hidden_TH = self.strategy.all_gather_tokens(self._compute_hidden_states(batch), batch)
         return TokenPredictions(hidden_TH, self.output_layer, temperature)
 
     def snapshot_reference(self) -> ReferenceModel | None:
-        """Return the policy as it is now, to be read, as `protocols.TrainablePolicy` has it."""
+        """Return a read-only snapshot of the current policy; see `protocols.TrainablePolicy`."""
         if self.adapter is None:
             return None
         self.adapter.save_initial()
         return InitialAdapter(self, self.adapter)
 
     def write(self, folder: Path, tokenizer: Any) -> None:
-        """Write the model with its masters, and the tokenizer, into a folder as transformers loads
-        them, or the adapter, as PEFT does."""
+        """Write the model with its master weights, and the tokenizer, to a folder in transformers
+        format, or the adapter in PEFT format."""
         if self.adapter is None:
-            self.drop_gradients()  # in their place the model is read back
+            self.drop_gradients()  # the memory is needed to read the model back
             save_model(folder, self.model, tokenizer, self.weights.make_state_dict(self.model))
         else:
             self.adapter.save(folder)
 
     def run_probe(self) -> ProbeResult:
-        """Return what the policy says of the probe, as `protocols.TrainablePolicy` has it."""
+        """Return the log-probabilities of the policy on the probe; see
+        `protocols.TrainablePolicy`."""
         return probe_policy(self, self.model.config, to_dtype_name(self.model.dtype))
 
     def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
-        """Save what is trained, `state_dict`, and `extra`, plain values, into the folder
+        """Save the trained weights, `state_dict` and `extra` (plain values) to the folder
         `target`."""
         with atomic_folder(target) as draft, raise_write_errors(target):
             self.write(draft, tokenizer)
             torch.save({"trainer": self.state_dict(), "extra": extra}, draft / STATE_FILE)
 
     def load(self, folder: Path) -> dict[str, Any]:
-        """Take over what `save` wrote, and return its `extra`.
+        """Restore the state that `save` wrote, and return its `extra`.
 
-        The weights are read by transformers, as they were written: it may have renamed them, cut
-        them into several files, or split the experts of a layer into tensors of their own.
+        The weights are read by transformers, which wrote them: it may have renamed them, split them
+        into several files, or stored the experts of a layer as separate tensors.
 
         Raises UserError if a file is damaged.
         """
@@ -269,10 +270,10 @@ class Trainer(OptimizedModule):
         return extra
 
     def wait_for_saves(self) -> None:
-        """Do nothing: `save` has waited."""
+        """Do nothing, because `save` is synchronous."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all but the weights: optimiser, position in the schedule, random state."""
+        """Return the state without weights: optimizer, position in the schedule, random state."""
         return {
             "adamw": self.adamw.state_dict(),
             "done": self.done,
@@ -285,8 +286,8 @@ class Trainer(OptimizedModule):
         torch.set_rng_state(state["rng"].cpu())
 
     def _compute_hidden_states(self, batch: PackedBatch) -> Tensor:
-        """Run the model over a packed batch. Only positions that predict a trained token reach the
-        output layer; the others would cost rows of vocabulary size for nothing."""
+        """Run the model on a packed batch. Only positions that predict a trained token reach the
+        output layer; the others would waste rows of vocabulary size."""
         return self.strategy.compute_hidden_states(self.model, batch, self.device)
 
     def _score_batch(
@@ -296,7 +297,7 @@ class Trainer(OptimizedModule):
         teacher: TokenPredictions | None = None,
         top_k: int | None = None,
     ) -> TokenScores:
-        """Compute what the model says of the trained tokens of a packed batch."""
+        """Compute the model's scores of the trained tokens of a packed batch."""
         predictions = TokenPredictions(
             self._compute_hidden_states(batch), self.output_layer, temperature
         )
@@ -313,8 +314,8 @@ class Trainer(OptimizedModule):
     def _predict_teacher(
         self, teacher: TeacherReference, batch: PackedBatch, temperature: float
     ) -> TokenPredictions:
-        """Return the predictions of a teacher, as it reads the samples, in the place of each
-        trained token."""
+        """Return the predictions of a teacher for the trained tokens, from its view of the
+        samples."""
         predictions: TokenPredictions = teacher.model.predict(
             [get_teacher_view(s) for s in batch.samples], temperature
         )
@@ -341,8 +342,8 @@ class Trainer(OptimizedModule):
 
 
 class InitialAdapter:
-    """The reference of a trainer with an adapter: the same model with the adapter as it was when
-    its start was kept, so there is no second copy of the model."""
+    """Reference of a trainer with an adapter: the same model with the saved initial adapter, so
+    that no second copy of the model is needed."""
 
     def __init__(self, trainer: Trainer, adapter: LoraAdapter) -> None:
         self.trainer = trainer

@@ -1,6 +1,6 @@
-"""A small random model of the same class as a large one, by which architectures are compared.
+"""Twins: small random models of the same class as a large one, for parity checks.
 
-What is computed otherwise here than by a plain forward pass shows in it, too, within a second.
+A deviation from a plain forward pass shows in the twin as well, within a second.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from fieldcraft.train.parallel import SINGLE_PROCESS
 from fieldcraft.train.train_mode import remove_dropout
 from fieldcraft.types import UserError
 
-MAX_TWIN_PARAMETERS = 8_000_000  # parameters of a model that is compared itself, and of a twin
-WEIGHT_NOISE_STD = (
-    0.15  # standard deviation of its weights: by default they are too small to matter
-)
-# Keys of configurations by the most that a twin has there.
+MAX_TWIN_PARAMETERS = 8_000_000  # maximum of a twin, and of a model that is compared itself
+WEIGHT_NOISE_STD = 0.15  # added to its weights, which are too small by default
+# Configuration keys by the maximum value of a twin.
 MAX_SIZE_KEYS: dict[int, str] = {
     400: "vocab_size vocab_size_per_layer_input",
     64: "hidden_size d_model n_embd dim word_embed_proj_dim embedding_size"
@@ -42,13 +40,13 @@ MAX_SIZE_KEYS: dict[int, str] = {
     1: "n_group topk_group first_k_dense_replace n_shared_experts num_shared_experts",
 }
 TWIN_SIZES = {key: size for size, keys in MAX_SIZE_KEYS.items() for key in keys.split()}
-# What configurations and models raise whose sizes do not fit: what they like.
+# Configurations and models with inconsistent sizes raise arbitrary exceptions.
 SIZE_ERRORS = Exception
 
 
 def require_twin_parity(config: PreTrainedConfig) -> None:
-    """Raise UserError, with the difference, for a model whose small twin is trained or sampled
-    otherwise than plain forward passes compute it. One without a twin is left to the trainer."""
+    """Raise UserError, with the difference, if the training or sampling path of a model's twin
+    differs from plain forward passes. Models without a twin are left to the trainer."""
     model = make_twin(config)
     if model is None:
         return
@@ -56,13 +54,13 @@ def require_twin_parity(config: PreTrainedConfig) -> None:
         require_forward_parity(model)
     except UserError:
         raise
-    except SIZE_ERRORS:  # of the twin: its sizes may not fit what is beyond a forward pass
+    except SIZE_ERRORS:  # the twin's sizes may be invalid beyond a plain forward pass
         return
 
 
 def require_forward_parity(model: Any, dtype: Dtype = "float32") -> None:
-    """Raise UserError for a model that is trained or sampled otherwise than plain forward passes
-    compute it, as a trainer or an engine does when it is made. The model is changed."""
+    """Raise UserError if the training or sampling path of a model differs from plain forward
+    passes, as trainers and engines do on creation. The model is modified."""
     enable_packed_attention(model)
     remove_dropout(model)
     require_packed_parity(model, OutputLayer(model), SINGLE_PROCESS, model.device, dtype)
@@ -70,8 +68,8 @@ def require_forward_parity(model: Any, dtype: Dtype = "float32") -> None:
 
 
 def make_twin(config: PreTrainedConfig) -> Any | None:
-    """Return a small model of a configuration, in float32 on the CPU; None where its sizes cannot
-    be changed alone, as those of a model that also reads images."""
+    """Return a small model of a configuration, in float32 on the CPU. None if its sizes cannot be
+    changed independently, as in models that also read images."""
     if len(config.sub_configs) > 1:
         return None
     try:
@@ -90,7 +88,7 @@ def make_twin(config: PreTrainedConfig) -> Any | None:
 
 
 def _random_model(config: PreTrainedConfig) -> Any:
-    """Make a model with random weights, which are the same each time."""
+    """Make a model with random weights from a fixed seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
@@ -100,8 +98,8 @@ def _random_model(config: PreTrainedConfig) -> Any:
 
 
 def _shrink_config(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return all keys of a configuration, with sizes as small as can be, and of what each layer has
-    the first and the last."""
+    """Return all keys of a configuration with minimal sizes, and only the first and last entry of
+    lists with one entry per layer."""
     keys = config.to_dict()
     layers = config.num_hidden_layers
     layer_indices = [0, layers - 1][:layers]
@@ -113,15 +111,18 @@ def _shrink_config(config: PreTrainedConfig) -> dict[str, Any]:
     if isinstance(keys.get("eos_token_id"), list):
         keys["eos_token_id"] = TWIN_SIZES["eos_token_id"]
     groups = keys.get("num_key_value_heads")
-    if "kv_lora_rank" in keys or groups in (None, config.num_attention_heads):  # keys of each head
+    if "kv_lora_rank" in keys or groups in (
+        None,
+        config.num_attention_heads,
+    ):  # one key head per query head
         keys["num_key_value_heads"] = keys["num_attention_heads"]
     _shorten_rope_factors(keys, config)
     return keys
 
 
 def _shorten_rope_factors(keys: dict[str, Any], config: PreTrainedConfig) -> None:
-    """Shorten the factors of rotary embeddings, one for each pair of dimensions, which are fewer
-    now."""
+    """Shorten the factors of rotary embeddings, of which there is one per pair of dimensions, to
+    the twin's head dimension."""
     rope = keys.get("rope_parameters")
     if not isinstance(rope, Mapping) or not any(isinstance(v, list) for v in rope.values()):
         return

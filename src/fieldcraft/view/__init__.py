@@ -1,1 +1,1 @@
-"""A local page that shows what runs did, while they train and afterwards."""
+"""Local web page that shows runs during training and afterwards."""

@@ -1,4 +1,4 @@
-"""Access to the page: on the loopback this machine, beyond it whoever has the token."""
+"""Access control of the page: local access without a token, remote access with it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TOKEN_REQUIRED_MESSAGE = (
     "This page needs its token: open the address that 'fieldcraft studio' printed, which ends in"
     " ?token=...\n"
 )
-READ_ONLY_MESSAGE = "This page only reads: ask with GET.\n"
-CROSS_ORIGIN_MESSAGE = "Only the page itself may ask for this.\n"
-# Nothing from elsewhere, no program and no style that stands in the page's text, and no frame.
+READ_ONLY_MESSAGE = "This page is read-only: use GET.\n"
+CROSS_ORIGIN_MESSAGE = "Only the page itself may send this request.\n"
+# No external resources, no inline scripts or styles, and no frames.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -33,10 +33,12 @@ SECURITY_HEADERS = {
 
 
 class AccessGuard:
-    """Lets nobody write but to the paths `writable_paths`, and there only the page itself. Adds
-    `SECURITY_HEADERS` to every answer and, with a token, lets nobody in without it. The token comes
-    as `?token=` once, and is a cookie from then on; a program may send it as `Authorization:
-    Bearer`."""
+    """Middleware that checks access. It allows writes only to `writable_paths` and only by the page
+    itself, adds `SECURITY_HEADERS` to every response and, if set, requires the token.
+
+    The token is sent once as `?token=`, and as a cookie afterwards; a program may send it as
+    `Authorization: Bearer`.
+    """
 
     def __init__(
         self, app: ASGIApp, token: str | None, writable_paths: Collection[str] = ()
@@ -59,11 +61,11 @@ class AccessGuard:
         await answer(scope, receive, send_with_headers)
 
     def _check_access(self, request: Request) -> Response | None:
-        """Return the answer in place of the page, None where the page may be read."""
+        """Return the error response, or None if access is allowed."""
         if request.method not in ("GET", "HEAD"):
             if request.url.path not in self.writable_paths:
                 return PlainTextResponse(READ_ONLY_MESSAGE, 405)
-            # A page from elsewhere can send a form here, but browsers say where it came from.
+            # A foreign page can send a form here, but browsers state its origin.
             if urlsplit(request.headers.get("origin", "")).netloc != request.headers.get("host"):
                 return PlainTextResponse(CROSS_ORIGIN_MESSAGE, 403)
         if self.token is None:

@@ -1,6 +1,6 @@
-"""Branch from here: the page asks `fieldcraft branch` to sample, and shows what came of it.
+"""Branching from the page: it runs `fieldcraft branch` to sample, and shows the results.
 
-The page holds no model. It starts the command in a process of its own, one at a time, and reads the
+The page loads no model. It starts the command in a separate process, one at a time, and reads the
 folder that the command writes.
 """
 
@@ -25,12 +25,12 @@ from fieldcraft.records.transcript import strip_control_characters
 from fieldcraft.types import Author, Trajectory, UserError
 from fieldcraft.view.run_view import BRANCHES_FOLDER, RunView, TrajectoryFile
 
-MAX_LABEL_CHARS = 80  # characters of a turn beside the number of its step
-INTERRUPT_TIMEOUT_SECONDS = 10.0  # of a command that was interrupted
+MAX_LABEL_CHARS = 80  # characters of a turn next to the number of its step
+INTERRUPT_TIMEOUT_SECONDS = 10.0  # for the exit of an interrupted command
 
 
 class BranchRequest(BaseModel):
-    """Branches that a reader asks for. Without `at` every step is sampled from."""
+    """Branches requested by a user. Without `at` they start from every step."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,7 +42,7 @@ class BranchRequest(BaseModel):
 
     def make_options(self, run: RunView) -> Iterator[str]:
         """Yield the options of the command. Raises UserError for an edit without a step or a text,
-        and for a model that is no finished stage of the run."""
+        and for a model that is not a finished stage of the run."""
         finished = [] if run.folder is None else run.folder.finished_stages()
         if self.model and self.model not in finished:
             stages = ", ".join(finished) or "none"
@@ -59,7 +59,7 @@ class BranchRequest(BaseModel):
 
 
 def parse_branch_request(body: bytes) -> BranchRequest:
-    """Read a request. Raises UserError for something else."""
+    """Parse a request. Raises UserError if it is invalid."""
     try:
         return BranchRequest.model_validate_json(body)
     except ValidationError as error:
@@ -69,7 +69,7 @@ def parse_branch_request(body: bytes) -> BranchRequest:
 
 
 class BranchCommand:
-    """The command that runs now, if any. Any thread may ask."""
+    """Currently running command, if any. Thread-safe."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -82,7 +82,7 @@ class BranchCommand:
         """Start a command. Raises UserError while another command runs."""
         with self._lock:
             if self._process is not None and self._process.poll() is None:
-                raise UserError("the page is sampling already: wait for it, or stop it.")
+                raise UserError("the page is already sampling: wait for it, or stop it.")
             self._command_line = shlex.join(["fieldcraft", *arguments])
             with self._output_file.open("wb") as output:
                 self._process = subprocess.Popen(
@@ -93,7 +93,7 @@ class BranchCommand:
                 )
 
     def stop(self) -> None:
-        """Interrupt the command as Ctrl-C does: what it has sampled is kept."""
+        """Interrupt the command as Ctrl-C does: its samples so far are kept."""
         with self._lock:
             process = self._process
             if process is None or process.poll() is not None:
@@ -106,14 +106,14 @@ class BranchCommand:
                 process.wait()
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop the command permanently."""
         self.stop()
         self._folder.cleanup()
 
     @property
     def state(self) -> dict[str, Any]:
-        """State of the command: `status` is the exit status, None while it runs; `said` its last
-        line."""
+        """State of the command: `status` is the exit status, None while it runs; `said` is its last
+        output line."""
         process = self._process
         if process is None:
             return {"command": "", "status": 0, "said": ""}
@@ -132,8 +132,8 @@ class BranchCommand:
 
 
 def make_branch_options(run: RunView, file: TrajectoryFile, number: int) -> list[str] | None:
-    """Return the options of `fieldcraft branch` that name a trajectory; None where it cannot go on.
-    Of training, rollouts are counted over all steps that are kept."""
+    """Return the options of `fieldcraft branch` that name a trajectory, or None if it cannot be
+    continued. Rollouts of training are numbered over all recorded steps."""
     if run.recipe is None or file.kind not in ("evaluation", "training"):
         return None
     flags = []
@@ -147,8 +147,8 @@ def make_branch_options(run: RunView, file: TrajectoryFile, number: int) -> list
 
 
 def label_turns(trajectory: Trajectory) -> list[str]:
-    """Return the text that the policy wrote at each step, shortened. A summary before a fold is no
-    step."""
+    """Return the text that the policy wrote at each step, shortened. A summary before a fold is not
+    a step."""
     turns = [
         segment.text
         for end, segment in enumerate(trajectory.segments, start=1)
@@ -163,8 +163,8 @@ def _shorten(text: str) -> str:
 
 
 def read_results(run: RunView, options: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the results of the branches of a trajectory, folder by folder: that of its own model,
-    and those of others. Damaged files are left out: the command says what is wrong with them."""
+    """Return the results of the branches of a trajectory, folder by folder: first of its own model,
+    then of other models. Damaged files are skipped: the command reports what is wrong with them."""
     _, _, number, _, stage, *training = options
     name = f"{stage}{'-training' if training else ''}-{number}"
     folders = [

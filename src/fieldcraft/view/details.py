@@ -1,4 +1,4 @@
-"""One trajectory in full: its transcript, its calls and its tokens."""
+"""Details of one trajectory: its transcript, calls and tokens."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fieldcraft.view.tokens import describe_segments, load_tokenizer
 def make_trajectory_details(
     run: RunView, file: TrajectoryFile, number: int, line: bytes
 ) -> dict[str, Any]:
-    """Return all that the page shows of a trajectory. Raises UserError for a line that holds
-    none."""
+    """Return the data of a trajectory for the page. Raises UserError for a line without a
+    trajectory."""
     trajectory, rollout = read_trajectory(file, number, line)
     path = run.find_tokenizer()
     tokenizer = None if path is None else load_tokenizer(path)
@@ -50,7 +50,7 @@ def make_trajectory_details(
 def read_trajectory(
     file: TrajectoryFile, number: int, line: bytes
 ) -> tuple[Trajectory, TrainingRollout | None]:
-    """Read a trajectory. Raises UserError for a line that holds no trajectory."""
+    """Read a trajectory. Raises UserError for a line without a trajectory."""
     with raise_read_errors(f"{file.path}, line {number + 1}", "reload the page"):
         return parse_line(line, file.kind)
 
@@ -58,7 +58,7 @@ def read_trajectory(
 def summarise_trajectory(
     file: TrajectoryFile, number: int, trajectory: Trajectory, rollout: TrainingRollout | None
 ) -> dict[str, Any]:
-    """Return a trajectory without its tokens, as it stands beside others."""
+    """Return a trajectory without its tokens, for the comparison of rollouts."""
     return {
         "run": file.run,
         "part": file.part,
@@ -86,8 +86,8 @@ def summarise_trajectory(
 def _get_trained_authors(
     run: RunView, file: TrajectoryFile, trajectory: Trajectory
 ) -> tuple[str, ...]:
-    """Return the authors whose tokens the stage trains. A step of reinforcement learning may leave
-    out rollouts that were cut short, and those with a void turn."""
+    """Return the authors whose tokens the stage trains. A step of reinforcement learning may
+    exclude truncated rollouts, and rollouts with a void turn."""
     stage = None if run.recipe is None else run.recipe.stages.get(file.part)
     if stage is None:
         return ("policy",)

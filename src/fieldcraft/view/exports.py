@@ -1,4 +1,4 @@
-"""Downloads of what a list shows: the records as JSON lines, the columns as CSV."""
+"""Downloads of a list: the records as JSON lines, the columns as CSV."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from fieldcraft.view.index import COLUMN_NAMES
 from fieldcraft.view.queries import TrajectoryLibrary
 
-ROWS_PER_READ = 200  # rows that are in memory at once
+ROWS_PER_READ = 200  # rows in memory at the same time
 CSV_COLUMNS = ("run", "part", "kind", "number", *COLUMN_NAMES)
 _FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 
 
 def iter_json_lines(library: TrajectoryLibrary, ids: Sequence[int]) -> Iterator[bytes]:
-    """Yield the lines as they stand in their files."""
+    """Yield the unchanged lines of the files."""
     for batch in _iter_batches(ids):
         for _, _, line in library.read_lines(batch):
             yield line
 
 
 def iter_csv_lines(library: TrajectoryLibrary, ids: Sequence[int]) -> Iterator[str]:
-    """Yield a line of names, and one for each trajectory."""
+    """Yield a header line, and one line for each trajectory."""
     yield _format_line(CSV_COLUMNS)
     for batch in _iter_batches(ids):
         for row in library.get_rows_with_ids(batch):
@@ -31,8 +31,8 @@ def iter_csv_lines(library: TrajectoryLibrary, ids: Sequence[int]) -> Iterator[s
 
 
 def _escape_cell(value: Any) -> Any:
-    """Return the value of a cell; a text that a spreadsheet would take for a formula gets a quote
-    before it."""
+    """Return the value of a cell. A text that a spreadsheet would interpret as a formula is
+    prefixed with a quote."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_PREFIXES) else value
 
 

@@ -1,4 +1,4 @@
-"""Looks after files that grow: keeps the index up to date, and knows what has changed."""
+"""Monitoring of growing files: updates the index, and tracks changes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from fieldcraft.view.indexing import IndexBuilder
 from fieldcraft.view.queries import TrajectoryLibrary
 from fieldcraft.view.run_view import TrajectoryFile, get_file_stamp
 
-POLL_SECONDS = 1.0  # between two looks at files that have not changed
-UPDATE_SECONDS = 0.5  # seconds after which a page is told how far the index is
+POLL_SECONDS = 1.0  # between two checks of unchanged files
+UPDATE_SECONDS = 0.5  # seconds between two progress updates of the index to a page
 REFRESH_TIME_SHARE = (
-    0.1  # of the time since the index is being made: the pages read new rows so often
+    0.1  # share of the time since indexing started: interval at which pages load new rows
 )
 _LOG = logging.getLogger(__name__)
 
 
 class IndexUpdater:
-    """A thread that looks at the files of a library until it is stopped.
+    """Thread that polls the files of a library until it is stopped.
 
-    `state` is small and says what has changed: the size of every metrics file and of every
-    timeline, and how far the index is.
+    `state` is a small summary of changes: the size of every metrics file and timeline, and the
+    progress of the index.
     """
 
     def __init__(self, library: TrajectoryLibrary, index: TrajectoryIndex) -> None:
@@ -39,8 +39,7 @@ class IndexUpdater:
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
 
     def start(self) -> None:
-        """Start to follow, so that whoever asks afterwards finds the first rows, also where there
-        was no index."""
+        """Start the thread. The first rows are indexed on return, even if there was no index."""
         self.index.drop_missing_files()
         self.library.refresh()
         if self.library.is_empty:
@@ -59,15 +58,15 @@ class IndexUpdater:
         while not self._stop.is_set():
             try:
                 busy = self._index_changes()
-            except Exception:  # noqa: BLE001 - the boundary of a thread: the page goes on
-                _LOG.exception("the index could not be brought up to date")
+            except Exception:  # noqa: BLE001 - boundary of a thread: the page continues to work
+                _LOG.exception("the index could not be updated")
                 busy = False
             self._update_state()
             if not busy:
                 self._stop.wait(POLL_SECONDS)
 
     def _index_changes(self) -> bool:
-        """Index the next pieces of what has changed, for a moment. Returns whether more is left."""
+        """Index the next chunks of changed files for a short time. Return whether chunks remain."""
         started, changed = time.perf_counter(), False
         for run in self.library.runs:
             for file in run.iter_files():
@@ -84,7 +83,7 @@ class IndexUpdater:
         return False
 
     def _refresh_if_due(self) -> None:
-        """Let the pages read the list anew. The longer it has become, the longer that takes."""
+        """Let the pages reload the list. A longer list takes longer, so the interval grows."""
         now = time.perf_counter()
         if now - self._last_refresh > REFRESH_TIME_SHARE * (now - self._busy_since):
             self._last_refresh = now

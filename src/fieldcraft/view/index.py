@@ -1,8 +1,8 @@
-"""An index of trajectories on the disk: 100,000 of them can be filtered, sorted and searched.
+"""On-disk index of trajectories, to filter, sort and search 100,000 of them.
 
-It has a row of columns for each trajectory, its place in its file, and the words of its text. A
-file is indexed piece by piece in the background, and goes on where it has grown. The index is never
-in a run folder: it can be deleted at any time, and is made anew.
+It has a row of columns for each trajectory, its position in its file, and the words of its text. A
+file is indexed in chunks in the background, and incrementally when it grows. The index is never
+in a run folder: it can be deleted at any time, and is then rebuilt.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fieldcraft.types import UserError
 from fieldcraft.view.rows import TrajectoryRow, get_search_text, make_row, parse_line
 from fieldcraft.view.run_view import TrajectoryFile
 
-FORMAT_VERSION = 1  # of the tables; an index of another one is left alone
-FIRST_CHUNK_BYTES, CHUNK_BYTES = 64 * 1024, 512 * 1024  # bytes that are indexed at once
+FORMAT_VERSION = 1  # version of the tables; an index of another version is not touched
+FIRST_CHUNK_BYTES, CHUNK_BYTES = 64 * 1024, 512 * 1024  # bytes that are indexed in one step
 COLUMN_NAMES = [field.name for field in fields(TrajectoryRow)]
 
 _SCHEMA = f"""
@@ -43,8 +43,8 @@ _INSERT_ROW = (
 
 
 def find_index_path() -> Path:
-    """Return the path of this user's index: in the folder for caches, or, if nothing can be written
-    there, in a temporary one."""
+    """Return the path of this user's index: in the cache folder or, if it is not writable, in a
+    temporary folder."""
     folder = get_fieldcraft_cache()
     try:
         make_folder(folder)
@@ -55,7 +55,7 @@ def find_index_path() -> Path:
 
 
 class TrajectoryIndex:
-    """The index at a path. Any thread or process may use it at the same time."""
+    """Index at a path. Threads and processes may use it concurrently."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,13 +65,13 @@ class TrajectoryIndex:
 
     @contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection; what was written is kept only if the block ends well."""
+        """Yield a connection; writes are committed only if the block succeeds."""
         with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as database:
             database.execute("PRAGMA synchronous=OFF")
             yield database
 
     def drop_missing_files(self) -> None:
-        """Drop the files that are no longer there."""
+        """Drop files that no longer exist."""
         with self.connect() as database:
             known = database.execute("SELECT id, path FROM files").fetchall()
             for number, path in known:
@@ -86,7 +86,7 @@ class TrajectoryIndex:
         return 0 if row is None else int(row[0])
 
     def index_next_chunk(self, file: TrajectoryFile) -> bool:
-        """Index the next piece of a file. Returns whether there was one."""
+        """Index the next chunk of a file. Return whether there was one."""
         try:
             stat = file.path.stat()
         except OSError:
@@ -130,7 +130,7 @@ def _index_chunk(database: sqlite3.Connection, file: TrajectoryFile, stat: os.st
 
 
 def _read_complete_lines(path: Path, offset: int) -> bytes:
-    """Return the next complete lines of a file; none if the last one is still being written."""
+    """Return the next complete lines of a file, without a last line that is still being written."""
     size, found = CHUNK_BYTES if offset else FIRST_CHUNK_BYTES, b""
     with path.open("rb") as file:
         file.seek(offset)
@@ -149,7 +149,7 @@ def _insert_rows(
     offset: int,
     chunk: bytes,
 ) -> str | None:
-    """Index lines; return what is wrong with the first one that holds no trajectory."""
+    """Index lines. Return an error for the first line without a trajectory, or None."""
     error = None
     for number, line in enumerate(chunk.splitlines(keepends=True), start=lines):
         start, offset = offset, offset + len(line)
@@ -159,7 +159,7 @@ def _insert_rows(
             trajectory, rollout = parse_line(line, file.kind)
             row = make_row(trajectory, rollout)
         except ValueError:
-            error = error or f"{file.path}, line {number + 1} holds no trajectory."
+            error = error or f"{file.path}, line {number + 1} contains no trajectory."
             continue
         done = database.execute(_INSERT_ROW, (file_id, number, start, len(line), *astuple(row)))
         words = get_search_text(trajectory).encode(errors="replace").decode()
@@ -168,13 +168,13 @@ def _insert_rows(
 
 
 def _delete_file(database: sqlite3.Connection, file_id: int) -> None:
-    """Remove the rows of a file. Its words stay, because no row has their number again."""
+    """Remove the rows of a file. Its words remain, because row ids are never reused."""
     database.execute("DELETE FROM rows WHERE file = ?", (file_id,))
     database.execute("DELETE FROM files WHERE id = ?", (file_id,))
 
 
 def read_raw_line(path: Path, offset: int, size: int) -> bytes:
-    """Return the line of a trajectory. Raises UserError for a file that is gone."""
+    """Return the line of a trajectory. Raises UserError if the file cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(offset)

@@ -1,7 +1,7 @@
-"""The process that indexes long files, with the lowest priority; `indexing.py` starts it.
+"""Process that indexes long files, with the lowest priority; `indexing.py` starts it.
 
 Its argument is the path of the index. For each line of JSON on its standard input, {"path": ...,
-"kind": ...}, it indexes the next piece of that file, and writes whether there was one.
+"kind": ...}, it indexes the next chunk of that file, and writes whether there was one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from fieldcraft.view.index import TrajectoryIndex
 from fieldcraft.view.run_view import TrajectoryFile
 
-LOWEST_PRIORITY = 19  # of the nice values: a browser on this machine, and the server, go first
+LOWEST_PRIORITY = 19  # nice value: a local browser and the server have priority
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Queries of the index by a reader: filters, a search and an order, from the page's address."""
+"""Queries of the index: filters, search and sort order, from the page's URL."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ FILTER_COLUMNS = (
     *("run", "part", "kind", "split", "status", "right", "calls", "reward", "step", "task"),
     "number",
 )
-MAX_CACHED_LISTS = 16  # orders of rows that are remembered
-MAX_ROWS = 500  # of one answer
-NULL_FILTER = "none"  # the value of a filter for rows that have none
+MAX_CACHED_LISTS = 16  # cached sort orders of rows
+MAX_ROWS = 500  # of one response
+NULL_FILTER = "none"  # filter value that matches rows without a value
 _WORD_REGEX = re.compile(r'"([^"]*)"|(\S+)')
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryQuery:
-    """A list of trajectories that is asked for. `filters` has the value of each filter as text."""
+    """Query for a list of trajectories. `filters` has the value of each filter as text."""
 
     filters: tuple[tuple[str, str], ...] = ()
     words: str = ""
@@ -39,8 +39,7 @@ class TrajectoryQuery:
 
 
 def parse_query(parameters: Mapping[str, str]) -> TrajectoryQuery:
-    """Return the query of an address. Raises UserError for a filter or an order that there is
-    not."""
+    """Return the query of a URL. Raises UserError for an unknown filter or sort column."""
     sort = parameters.get("sort", "")
     name = sort.removeprefix("-")
     if name and name not in SORT_COLUMNS:
@@ -50,8 +49,8 @@ def parse_query(parameters: Mapping[str, str]) -> TrajectoryQuery:
 
 
 def make_fts_query(words: str) -> str:
-    """Return the words of a search as a query of FTS5: all of them, in any order. Words in quotes
-    are a phrase, and the last word may be the beginning of one."""
+    """Return the words of a search as an FTS5 query: all words must match, in any order. Quoted
+    words are a phrase, and the last word matches as a prefix."""
     words = strip_control_characters(words).encode(errors="replace").decode()
     terms = [(phrase or word, bool(word)) for phrase, word in _WORD_REGEX.findall(words)]
     quoted = [f'"{term.replace(chr(34), "")}"' for term, _ in terms]
@@ -61,18 +60,18 @@ def make_fts_query(words: str) -> str:
 
 
 class TrajectoryLibrary:
-    """The trajectories of the runs on the page."""
+    """Trajectories of the runs on the page."""
 
     def __init__(self, runs: Sequence[RunView], index: TrajectoryIndex) -> None:
         self.runs = runs
         self.index = index
-        self.revision = 0  # how often the index has changed under this process
+        self.revision = 0  # number of changes of the index seen by this process
         self._files: dict[int, TrajectoryFile] = {}
         self._cached_ids: OrderedDict[tuple[TrajectoryQuery, int], array[int]] = OrderedDict()
         self._lock = Lock()
 
     def refresh(self) -> None:
-        """Look which files the runs have now, and which of them are in the index."""
+        """Update the list of the runs' files, and which of them are in the index."""
         files = {str(file.path): file for run in self.runs for file in run.iter_files()}
         with self.index.connect() as database:
             known = database.execute("SELECT id, path FROM files").fetchall()
@@ -91,12 +90,12 @@ class TrajectoryLibrary:
     def get_rows(
         self, query: TrajectoryQuery, offset: int = 0, limit: int = MAX_ROWS
     ) -> list[dict[str, Any]]:
-        """Return the rows of the list, from the one at `offset`."""
+        """Return the rows of the list, starting at `offset`."""
         ids = self._find_ids(query)[offset : offset + min(limit, MAX_ROWS)]
         return self.get_rows_with_ids(ids)
 
     def get_rows_with_ids(self, ids: Iterable[int]) -> list[dict[str, Any]]:
-        """Return the rows with these numbers, in their order."""
+        """Return the rows with these ids, in the given order."""
         ids = list(ids)
         marks = ", ".join("?" * len(ids))
         with self.index.connect() as database:
@@ -109,7 +108,7 @@ class TrajectoryLibrary:
         return self._find_ids(query)
 
     def read_lines(self, ids: Sequence[int]) -> list[tuple[TrajectoryFile, int, bytes]]:
-        """Return file, number and line of each of these rows."""
+        """Return (file, number, line) of each of these rows."""
         marks = ", ".join("?" * len(ids))
         with self.index.connect() as database:
             query = f"SELECT id, file, number, begin, size FROM rows WHERE id IN ({marks})"
@@ -136,7 +135,7 @@ class TrajectoryLibrary:
         return values
 
     def get_progress(self) -> dict[str, Any]:
-        """Return how much of the files is in the index, in bytes, and what is wrong with them."""
+        """Return the indexed bytes and the total bytes of the files, and their errors."""
         files = {str(file.path): file for run in self.runs for file in run.iter_files()}
         with self.index.connect() as database:
             query = "SELECT path, done, trouble FROM files"
@@ -160,7 +159,7 @@ class TrajectoryLibrary:
         statement = f"SELECT id, file FROM rows WHERE {where} ORDER BY {order}"
         with self.index.connect() as database:
             found = database.execute(statement, parameters).fetchall()
-        if not query.sort:  # in the order of the runs, which is not that of the index
+        if not query.sort:  # in the order of the runs, which differs from the index
             positions = {number: position for position, number in enumerate(self._files)}
             found.sort(key=lambda row: positions[row[1]])
         ids = array("q", (number for number, _ in found))
@@ -171,7 +170,7 @@ class TrajectoryLibrary:
         return ids
 
     def _build_where(self, query: TrajectoryQuery) -> tuple[str, list[Any]]:
-        """Return the condition of a query, and the values in it."""
+        """Return the SQL condition of a query, and its parameters."""
         file_filters = {k: v for k, v in query.filters if k in ("run", "part", "kind")}
         files = [
             number
@@ -199,8 +198,8 @@ class TrajectoryLibrary:
 
 
 def _parse_filter_value(name: str, value: str) -> Any:
-    """Return the value of a filter, in its column's type. Raises UserError for one that cannot
-    be."""
+    """Return the value of a filter, converted to the type of its column. Raises UserError if this
+    fails."""
     if name in ("split", "status", "task"):
         return value
     try:

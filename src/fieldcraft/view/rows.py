@@ -1,4 +1,4 @@
-"""A line of a file of trajectories: the record in it, whichever kind of file it is."""
+"""Parsing of the lines of trajectory files of all kinds, and the columns of their rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _ROLLOUT_ADAPTER = TypeAdapter(TrainingRollout)
 
 
 def parse_line(line: bytes, kind: TrajectoryFileKind) -> tuple[Trajectory, TrainingRollout | None]:
-    """Return the trajectory, and what training added to it. Raises ValueError for anything else."""
+    """Return the trajectory, and the values added by training, if any. Raises ValueError for an
+    invalid line."""
     if kind == "training":
         rollout = _ROLLOUT_ADAPTER.validate_json(line)
         return validate_trajectory(rollout.trajectory), rollout
@@ -26,7 +27,7 @@ def parse_line(line: bytes, kind: TrajectoryFileKind) -> tuple[Trajectory, Train
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryRow:
-    """Columns that a list of trajectories shows, filters and sorts; None is not known or not
+    """Columns to show, filter and sort in a list of trajectories; None if unknown or not
     gradable."""
 
     task: str
@@ -48,8 +49,8 @@ class TrajectoryRow:
 
 
 def make_row(trajectory: Trajectory, rollout: TrainingRollout | None) -> TrajectoryRow:
-    """Return the columns of one trajectory. `advantage` is the mean over the policy's tokens,
-    `version` the newest."""
+    """Return the columns of one trajectory. `advantage` is the mean over the policy's tokens, and
+    `version` is the newest."""
     task = trajectory.task
     versions = [v for segment in trajectory.segments for v, _ in segment.versions]
     split = task.meta.get("split")
@@ -82,5 +83,5 @@ def _compute_mean_advantage(trajectory: Trajectory, rollout: TrainingRollout) ->
 
 
 def get_search_text(trajectory: Trajectory) -> str:
-    """Return all text that a search looks at."""
+    """Return all searchable text."""
     return "\n".join(segment.text for segment in trajectory.segments)

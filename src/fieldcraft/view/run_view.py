@@ -1,7 +1,6 @@
-"""The runs that a page shows: where their metrics and their trajectories are.
+"""Runs on a page, with the locations of their metrics and trajectories.
 
-A run may be at work while it is looked at, so each question is answered from its folder as it is
-now.
+A run may be in progress while it is viewed, so each request reads the current state of its folder.
 """
 
 from __future__ import annotations
@@ -23,14 +22,15 @@ from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.types import UserError
 
 TrajectoryFileKind = Literal["evaluation", "training", "branch", "other"]
-BRANCHES_FOLDER = "branches"  # the folder in that of a run
+BRANCHES_FOLDER = "branches"  # subfolder of the run folder
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryFile:
-    """A file of trajectories: those of an evaluation, the rollouts of a training step, what was
-    sampled from a step of one (`part` is the folder and the state), or others. Else `part` is the
-    evaluation or the stage."""
+    """File of trajectories: of an evaluation, of a training step, of branches, or other ones.
+
+    `part` is the evaluation or the stage; for branches it is the folder and the state.
+    """
 
     path: Path
     run: str
@@ -40,8 +40,8 @@ class TrajectoryFile:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run on the page. `folder` is None where there is no recipe that can be read, and `error`
-    says why; a folder that only holds files of trajectories has neither."""
+    """Run on the page. `folder` is None if its recipe cannot be read, and `error` is the reason. A
+    folder that contains only files of trajectories has neither."""
 
     name: str
     path: Path
@@ -57,14 +57,14 @@ class RunView:
         return [] if self.recipe is None else list(self.recipe.stages)
 
     def sort_parts(self, parts: Collection[str]) -> list[str]:
-        """Return the stages and evaluations in the order of the run, others behind them; each
-        once."""
+        """Return the stages and evaluations in the order of the run, followed by others, without
+        duplicates."""
         known = [] if self.recipe is None else list_evaluations(self.recipe)
         order = dict.fromkeys([*sort_by_run_order(self.stages, known), *parts])
         return [name for name in order if name in parts]
 
     def iter_files(self) -> Iterator[TrajectoryFile]:
-        """Yield its files of trajectories, in the order of the run."""
+        """Yield the files of trajectories, in the order of the run."""
         for path in sorted(self.path.glob("*.jsonl")):
             if self.recipe is None and not self.error:
                 yield TrajectoryFile(path, self.name, path.stem, "other")
@@ -79,29 +79,29 @@ class RunView:
             if part in evaluation_files:
                 yield TrajectoryFile(evaluation_files[part], self.name, part, "evaluation")
         for path in sorted(self.path.glob(f"{BRANCHES_FOLDER}/*/*.jsonl")):
-            if path.stem != "trajectory":  # the one that they go on from
+            if path.stem != "trajectory":  # the trajectory that they continue
                 yield TrajectoryFile(path, self.name, f"{path.parent.name}/{path.stem}", "branch")
 
     def get_stage(self, name: str) -> StageFolder:
-        """Return the folder of a stage. Raises UserError for a stage that it does not have."""
+        """Return the folder of a stage. Raises UserError for an unknown stage."""
         if self.folder is None or name not in self.stages:
             have = ", ".join(self.stages) or "none"
             raise UserError(f"{self.name} has no stage '{name}': it has {have}.")
         return self.folder.stage(name)
 
     def read_metrics(self, stage: str) -> list[dict[str, Any]]:
-        """Return the rows of a stage, none before it begins. Raises UserError for a stage that it
-        does not have, and for a damaged file."""
+        """Return the metric rows of a stage; empty before it starts. Raises UserError for an
+        unknown stage, and for a damaged file."""
         path = self.get_stage(stage).metrics
         return _read_rows(path, get_file_stamp(path))
 
     def read_step_times(self, stage: str) -> list[StepTimes]:
-        """Return the times at which each part was at work in each step of a stage; none of stages
-        that keep no timeline. Raises UserError as `read_metrics` does."""
+        """Return the activity times of each component in each step of a stage; empty without a
+        timeline. Raises UserError as `read_metrics` does."""
         return read_step_times(self.get_stage(stage).timeline)
 
     def find_tokenizer(self) -> Path | None:
-        """Return the file of a tokenizer, which all models of a run share."""
+        """Return the file of the tokenizer, which all models of a run share."""
         folders = [*self.path.glob("*/model"), *self.path.glob("*/step-*")]
         if self.recipe is not None and self.recipe.model is not None:
             folders.append(self.recipe.model)
@@ -110,8 +110,7 @@ class RunView:
 
 
 def get_file_stamp(path: Path) -> tuple[int, int]:
-    """Return the size and the time of a file, which change when it does; zeros where there is
-    none."""
+    """Return the size and the modification time of a file; zeros if it does not exist."""
     try:
         stat = path.stat()
     except OSError:
@@ -121,15 +120,15 @@ def get_file_stamp(path: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _read_rows(path: Path, stamp: tuple[int, int]) -> list[dict[str, Any]]:
-    """Read the rows once for all pages that ask. A run that trains changes the stamp with each
-    step."""
+    """Read the rows once for all pages. The stamp changes with each step of a run in progress."""
     return MetricsLog(path).read_rows()
 
 
 def load_run_views(paths: Sequence[Path]) -> list[RunView]:
-    """Return the runs in folders, and each run of a recipe with several seeds.
+    """Return the runs in folders, including each run of a recipe with several seeds.
 
-    Raises UserError for what is not a folder, and for a folder without a run or trajectories.
+    Raises UserError for a path that is not a folder, and for a folder without a run or
+    trajectories.
     """
     folders = [run for path in paths for run in _find_run_folders(path)]
     names = _make_names(folders)
@@ -140,19 +139,19 @@ def _find_run_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder of a run.")
     if (folder / "recipe.json").exists():
-        # A recipe that cannot be read is said later, on the page.
+        # An unreadable recipe is reported later, on the page.
         seeds = sorted(folder.glob("seed-*/recipe.json"))
         return [path.parent for path in seeds] or [folder]
     if not any(folder.glob("*.jsonl")):
-        raise UserError(f"{folder} holds neither a run nor trajectories: give the folder of a run.")
+        raise UserError(f"{folder} has neither a run nor trajectories: give the folder of a run.")
     return [folder]
 
 
 def _make_names(folders: Sequence[Path]) -> list[str]:
-    """Return short names that differ: what follows the folder that all have in common."""
+    """Return short, unique names: the paths relative to the common parent folder."""
     paths = list(dict.fromkeys(folder.resolve() for folder in folders))
     if len(paths) < len(folders):
-        raise UserError("a run is given twice: give each of them once.")
+        raise UserError("a run is given twice: give each run once.")
     short = [path.name for path in paths]
     if len({*short}) == len(short):
         return short

@@ -1,4 +1,4 @@
-"""The page's server: what is in runs as JSON, downloads, and an event when something changes."""
+"""Server of the page: data of runs as JSON, downloads, and events about changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from fieldcraft.view.summaries import find_recipe_differences, summarise_run
 STATIC_FOLDER = Path(__file__).parent / "static"
 MAX_BODY_BYTES = 2**20  # bytes of a request
 MAX_QUESTION_ROLLOUTS = 120  # rollouts of a question on one page
-EVENT_POLL_SECONDS = 0.5  # seconds between two looks for something to tell a page
+EVENT_POLL_SECONDS = 0.5  # seconds between two checks for events
 
 
 def create_app(
@@ -52,8 +52,8 @@ def create_app(
     token: str | None = None,
     branch_command: BranchCommand | None = None,
 ) -> Starlette:
-    """Return the page as an ASGI application; call its `state.end` before it ends. With
-    `branch_command` readers may have trajectories continued."""
+    """Return the page as an ASGI application; call its `state.end` before shutdown. With
+    `branch_command` users may continue trajectories from the page."""
     api = _PageApi(runs, index, branch_command)
 
     @asynccontextmanager
@@ -117,7 +117,7 @@ def create_app(
 
 
 class _PageApi:
-    """The answers to what the page asks."""
+    """Handlers of the page's requests."""
 
     def __init__(
         self, runs: Sequence[RunView], index: TrajectoryIndex, branch_command: BranchCommand | None
@@ -129,7 +129,7 @@ class _PageApi:
         self.stopped = False
 
     def stop_streams(self) -> None:
-        """End the streams of events."""
+        """End all event streams."""
         self.stopped = True
 
     def get_run(self, request: Request) -> RunView:
@@ -170,8 +170,7 @@ class _PageApi:
         return make_trajectory_details(self.get_run(request), *found)
 
     def get_question(self, request: Request) -> Any:
-        """Return all rollouts of a question, without their tokens: at most
-        `MAX_QUESTION_ROLLOUTS`."""
+        """Return at most `MAX_QUESTION_ROLLOUTS` rollouts of a question, without their tokens."""
         ids = self.library.find_ids(
             TrajectoryQuery((("task", request.query_params.get("task", "")),))
         )
@@ -191,7 +190,7 @@ class _PageApi:
         return {"steps": [asdict(step) for step in times]}
 
     def get_branches(self, request: Request) -> Any:
-        """Return the results of the branches of a trajectory, and what else can be asked for."""
+        """Return the results of the branches of a trajectory, and the options for new ones."""
         run, options, trajectory = self._find_branch_point(request)
         if options is None:
             return {"place": None}
@@ -241,12 +240,12 @@ class _PageApi:
         return _make_download(lines, "trajectories.csv", "text/csv")
 
     def _find_row(self, request: Request) -> Sequence[int]:
-        """Return the row of a trajectory, named by its run, part, kind, step and number."""
+        """Return the row of a trajectory, identified by its run, part, kind, step and number."""
         names = ("run", "part", "kind", "step", "number")
         given = {name: request.query_params[name] for name in names if name in request.query_params}
         found = self.library.find_ids(parse_query(given))
         if len(found) != 1:
-            raise UserError("there is no such trajectory any more: close it, and open another.")
+            raise UserError("this trajectory no longer exists: close it, and open another one.")
         return found
 
     async def stream_events(self, request: Request) -> Response:
@@ -274,7 +273,7 @@ def _make_json_endpoint(handler: Callable[[Request], Any]) -> Callable[[Request]
 
 
 def _make_json_response(value: Any, status: int = 200) -> Response:
-    """Return a value as JSON; a number that is not finite becomes null, as browsers read no other
+    """Return a value as JSON. Non-finite numbers become null, because browsers reject them in
     JSON."""
     text = json.dumps(replace_nonfinite(value), separators=(",", ":"))
     headers = {"Cache-Control": "no-store"}

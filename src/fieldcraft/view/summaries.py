@@ -1,4 +1,4 @@
-"""Summaries of runs at a glance: how far they are, how they differ, what is wrong."""
+"""Summaries of runs: their progress, differences and errors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fieldcraft.types import UserError
 from fieldcraft.view.run_view import RunView
 
 SUMMARY_METRICS = ("n", "em", "em_ci95", "f1", "calls_mean", "tokens_mean", "tool_productivity")
-MAX_VALUE_CHARS = 60  # characters of a section that another run lacks
-MISSING_VALUE = "not set"  # of a key that another run's recipe has
+MAX_VALUE_CHARS = 60  # characters of a section that is missing in another run
+MISSING_VALUE = "not set"  # shown for a key that only other recipes have
 
 
 def summarise_run(run: RunView) -> dict[str, Any]:
-    """Return a run's stages, evaluations and notes: sentences about what cannot be read."""
+    """Return a run's stages, evaluations and notes: sentences about unreadable files."""
     notes = [run.error] if run.error else []
     recipe = run.recipe
     stages = [_summarise_stage(run, name, notes) for name in run.stages]
@@ -65,7 +65,7 @@ def _summarise_stage(run: RunView, name: str, notes: list[str]) -> dict[str, Any
 
 
 def _read_summaries(run: RunView, notes: list[str]) -> dict[str, Any]:
-    """Return the summaries of the evaluations that are done, in the order of the run."""
+    """Return the summaries of finished evaluations, in the order of the run."""
     records: dict[str, Any] = {}
     for path in sorted(run.path.glob("evaluations/*.json")):
         try:
@@ -79,7 +79,7 @@ def _read_summaries(run: RunView, notes: list[str]) -> dict[str, Any]:
 
 
 def _pick_evaluation_metrics(run: RunView, summaries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of evaluations: of each split, or of the whole."""
+    """Return the metrics of evaluations: of each split, or of all questions."""
     return {
         name: {split: _pick_metrics(part) for split, part in _get_splits(run, record).items()}
         for name, record in summaries.items()
@@ -91,8 +91,7 @@ def _get_splits(run: RunView, record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _read_achievement(run: RunView, summaries: Mapping[str, Any], notes: list[str]) -> str | None:
-    """Return the sentence at the top of the run's report; before there is one, that of what is
-    known by then."""
+    """Return the headline of the run's report or, if it does not exist yet, a preliminary one."""
     if run.folder is not None and run.folder.report_json.exists():
         try:
             return describe_achievement(run.folder.read_report())
@@ -102,7 +101,7 @@ def _read_achievement(run: RunView, summaries: Mapping[str, Any], notes: list[st
 
 
 def _name_only_split(run: RunView) -> str:
-    """Return the name of the questions of a summary without splits."""
+    """Return the name of the question set of a summary without splits."""
     splits = [] if run.recipe is None else list(run.recipe.evaluation.split_sizes)
     return splits[0] if len(splits) == 1 else "all"
 
@@ -112,7 +111,7 @@ def _pick_metrics(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_recipe_differences(runs: Sequence[RunView]) -> list[dict[str, Any]]:
-    """Return the keys in which the recipes of runs differ, each with its value in every run; None
+    """Return the keys in which the recipes of runs differ, each with its value in every run, None
     for a run without a recipe."""
     known = [dump_recipe(run.recipe) for run in runs if run.recipe is not None]
     rows = []
@@ -126,8 +125,8 @@ def find_recipe_differences(runs: Sequence[RunView]) -> list[dict[str, Any]]:
 def _iter_differences(
     values: Sequence[Any], prefix: str = ""
 ) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Yield the dotted keys, as a user writes them, in which values differ. A section that one of
-    them lacks is one key."""
+    """Yield the dotted keys whose values differ. A section that is missing in a recipe is one
+    key."""
     if all(value == values[0] for value in values):
         return
     if not all(isinstance(value, dict) for value in values):

@@ -1,4 +1,4 @@
-"""Tokens as a reader sees them: their texts, their authors, and what is known of each."""
+"""Tokens for the page: their texts, authors and recorded values."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ROUND_DIGITS = 4
 
 @lru_cache(maxsize=8)
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load the tokenizer in a file. Raises UserError for a file that holds none."""
+    """Load the tokenizer in a file. Raises UserError for a file without a tokenizer."""
     with raise_read_errors(path, "restore it, and the page shows the texts of tokens again"):
         return Tokenizer.from_file(str(path))
 
 
 def decode_tokens(tokenizer: Tokenizer | None, ids: Sequence[int]) -> list[str]:
-    """Return the text of each token. A character of several tokens stands at the last of them.
-    Without a tokenizer it is the id."""
+    """Return the text of each token, or its id without a tokenizer. A character of several tokens
+    is assigned to the last of them."""
     if tokenizer is None:
         return [f"{i} " for i in ids]
     stream = DecodeStream(skip_special_tokens=False)
@@ -68,9 +68,8 @@ def describe_segments(
 
 
 def make_trained_mask(segment: Segment, is_trained: bool, starts_chain: bool) -> list[bool]:
-    """Return for each token of a segment whether it is trained, if its author is. As in
-    `train/batch.py`, the first token of a chain and those whose log-probability is not finite are
-    not."""
+    """Return for each token of a segment whether it is trained. As in `train/batch.py`, the first
+    token of a chain and tokens with a non-finite log-probability are excluded."""
     mask = [is_trained and isfinite(p) for p in segment.logprobs or [0.0] * len(segment.ids)]
     return [False, *mask[1:]] if starts_chain and mask else mask
 
@@ -78,7 +77,7 @@ def make_trained_mask(segment: Segment, is_trained: bool, starts_chain: bool) ->
 def _get_training_values(
     rollout: TrainingRollout | None, start: int, mask: Sequence[bool]
 ) -> dict[str, list[float | None]]:
-    """Return the values that training added, for the tokens that it trained."""
+    """Return the values added by training, for the trained tokens."""
     if rollout is None or not any(mask):
         return {}
     columns = {

@@ -14,16 +14,16 @@ import httpx
 from fieldcraft.tools.threads import run_in_thread
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
-_UNICAST = ipaddress.IPv6Network("2000::/3")  # all that is given to the public internet
-# What Pythons do not know of, or only the newer ones.
+_UNICAST = ipaddress.IPv6Network("2000::/3")  # all addresses allocated for the public internet
+# Networks that `ipaddress` does not know, or only in newer versions of Python.
 _SPECIAL_NETWORKS = tuple(
     map(
         ipaddress.ip_network,
         (
             "192.0.0.0/24",  # RFC 6890: protocols
             "192.88.99.0/24",  # RFC 7526: relays to IPv6, withdrawn
-            "2001::/23",  # RFC 2928: protocols; Teredo stands for an IPv4 address
-            "3fff::/20",  # RFC 9637: documents
+            "2001::/23",  # RFC 2928: protocols; Teredo embeds an IPv4 address
+            "3fff::/20",  # RFC 9637: documentation
         ),
     )
 )
@@ -31,19 +31,21 @@ _SPECIAL_NETWORKS = tuple(
 
 @cache
 def make_ssl_context() -> ssl.SSLContext:
-    """Return the context that https is checked with; reading it for each client would take longer
-    than a request."""
+    """Return the shared TLS context; loading it for each client would take longer than a
+    request."""
     return httpx.create_ssl_context(trust_env=False)
 
 
 class NonPublicAddressError(httpx.RequestError):
-    """A host has an address that a page of the web must not lead to."""
+    """A host has an address that is not public."""
 
 
 def is_public(address: str) -> bool:
-    """Return whether an address belongs to the public internet: none that is private, loopback,
-    link-local, multicast, reserved or unspecified, nor an IPv6 address that stands for such an IPv4
-    address. Raises ValueError for what is no address."""
+    """Return whether an address belongs to the public internet.
+
+    Private, loopback, link-local, multicast, reserved and unspecified addresses are not public, nor
+    are IPv6 addresses that embed such an IPv4 address. Raises ValueError for an invalid address.
+    """
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address):
         embedded_ip = ip.ipv4_mapped or ip.sixtofour
@@ -60,21 +62,22 @@ def is_public(address: str) -> bool:
 
 
 def is_allowed(url: httpx.URL, allowed_hosts: Collection[str]) -> bool:
-    """Return whether a host is allowed by name, whatever its addresses: `HOST` or `HOST:PORT`."""
+    """Return whether a host is allowed by name, regardless of its addresses. `allowed_hosts` has
+    `HOST` or `HOST:PORT`."""
     return url.host in allowed_hosts or f"{url.host}:{_get_port(url)}" in allowed_hosts
 
 
 class PinnedTransport(httpx.AsyncBaseTransport):
-    """A transport that connects to addresses which it has resolved and checked itself.
+    """Transport that connects only to addresses that it has resolved and checked itself.
 
-    Whoever owns a name can change its address between a check and the connection (DNS rebinding).
-    So the connection is made to the checked address; the name stays in the header `host` and is
-    what a certificate must be for. A connection serves one request: one that is kept would be found
-    by its address, whatever name its certificate was checked for.
+    The owner of a name can change its address between a check and the connection (DNS rebinding).
+    So the connection is made to the checked address; the name stays in the header `host`, and the
+    certificate is verified for the name. Each connection serves one request: a pooled connection
+    would be reused by address, regardless of the name for which its certificate was verified.
     """
 
     def __init__(self, allowed_hosts: Collection[str] = ()) -> None:
-        """Take `allowed_hosts`, the hosts that may have any address, as `is_allowed` reads them."""
+        """Create a transport. `allowed_hosts` may have any address, see `is_allowed`."""
         self._allowed_hosts = allowed_hosts
         self._inner = httpx.AsyncHTTPTransport(
             trust_env=False,
@@ -83,8 +86,8 @@ class PinnedTransport(httpx.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request. Raises NonPublicAddressError, httpx.ConnectError where a name has no
-        address, and what httpx does."""
+        """Send a request. Raises NonPublicAddressError, httpx.ConnectError if a name has no
+        address, and other errors of httpx."""
         addresses = await _resolve(request)
         if not is_allowed(request.url, self._allowed_hosts):
             for address in addresses:
@@ -95,7 +98,7 @@ class PinnedTransport(httpx.AsyncBaseTransport):
             try:
                 return await self._send(request, address)
             except (httpx.ConnectError, httpx.ConnectTimeout):
-                continue  # the next address of the same host may answer
+                continue  # the next address of the same host may respond
         return await self._send(request, last)
 
     async def _send(self, request: httpx.Request, address: str) -> httpx.Response:
@@ -117,7 +120,7 @@ def _get_port(url: httpx.URL) -> int:
 
 
 async def _resolve(request: httpx.Request) -> list[str]:
-    """Resolve the addresses of a host, without repetitions, in the order of the resolver."""
+    """Resolve the addresses of a host, without duplicates, in the order of the resolver."""
     host, port = request.url.host, _get_port(request.url)
 
     def look_up() -> list[tuple[Any, ...]]:

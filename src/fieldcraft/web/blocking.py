@@ -1,4 +1,4 @@
-"""Pages that an agent must not see, because they hold the benchmark that it is tested on."""
+"""Blocklist of pages with benchmark data, which an agent must not see during evaluation."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ BENCHMARK_PATTERNS = (
     "github.com/openai/simple-evals*",
     "raw.githubusercontent.com/openai/simple-evals*",
 )
-# Authors of benchmarks write this beside a number into their files, so that copies can be found.
+# Authors of benchmarks add this text and a number to their files, so that copies can be found.
 _CANARY = re.compile(r"canary[\s_-]+guid", re.IGNORECASE)
 _NESTED_URL = re.compile(
     r"https?:/+"
-)  # an archive or a proxy has the address of the page in its own
-_MAX_DECODINGS = 3  # of %25 and the like; a server decodes once, a proxy once more
+)  # archives and proxies embed the address of the page in theirs
+_MAX_DECODINGS = 3  # nested percent-encodings; a server decodes once, a proxy again
 
 
 class Blocklist:
-    """Hosts and addresses of pages that are neither read nor listed."""
+    """Hosts and URLs of pages that are neither read nor listed."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """Take the patterns of addresses that are blocked.
+        """Create a blocklist.
 
         Args:
-            patterns: a host (`example.org`, with all that ends in `.example.org`), or a host and a
-                path with `*` for any characters (`example.org/data/*`).
+            patterns: hosts (`example.org`, with every host below it), or hosts with a path and
+                `*` for any characters (`example.org/data/*`).
 
-        Raises UserError for a pattern with a scheme, which could match nothing.
+        Raises UserError for a pattern with a scheme, which would never match.
         """
         for pattern in patterns:
             if "://" in pattern or not pattern.strip("/* "):
@@ -51,7 +51,7 @@ class Blocklist:
         self._patterns = [pattern.lower() for pattern in patterns]
 
     def is_blocked(self, url: str) -> bool:
-        """Return whether a page must not be seen, also by way of an archive or a proxy."""
+        """Return whether a page is blocked, also when accessed through an archive or a proxy."""
         return any(
             _matches(location, pattern)
             for location in _iterate_locations(url)
@@ -60,12 +60,12 @@ class Blocklist:
 
 
 def has_canary(text: str) -> bool:
-    """Return whether a text has the mark by which authors make copies of a benchmark known."""
+    """Return whether a text contains the canary that marks copies of a benchmark."""
     return _CANARY.search(text) is not None
 
 
 def _iterate_locations(url: str) -> Iterator[str]:
-    """Yield `host/path?query` of an address and of every other one inside it, in small letters."""
+    """Yield `host/path?query` of a URL and of every URL embedded in it, in lower case."""
     for _ in range(_MAX_DECODINGS):
         url = unquote(url)
     for part in _NESTED_URL.split(url.lower())[1:]:
@@ -79,4 +79,4 @@ def _matches(location: str, pattern: str) -> bool:
     url_host, _, rest = location.partition("/")
     if url_host.removeprefix("www.") == host.removeprefix("www.") or url_host.endswith(f".{host}"):
         return not path or fnmatchcase(rest, path)
-    return bool(path) and fnmatchcase(rest, f"*[/=]{pattern}")  # archives do without a scheme
+    return bool(path) and fnmatchcase(rest, f"*[/=]{pattern}")  # archives may omit the scheme

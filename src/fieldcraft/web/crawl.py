@@ -1,4 +1,4 @@
-"""The tool `crawl_page`: the text of a web page, whole or as a summary."""
+"""The tool `crawl_page`: the text of a web page, complete or as a summary."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ ALREADY_READ_MESSAGE = (
 
 @dataclass(frozen=True)
 class PageReader:
-    """Reader of pages for all rollouts. `timeout_seconds` limit what is done with a page once it is
-    there."""
+    """Reader of pages for all rollouts. `timeout_seconds` limits the text extraction after the
+    download."""
 
     fetcher: PageFetcher
     cache: ResponseCache | NoCache
@@ -41,12 +41,12 @@ class PageReader:
     text_reader: PageTextReader = field(default_factory=PageTextReader)
 
     async def read(self, address: str, part: int, question: str) -> str:
-        """Read a part of a page, and return what the model reads of it.
+        """Read a part of a page, and return the observation for the model.
 
         Raises:
-            ToolError: the page cannot be had, may not be seen, or holds no text.
+            ToolError: the page cannot be fetched, is blocked, or has no text.
             ToolUnavailableError: no summary could be made.
-            UserError: a replay has no such page.
+            UserError: a replay does not contain the page.
         """
         url, page = await self._fetch_page(address)
         parts = split_text(page.text, self.chunk_characters)
@@ -61,7 +61,7 @@ class PageReader:
         return f"Summary of {heading}\n\n{await self.summariser.summarise(text, question)}"
 
     async def _fetch_page(self, address: str) -> tuple[str, PageText]:
-        """Return (where the page is, what it says)."""
+        """Fetch a page, and return (final URL, text)."""
         url = parse_url(address)
         if self.fetcher.blocklist.is_blocked(str(url)):
             raise ToolError(BLOCKED_MESSAGE)
@@ -82,8 +82,8 @@ class PageReader:
 
 
 class CrawlPageTool:
-    """`types.StatefulTool`: a rollout is told which pages it has already read, and summaries are
-    about its question."""
+    """`types.StatefulTool` that rejects pages already read in a rollout, and summarises pages for
+    its question."""
 
     def __init__(self, reader: PageReader) -> None:
         self._reader = reader
@@ -116,15 +116,18 @@ class CrawlPageTool:
 
 
 def append_links(page: PageText) -> str:
-    """Return the text of a page, and its links in a line each."""
+    """Return the text of a page, followed by its links, one per line."""
     if not page.links:
         return page.text
     return f"{page.text}\n\nLinks:\n" + "\n".join(f"[{words}]({to})" for words, to in page.links)
 
 
 def split_text(text: str, max_characters: int) -> list[str]:
-    """Split a text in parts of at most `max_characters` characters, at the end of a line where one
-    is in the second half of a part. No text is one empty part."""
+    """Split a text into parts of at most `max_characters` characters.
+
+    A part ends at the end of a line if there is one in its second half. An empty text is one empty
+    part.
+    """
     parts: list[str] = []
     while len(text) > max_characters:
         cut = text.rfind("\n", max_characters // 2, max_characters) + 1 or max_characters
@@ -148,25 +151,25 @@ def make_crawl_page(
     replay: Path | None = None,
     sites: InProcessSites = NO_SITES,
 ) -> CrawlPageTool:
-    """Make the tool that a recipe names `crawl_page`.
+    """Make the tool `crawl_page` of a recipe.
 
     Args:
-        allow_hosts: hosts that need not be public, as `HOST` or `HOST:PORT`.
-        block: hosts and addresses that are not read, besides those of known benchmarks.
-        seconds: for getting a page, and again for finding its text.
-        max_mb: MiB of a page, unpacked.
-        redirects: that are followed.
-        chunk_characters: of a part; a longer page has several.
-        interval_seconds: between two requests to a host, of which there is one at a time.
-        summary: the model that sums pages up; without one, the text itself is returned.
-        cache: a folder that keeps answers for `cache_hours`.
-        cache_hours: how long an answer is used.
-        record: a folder that keeps every answer, so that the run can be repeated.
-        replay: a folder of recorded answers; the network is not used.
-        sites: that are in this process.
+        allow_hosts: hosts that may be non-public, as `HOST` or `HOST:PORT`.
+        block: hosts and URLs that are not read, in addition to those of known benchmarks.
+        seconds: time limit of the download, and again of the text extraction.
+        max_mb: maximum size of a page in MiB, decompressed.
+        redirects: maximum number of redirects to follow.
+        chunk_characters: maximum characters of a part; a longer page has several.
+        interval_seconds: interval between two requests to a host, which are sequential.
+        summary: model that summarises pages; without one, the text itself is returned.
+        cache: folder that stores responses for `cache_hours`.
+        cache_hours: maximum age of a cached response.
+        record: folder that stores every response, so that the run can be repeated.
+        replay: folder of recorded responses; the network is not used.
+        sites: web sites in this process.
 
     Raises:
-        UserError: the settings do not fit together, or a library is not installed.
+        UserError: the settings are inconsistent, or a library is not installed.
     """
     require_extractors()
     response_cache = open_response_cache(cache, cache_hours, record, replay)

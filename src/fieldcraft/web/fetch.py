@@ -1,4 +1,4 @@
-"""Pages of the web, with limits of time, size and redirects. Only public addresses are asked."""
+"""Download of web pages from public addresses, with limits on time, size and redirects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADERS = {
     "accept": "text/html,application/xhtml+xml,application/pdf,text/plain,*/*;q=0.5",
     "accept-encoding": ACCEPTED_ENCODING,
 }
-_LOCATION_EXTENSION = "fieldcraft_location"  # among the extensions of a response
+_LOCATION_EXTENSION = "fieldcraft_location"  # key in the extensions of a response
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -30,9 +30,9 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 class PageFetcher:
     """Fetcher of pages.
 
-    `timeout_seconds` are for a whole page, redirects included and waiting for the rate limiter not;
-    `max_bytes` of a page, unpacked; `max_redirects` that are followed; `allowed_hosts` has the
-    hosts that need not be public; `sites` are in this process.
+    `timeout_seconds` applies to a whole page, including redirects and excluding the wait for the
+    rate limiter. `max_bytes` is the size of a decompressed page. `allowed_hosts` has the hosts that
+    may be non-public. `sites` are web sites in this process.
     """
 
     timeout_seconds: float
@@ -44,7 +44,7 @@ class PageFetcher:
     sites: InProcessSites = field(default_factory=dict)
 
     async def fetch(self, url: httpx.URL) -> CachedResponse:
-        """Get the page, or a failure."""
+        """Fetch a page, and return it or a failure."""
         visited: list[httpx.URL] = []
         remaining = self.timeout_seconds
         async with httpx.AsyncClient(
@@ -82,7 +82,7 @@ class PageFetcher:
                 return CachedResponse(failure=_describe_error(error, visited[-1]))
 
     def revalidate(self, response: CachedResponse) -> CachedResponse:
-        """Return an answer that was kept, or a failure where other settings had allowed it."""
+        """Return a cached response, or a failure if the current settings do not allow it."""
         if any(self.blocklist.is_blocked(url) for url in response.way):
             return CachedResponse(failure=BLOCKED_MESSAGE)
         for url in map(httpx.URL, response.inside):
@@ -106,7 +106,7 @@ class PageFetcher:
     async def _fetch_once(
         self, client: httpx.AsyncClient, url: httpx.URL
     ) -> CachedResponse | httpx.URL:
-        """Get once the page at an address, or the address that it redirects to."""
+        """Send one request, and return the page or the URL that it redirects to."""
         async with client.stream("GET", url) as response:
             location = response.extensions.get(_LOCATION_EXTENSION)
             if response.status_code in _REDIRECTS and location is not None:
@@ -121,7 +121,7 @@ class PageFetcher:
         )
 
     async def _read_content(self, response: httpx.Response) -> bytes:
-        """Read the body and unpack it piece by piece, up to the limit."""
+        """Read and decompress the body chunk by chunk, up to the limit."""
         content = bytearray()
         async for chunk in decompress_response(response):
             content += chunk
@@ -131,8 +131,8 @@ class PageFetcher:
 
 
 async def _move_location(response: httpx.Response) -> None:
-    """Keep a redirection from httpx, which makes a request of it at once and fails at addresses
-    that only `_resolve_redirect` has a sentence for."""
+    """Hide a redirect from httpx, which would build a request from it immediately and fail at
+    invalid URLs, for which `_resolve_redirect` has an error message."""
     response.extensions[_LOCATION_EXTENSION] = response.headers.pop("location", None)
 
 
@@ -146,12 +146,12 @@ def _resolve_redirect(url: httpx.URL, location: str) -> httpx.URL:
 
 
 def replace_lone_surrogates(text: str) -> str:
-    """Return a text without halves of characters, which JSON can hold and no request can."""
+    """Replace lone surrogates in a text, which JSON can contain and requests cannot."""
     return text.encode(errors="replace").decode()
 
 
 def parse_url(text: str) -> httpx.URL:
-    """Parse the address that a model wrote, without its fragment. Raises ToolError for none."""
+    """Parse a URL written by the model, without its fragment. Raises ToolError if it is invalid."""
     text = replace_lone_surrogates(text).strip()
     try:
         url = httpx.URL(text if "://" in text else f"https://{text}").copy_with(fragment=None)
@@ -162,7 +162,7 @@ def parse_url(text: str) -> httpx.URL:
 
 
 def require_web_url(url: httpx.URL, text: str) -> None:
-    """Raise ToolError for an address, written as `text`, that is none of a page of the web."""
+    """Raise ToolError for a URL, written as `text`, that is not the URL of a web page."""
     if url.scheme not in ("http", "https") or not url.host:
         raise ToolError(_make_bad_url_message(text))
     if url.userinfo:

@@ -1,4 +1,4 @@
-"""The text of a page: HTML by trafilatura, PDF by pypdf, plain text as it is, nothing else."""
+"""Text extraction from pages: HTML with trafilatura, PDF with pypdf, and plain text."""
 
 from __future__ import annotations
 
@@ -27,37 +27,39 @@ from fieldcraft.types import ToolError, UserError
 if TYPE_CHECKING:
     from cachetools import LRUCache
 
-PAGE_TIMEOUT_SECONDS = 20  # of CPU time for one page
+PAGE_TIMEOUT_SECONDS = 20  # CPU time for one page
 MAX_LINKS = 30
 MAX_PDF_PAGES = 200
-_MAX_CACHED_CHARACTERS = 2**26  # of the texts of pages
-_SNIFFED_CHARACTERS = 4096  # characters that tell text from anything else
-_MAX_STRANGE_SHARE = 0.1  # of them that are no characters of a text
+_MAX_CACHED_CHARACTERS = 2**26  # total length of cached texts
+_SNIFFED_CHARACTERS = 4096  # characters checked to distinguish text from binary data
+_MAX_STRANGE_SHARE = 0.1  # maximum share of non-text characters among them
 _TEXT_TYPES = ("application/json", "application/xml", "application/x-ndjson", "application/yaml")
 _HTML_TYPES = ("text/html", "application/xhtml+xml", "")
-# Codecs of Python for other ends, some of which take time that grows with the square of the text.
+# Python codecs that are not charsets, some of which take quadratic time.
 _EXCLUDED_CODECS = ("punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined")
 _MISSING_LIBRARIES = "The tools of the web need more libraries: pip install 'fieldcraft[web]'."
 
 
 @dataclass(frozen=True, slots=True)
 class PageText:
-    """Text of a page. `links` are (text, address) pairs in their order."""
+    """Text of a page. `links` are (text, URL) pairs in order."""
 
     text: str
     links: tuple[tuple[str, str], ...] = ()
 
 
 def require_extractors() -> None:
-    """Raise UserError where the libraries that read pages are not installed."""
+    """Raise UserError if the libraries for text extraction are not installed."""
     if not all(map(find_spec, ("trafilatura", "lxml", "lxml_html_clean", "pypdf"))):
         raise UserError(_MISSING_LIBRARIES)
 
 
 class PageTextReader:
-    """`read_page` for many rollouts, in processes that end where a page takes too long. It
-    remembers what it has read, because to find the text of a page takes ten times as long as to get
-    it from a server nearby."""
+    """`read_page` for many rollouts, in processes that are killed if a page takes too long.
+
+    Results are cached, because extracting the text of a page takes ten times as long as fetching it
+    from a nearby server.
+    """
 
     def __init__(self) -> None:
         self._cache: LRUCache[tuple[bytes, str, str], PageText] = _import_cachetools().LRUCache(
@@ -65,7 +67,7 @@ class PageTextReader:
         )
 
     async def read(self, content: bytes, content_type: str, url: str) -> PageText:
-        """Read a page as `read_page` does. Raises ToolError for a page that takes too long, too."""
+        """Read a page as `read_page` does. Raises ToolError also if a page takes too long."""
         key = hashlib.sha256(content).digest(), content_type, url
         page = self._cache.get(key)
         if page is None:
@@ -87,7 +89,7 @@ def _get_pool() -> KillablePool:
 
 
 def _parse_reply(reply: dict[str, Any]) -> PageText:
-    """Return the page that a process read."""
+    """Return the page from the reply of a process."""
     if "text" in reply:
         return PageText(reply["text"], tuple((words, to) for words, to in reply["links"]))
     if "error" in reply:
@@ -105,11 +107,11 @@ def read_page(content: bytes, content_type: str, url: str) -> PageText:
     """Read the text of a page.
 
     Args:
-        content: its bytes.
-        content_type: the header content-type; "" if there is none.
-        url: where it is, for links that are relative to it.
+        content: bytes of the page.
+        content_type: header content-type; "" if missing.
+        url: URL of the page, to resolve relative links.
 
-    Raises ToolError for what holds no text.
+    Raises ToolError if the page has no text.
     """
     media_type, _, parameters = content_type.partition(";")
     media_type = media_type.strip().lower()
@@ -144,7 +146,7 @@ def _make_no_text_message(media_type: str, content: bytes) -> str:
 
 
 def _decode(content: bytes, parameters: str) -> str:
-    """Decode the content by the charset of the header, else as trafilatura guesses."""
+    """Decode the content by the charset of the header, else by trafilatura's guess."""
     _, has_charset, charset = parameters.lower().partition("charset=")
     if has_charset:
         name = charset.split(";")[0].strip(" \"'")
@@ -152,7 +154,7 @@ def _decode(content: bytes, parameters: str) -> str:
             if codecs.lookup(name).name not in _EXCLUDED_CODECS:
                 return content.decode(name, errors="replace")
         except (LookupError, ValueError):
-            pass  # a name of no charset: guess
+            pass  # unknown charset: guess
     decoded: str = _import_trafilatura().utils.decode_file(content)
     return decoded
 
@@ -180,12 +182,12 @@ def _parse_html(text: str, url: str) -> PageText:
 
 
 def _make_utf8_parser() -> Any:
-    """Return a parser of what `_decode` decoded, whatever charset the page itself names."""
+    """Return a parser for text from `_decode`, which ignores the charset named in the page."""
     return _import_lxml_html().HTMLParser(encoding="utf-8")
 
 
 def _find_links(tree: Any, url: str) -> tuple[tuple[str, str], ...]:
-    """Return the links of a page to other pages, each address once."""
+    """Return the links of a page to other pages, each URL once."""
     found: dict[str, str] = {}
     page_url = httpx.URL(url)
     for anchor in tree.iter("a"):
@@ -215,7 +217,7 @@ def _extract_pdf_text(content: bytes) -> str:
 
 @contextmanager
 def _raise_as_tool_error(subject: str) -> Iterator[None]:
-    """Raise what a parser raises in the block as a ToolError."""
+    """Convert errors of a parser in the block to a ToolError."""
     try:
         with raise_read_errors(subject, "look for another page"):
             yield
@@ -237,7 +239,7 @@ def _require_libraries() -> Iterator[None]:
 def _import_trafilatura() -> ModuleType:
     with _require_libraries():
         import trafilatura
-    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # faulty pages are nothing special
+    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # malformed pages are common
     return trafilatura
 
 

@@ -1,7 +1,7 @@
-"""The process that reads pages: a parser may compute for ever on a hostile one.
+"""Worker process that extracts the text of pages: a parser may run forever on a hostile page.
 
-A question is {"content": "... in base64", "kind": "...", "url": "..."}. The answer is
-{"text": "...", "links": [[words, address], ...]}, or {"error": "..."} where there is not text.
+A request is {"content": "... in base64", "kind": "...", "url": "..."}. The reply is
+{"text": "...", "links": [[words, address], ...]}, or {"error": "..."} if the page has no text.
 """
 
 from __future__ import annotations

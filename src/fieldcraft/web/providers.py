@@ -1,6 +1,6 @@
-"""Search engines of the web: what each one is asked, and how its answer is read. No network here.
+"""Web search engines: construction of requests and parsing of responses, without network access.
 
-The interfaces are those that the providers document: Serper (serper.dev), Tavily
+The interfaces follow the documentation of the providers: Serper (serper.dev), Tavily
 (docs.tavily.com), Brave (api-dashboard.search.brave.com) and SearXNG (docs.searxng.org), whose
 server has to allow the format `json`.
 """
@@ -17,22 +17,22 @@ import httpx
 from pydantic import BaseModel, Field
 
 _MAX_SNIPPET_CHARACTERS = 600  # characters
-_TAG = re.compile(r"</?(?:b|strong|em|mark)>")  # around the words that were found
+_TAG = re.compile(r"</?(?:b|strong|em|mark)>")  # around matched words
 
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest:
-    """One HTTP request. `headers` may hold a key, the others may not."""
+    """HTTP request. Only `headers` may contain a key."""
 
     method: str
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: Mapping[str, Any] | None = None  # of JSON
+    body: Mapping[str, Any] | None = None  # JSON
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """One result: plain text in one line each. `url` may be empty."""
+    """Search result: title, URL and snippet are plain text of one line each. `url` may be empty."""
 
     title: str
     url: str
@@ -40,27 +40,27 @@ class SearchResult:
 
 
 class SearchProvider(Protocol):
-    """A search engine: two pure functions, where it is, and where its key is."""
+    """Search engine: two pure functions, its URL, and the environment variable of its key."""
 
-    url: str  # without a path of its own: "" for an engine that each user runs
-    key_env: str  # the environment variable of its key; "" for an engine without
+    url: str  # base URL; "" for a self-hosted engine
+    key_env: str  # environment variable of its key; "" if the engine needs no key
 
     def build_request(self, url: str, key: str, query: str, count: int) -> SearchRequest:
-        """Return the request that asks the engine at `url` for `count` results."""
+        """Return the request for `count` results from the engine at `url`."""
         ...
 
     def parse_results(self, content: bytes) -> list[SearchResult]:
-        """Return the results of an answer. Raises ValueError for another answer."""
+        """Return the results of a response. Raises ValueError for an invalid response."""
         ...
 
 
 def _clean_line(text: str) -> str:
-    """Return a text of a search engine as plain text in one line."""
+    """Convert a text of a search engine to one line of plain text."""
     return " ".join(html.unescape(_TAG.sub("", text)).split())
 
 
 def make_result(title: str, url: str, snippet: str) -> SearchResult:
-    """Make a result from the texts of an engine; a long snippet is cut."""
+    """Make a result from the texts of an engine; a long snippet is truncated."""
     return SearchResult(
         _clean_line(title), "".join(url.split()), _clean_line(snippet)[:_MAX_SNIPPET_CHARACTERS]
     )
@@ -77,7 +77,7 @@ class _SerperResponse(BaseModel):
 
 
 class Serper:
-    """Google's results by serper.dev."""
+    """Google results from serper.dev."""
 
     url = "https://google.serper.dev"
     key_env = "SERPER_API_KEY"
@@ -103,7 +103,7 @@ class _TavilyResponse(BaseModel):
 
 
 class Tavily:
-    """The engine of tavily.com."""
+    """Search engine of tavily.com."""
 
     url = "https://api.tavily.com"
     key_env = "TAVILY_API_KEY"
@@ -135,7 +135,7 @@ class _BraveResponse(BaseModel):
 
 
 class Brave:
-    """The index of Brave. An answer without results has no `web`."""
+    """Search index of Brave. A response without results has no `web`."""
 
     url = "https://api.search.brave.com"
     key_env = "BRAVE_API_KEY"
@@ -161,7 +161,7 @@ class _SearXNGResponse(BaseModel):
 
 
 class SearXNG:
-    """A metasearch engine that one runs oneself. It decides itself how many results it gives."""
+    """Self-hosted metasearch engine, which determines the number of results itself."""
 
     url = ""
     key_env = ""

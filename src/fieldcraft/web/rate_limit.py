@@ -1,4 +1,4 @@
-"""Politeness: how many requests a host gets at once, and how long after one the next begins."""
+"""Rate limits per host: number of concurrent requests, and interval between requests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from fieldcraft.records.waits import report_wait
 @dataclass
 class _HostState:
     semaphore: asyncio.Semaphore
-    next_start: float = field(default=0.0)  # of the loop's clock
+    next_start: float = field(default=0.0)  # time of the loop's clock
 
 
 class HostRateLimiter:
-    """Limiter of requests to a host: at most `concurrent` at once, each at least `interval_seconds`
-    seconds after the last one began, and after the last one ended where there is one at a time."""
+    """Limiter of requests to a host: at most `concurrent` at the same time, each at least
+    `interval_seconds` after the start of the previous one, and after its end if `concurrent` is
+    1."""
 
     def __init__(self, concurrent: int, interval_seconds: float) -> None:
         self._concurrent = concurrent
@@ -31,7 +32,7 @@ class HostRateLimiter:
 
     @asynccontextmanager
     async def slot(self, host: str) -> AsyncIterator[None]:
-        """Wait for a place at a host, and keep it in the block."""
+        """Wait for a slot at a host, and hold it in the block."""
         loop = asyncio.get_running_loop()
         hosts = self._hosts.setdefault(loop, {})
         state = hosts.setdefault(host, _HostState(asyncio.Semaphore(self._concurrent)))

@@ -1,4 +1,4 @@
-"""Answers of the web on disk: a cache that processes share, and runs that are repeated offline."""
+"""Web responses on disk: a cache shared by processes, and recordings for offline replay."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import ToolError, ToolUnavailableError, UserError
 
 _DATABASE_NAME = "web.sqlite"
-_LOCK_TIMEOUT_SECONDS = 30.0  # that one process waits while another one writes
+_LOCK_TIMEOUT_SECONDS = 30.0  # wait of one process while another one writes
 _MAX_MESSAGE_CHARACTERS = 300  # characters of a request in a message
 
 
 class CachedResponse(BaseModel):
-    """Answer of a server, or why there is none: then `failure` is a sentence.
+    """Response of a server, or a failure; then `failure` is a sentence.
 
-    `way` are the addresses from the one that was asked to the one that answered; `inside` are those
-    of them that are not public and were allowed by name.
+    `way` has the URLs from the requested one to the final one. `inside` has the non-public ones
+    among them, which were allowed by name.
     """
 
     model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", frozen=True)
 
     status: int = 0
-    kind: str = ""  # the header content-type
+    kind: str = ""  # header content-type
     content: bytes = b""
     way: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
     failure: str = ""
-    unavailable: bool = False  # the failure says nothing about what was asked
+    unavailable: bool = False  # the failure was not caused by the request
 
     def raise_for_failure(self) -> CachedResponse:
-        """Return the answer itself. Raises ToolError or ToolUnavailableError for a failure."""
+        """Return the response itself. Raises ToolError or ToolUnavailableError for a failure."""
         if self.failure:
             raise (ToolUnavailableError if self.unavailable else ToolError)(self.failure)
         return self
@@ -53,11 +53,11 @@ class CachedResponse(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """Request, without keys and other headers."""
+    """Request without its headers, such as API keys."""
 
     method: str
     url: str
-    body: Any = None  # of JSON
+    body: Any = None  # JSON
 
     @property
     def key(self) -> str:
@@ -78,21 +78,21 @@ FetchResponse = Callable[[], Awaitable[CachedResponse]]
 
 
 class CacheMode(StrEnum):
-    """Purpose of a folder of answers."""
+    """Purpose of a folder of responses."""
 
-    CACHE = "cache"  # answers are used until they are old; failures are not kept
-    RECORD = "record"  # the first answer of each request is kept for good, failures too
-    REPLAY = "replay"  # nothing but what was recorded
+    CACHE = "cache"  # responses are used until they expire; failures are not stored
+    RECORD = "record"  # the first response to each request is stored permanently, also failures
+    REPLAY = "replay"  # only recorded responses are used
 
 
 class ResponseCache:
-    """Answers in a SQLite file. A connection lives for one use, so that threads and processes can
-    share the file, and a replay can read it from a folder that it must not write to."""
+    """Responses in a SQLite file. Each use opens a new connection, so that threads and processes
+    can share the file, and a replay can read it from a read-only folder."""
 
     def __init__(self, folder: Path, mode: CacheMode, hours: float) -> None:
-        """Take the folder and `hours`, the age up to which a cache uses an answer.
+        """Open a folder. `hours` is the maximum age of a cached response.
 
-        Raises UserError for a folder that holds no answers, or cannot.
+        Raises UserError if a replay has no responses, or the folder is unusable.
         """
         self._path = folder / _DATABASE_NAME
         self._mode = mode
@@ -100,7 +100,8 @@ class ResponseCache:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         if mode is CacheMode.REPLAY and not self._path.is_file():
             raise UserError(
-                f"{folder} holds no recorded answers: record a run with 'record: {folder}' first."
+                f"{folder} contains no recorded answers: first record a run with"
+                f" 'record: {folder}'."
             )
         try:
             if mode is not CacheMode.REPLAY:
@@ -114,15 +115,15 @@ class ResponseCache:
                 file.execute("SELECT key, asked, at, answer FROM answers LIMIT 1")
         except (sqlite3.Error, OSError) as error:
             raise UserError(
-                f"{self._path} cannot keep answers ({error}): give another folder."
+                f"{self._path} cannot store answers ({error}): give another folder."
             ) from error
 
     async def get_or_fetch(self, request_key: RequestKey, fetch: FetchResponse) -> CachedResponse:
-        """Return the answer that is kept, else that of `fetch`, which is then kept.
+        """Return the stored response, else the result of `fetch`, which is then stored.
 
-        Whoever asks the same at the same time waits for the first one's answer.
+        Concurrent identical requests wait for the response of the first one.
 
-        Raises UserError where a replay has no answer.
+        Raises UserError if a replay has no response.
         """
         async with self._locks.setdefault(request_key.key, asyncio.Lock()):
             cached = await run_in_thread(lambda: self._find(request_key))
@@ -130,8 +131,8 @@ class ResponseCache:
                 return cached
             if self._mode is CacheMode.REPLAY:
                 raise UserError(
-                    f"{self._path.parent} has no answer to {request_key}: record the run anew, or"
-                    " repeat it with the settings it was recorded with."
+                    f"{self._path.parent} has no answer to {request_key}: record the run again, or"
+                    " repeat it with the settings of the recording."
                 )
             response = await fetch()
             if response.failure and self._mode is CacheMode.CACHE:
@@ -159,7 +160,7 @@ class ResponseCache:
         return None if row is None else CachedResponse.model_validate_json(row[0])
 
     def _insert(self, request_key: RequestKey, response: CachedResponse) -> CachedResponse:
-        """Return the answer that is kept now: another process may have been first."""
+        """Store a response, and return the stored one: another process may have been first."""
         with closing(self._connect()) as file, file:
             file.execute(
                 "DELETE FROM answers WHERE key = ? AND at < ?",
@@ -171,7 +172,7 @@ class ResponseCache:
 
 
 class NoCache:
-    """No folder: every request is asked."""
+    """Replacement of `ResponseCache` without a folder: every request is sent."""
 
     async def get_or_fetch(self, request_key: RequestKey, fetch: FetchResponse) -> CachedResponse:
         return await fetch()
@@ -180,8 +181,7 @@ class NoCache:
 def open_response_cache(
     cache: Path | None, cache_hours: float, record: Path | None, replay: Path | None
 ) -> ResponseCache | NoCache:
-    """Open the folder in which the answers of a tool are kept. Raises UserError for more than one
-    folder."""
+    """Open the folder with the responses of a tool. Raises UserError for more than one folder."""
     folders = {CacheMode.CACHE: cache, CacheMode.RECORD: record, CacheMode.REPLAY: replay}
     chosen = [(mode, folder) for mode, folder in folders.items() if folder is not None]
     if len(chosen) > 1:

@@ -1,4 +1,4 @@
-"""The tool `web_search`: a search engine of the web, or an index of one's own."""
+"""The tool `web_search`: a web search engine, or a local index."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SearchFunction = Callable[[str], Awaitable[list[SearchResult]]]
 
 
 class WebSearchTool:
-    """`types.StatefulTool`: each rollout is told what it has already searched for."""
+    """`types.StatefulTool` that rejects queries already searched for in a rollout."""
 
     def __init__(self, search: SearchFunction, blocklist: Blocklist, top_k: int) -> None:
         self._search = search
@@ -98,8 +98,7 @@ class WebSearchTool:
 
 
 def format_results(results: Sequence[SearchResult]) -> str:
-    """Format results as the model reads them: number and title, address and snippet in a line
-    each."""
+    """Format results for the model: number and title, URL and snippet, one line each."""
     if not results:
         return NO_RESULT
     return "\n\n".join(
@@ -110,8 +109,8 @@ def format_results(results: Sequence[SearchResult]) -> str:
 
 @dataclass(frozen=True)
 class WebSearchEngine:
-    """A search engine behind its interface. `timeout_seconds` are for each attempt, `use_proxy`
-    asks by the proxy of the environment, `sites` are in this process."""
+    """Client of a search engine. `timeout_seconds` applies to each attempt, `use_proxy` selects the
+    proxy of the environment, and `sites` are web sites in this process."""
 
     provider: SearchProvider
     url: str
@@ -125,12 +124,12 @@ class WebSearchEngine:
     sites: InProcessSites
 
     async def search(self, query: str) -> list[SearchResult]:
-        """Find the results for a query.
+        """Return the results for a query.
 
         Raises:
-            ToolUnavailableError: no answer after all attempts.
-            ToolError: the engine refuses the query.
-            UserError: the engine refuses the key; a replay has no answer.
+            ToolUnavailableError: no response after all attempts.
+            ToolError: the engine rejects the query.
+            UserError: the engine rejects the key, or a replay has no response.
         """
         request = self.provider.build_request(self.url, self._key, query, self.top_k)
         request_key = RequestKey(request.method, request.url, request.body)
@@ -195,11 +194,11 @@ def _is_retryable(error: BaseException) -> bool:
 
 
 class LocalSearchIndex:
-    """An index folder as a search engine; it answers in the event loop, as the tool `search`. The
-    address of a passage is its id, if that is one."""
+    """Index folder as a search engine. It runs in the event loop, like the tool `search`. The URL
+    of a passage is its id, if the id is a URL."""
 
     def __init__(self, folder: Path, top_k: int) -> None:
-        """Load the index. Raises UserError where there is no index."""
+        """Load the index. Raises UserError if the folder has no index."""
         self._index = SearchIndex.load(folder)
         self._top_k = top_k
 
@@ -231,27 +230,27 @@ def make_web_search(
     replay: Path | None = None,
     sites: InProcessSites = NO_SITES,
 ) -> WebSearchTool:
-    """Make the tool that a recipe names `web_search`.
+    """Make the tool `web_search` of a recipe.
 
     Args:
-        provider: the search engine, or `index` for an index folder.
-        url: of a SearXNG server, or of another server with the interface of the provider.
-        index: the folder that `fieldcraft index` wrote.
-        top_k: results of a query.
-        api_key_env: the environment variable that holds the key.
-        block: hosts and addresses that are left out, besides those of known benchmarks.
-        seconds: for each attempt.
+        provider: search engine, or `index` for an index folder.
+        url: URL of a SearXNG server, or of another server with the interface of the provider.
+        index: folder written by `fieldcraft index`.
+        top_k: number of results per query.
+        api_key_env: environment variable with the key.
+        block: hosts and URLs that are omitted, in addition to those of known benchmarks.
+        seconds: time limit of each attempt.
         retries: attempts after the first.
-        max_concurrent: requests at once.
-        interval_seconds: from one request to the next, at least.
-        cache: a folder that keeps answers for `cache_hours`.
-        cache_hours: how long an answer is used.
-        record: a folder that keeps every answer, so that the run can be repeated.
-        replay: a folder of recorded answers; the network is not used.
-        sites: that are in this process.
+        max_concurrent: number of concurrent requests.
+        interval_seconds: minimum interval between two requests.
+        cache: folder that stores responses for `cache_hours`.
+        cache_hours: maximum age of a cached response.
+        record: folder that stores every response, so that the run can be repeated.
+        replay: folder of recorded responses; the network is not used.
+        sites: web sites in this process.
 
     Raises:
-        UserError: the settings do not fit together, or the key is not set.
+        UserError: the settings are inconsistent, or the key is not set.
     """
     blocklist = Blocklist([*BENCHMARK_PATTERNS, *block])
     if (provider == "index") != (index is not None):
@@ -275,7 +274,7 @@ def make_web_search(
         top_k=top_k,
         timeout_seconds=seconds,
         retries=retries,
-        use_proxy=url is None,  # a server of one's own stands inside; a proxy would not find it
+        use_proxy=url is None,  # a self-hosted server is local; a proxy cannot reach it
         rate_limiter=get_rate_limiter(max_concurrent, interval_seconds),
         cache=open_response_cache(cache, cache_hours, record, replay),
         sites=sites,
@@ -287,7 +286,7 @@ def _require_server_url(url: str, provider: str) -> str:
     if not url:
         raise UserError(
             f"the tool web_search needs the url of a {provider} server: add 'url: http://HOST:PORT'"
-            " beside the name."
+            " next to the name."
         )
     try:
         address = httpx.URL(url)

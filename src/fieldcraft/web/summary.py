@@ -1,4 +1,4 @@
-"""Summary of what a page says about a question, written by a model behind an endpoint."""
+"""Summaries of pages with respect to a question, written by a model behind an endpoint."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SYSTEM_PROMPT = (
 
 
 class PageSummariser:
-    """Summariser that asks a model what a page says about a question."""
+    """Summariser that prompts a model for the content of a page relevant to a question."""
 
     def __init__(self, settings: EndpointConfig, cache: ResponseCache | NoCache) -> None:
-        """Make the endpoint. Raises UserError for a bad url, and where openai is not installed."""
+        """Create the client. Raises UserError for an invalid URL, or if openai is not installed."""
         self._chat = ChatClient(settings.url, settings.model, api_key_env=settings.api_key_env)
         self._cache = cache
 
@@ -27,7 +27,7 @@ class PageSummariser:
         """Summarise a page.
 
         Raises:
-            ToolUnavailableError: the model does not answer.
+            ToolUnavailableError: the model does not respond.
             UserError: a replay has no summary of this page.
         """
         messages = [

@@ -1,1 +1,1 @@
-"""Worlds: synthetic corpora whose questions, facts and best answers are known."""
+"""Worlds: synthetic corpora with known questions, facts and optimal answers."""

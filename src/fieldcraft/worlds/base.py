@@ -1,8 +1,8 @@
-"""The protocol of worlds: a recipe names one with its settings, and each has its own folder.
+"""Protocol of worlds. A recipe names a world with its settings; each world has its own folder.
 
-A world makes everything that a run is about: the corpus, questions for training and evaluation, and
-demonstrations. It may also have an oracle, pairs, verdicts on simulated observations and the texts
-of a tokenizer.
+A world provides all data of a run: the corpus, questions for training and evaluation, and
+demonstrations. Optionally it provides an oracle, pairs, verdicts on simulated observations and
+the texts for a tokenizer.
 """
 
 from __future__ import annotations
@@ -27,46 +27,46 @@ from fieldcraft.types import (
     UserError,
 )
 
-JsonSchemas = Sequence[dict[str, Any]]  # JSON schemas of tools, as chat templates take them
+JsonSchemas = Sequence[dict[str, Any]]  # JSON schemas of tools, as chat templates expect them
 TrajectoryPair = tuple[Trajectory, Trajectory]  # chosen, rejected
 
 
 class World(ABC):
-    """A world of a run: a function of its settings and the run's seed.
+    """Base class of the worlds, each determined by its settings and the run's seed.
 
-    The keyword arguments of the constructor, with their types and defaults, are what a recipe can
-    set; `seed` is given. Two worlds made from the same arguments are equal in all they return.
+    The keyword arguments of the constructor, with their types and defaults, are the settings in a
+    recipe; `seed` is given. Two worlds made from the same arguments return equal values.
     """
 
-    # split of the evaluation -> what its questions are, as a table's title; `heldout` is for
-    # questions that no training asks, which is checked before a run
+    # evaluation split -> title of its questions in a table; `heldout` holds questions that do not
+    # occur in training, which is checked before a run
     splits: ClassVar[Mapping[str, str]]
     datasets: ClassVar[Sequence[str]]  # names of the sets of demonstrations
-    toolless_datasets: ClassVar[Sequence[str]] = ()  # those of them in which no tool is ever used
+    toolless_datasets: ClassVar[Sequence[str]] = ()  # the datasets that never use a tool
     pair_sets: ClassVar[Sequence[str]] = ()  # names of the sets of contrastive pairs
     synthesis_kinds: ClassVar[Sequence[str]] = ()  # the kinds of questions that `synthesise` makes
-    site: str | None = None  # the address of its passages as a web site, if they are one in a run
-    snippet_parts: int | None = None  # of a passage that a search of the site shows, see `snippet`
+    site: str | None = None  # address of its passages as a web site, if a run serves them
+    snippet_parts: int | None = None  # parts of a passage in search results, see `make_snippet`
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
     @abstractmethod
     def passages(self) -> list[dict[str, str]]:
-        """Return the corpus that is searched: records with `id`, `title` and `text`."""
+        """Return the search corpus: records with `id`, `title` and `text`."""
 
     def files(self) -> Mapping[str, str]:
-        """Return name -> text of the files that programs of the tool `python` find beside them."""
+        """Return name -> text of the files available to programs of the tool `python`."""
         return {}
 
     @abstractmethod
     def training_questions(self, count: int) -> list[Task]:
-        """Return at most `count` distinct questions to train on."""
+        """Return at most `count` distinct training questions."""
 
     @abstractmethod
     def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
-        """Return the questions to test on: of every split at most so many. `meta["split"]` says
-        which one.
+        """Return the evaluation questions: at most the given number for each split.
+        `meta["split"]` names the split.
 
         `splits` names splits of this world only, and not always all of them.
         """
@@ -75,16 +75,16 @@ class World(ABC):
     def demonstrations(
         self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[Trajectory]:
-        """Return the set `dataset`, one of `datasets`: at most `count` trajectories, None for all
-        of it."""
+        """Return the dataset `dataset`, one of `datasets`: at most `count` trajectories, or all of
+        them if `count` is None."""
 
     def demonstration_steps(
         self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[tuple[Task, list[DemoStep]]]:
-        """Return the set `dataset` as questions and the steps that answer them, which filters look
-        at.
+        """Return the dataset `dataset` as questions with the steps that answer them, the input of
+        filters.
 
-        Raises UserError for a set whose examples are no such steps.
+        Raises UserError for a dataset whose examples are not of this form.
         """
         raise UserError(
             f"the world does not support filters for its dataset '{dataset}': remove filters."
@@ -93,63 +93,65 @@ class World(ABC):
     def pairs(
         self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[TrajectoryPair]:
-        """Return the set `dataset`, one of `pair_sets`: at most `count` pairs, None for all of it.
+        """Return the pairs `dataset`, one of `pair_sets`: at most `count` pairs, or all of them if
+        `count` is None.
 
-        Both sides of a pair share their segments but for the last one, which is compared.
+        Both sides of a pair share all segments except the last one, which is compared.
         """
         raise UserError("the world has no pairs: give pairs=FILE, or leave the stage out.")
 
     def probes(self) -> list[Task]:
-        """Return the questions for single facts, as prompts that a model continues with the answer;
-        none in a world that knows what its models were taught. A run asks them first of all."""
+        """Return questions for single facts, as prompts that a model completes with the answer, or
+        an empty list if the world knows what its models were taught. A run asks them first."""
         return []
 
     def with_probe_rates(self, rates: Mapping[str, float]) -> World:
-        """Return the same world for a model of which the share of right answers to each probe is
-        known. `rates` is by the ids of the probes."""
+        """Return the same world for a model with known rates of correct answers to each probe.
+        `rates` is keyed by the ids of the probes."""
         return self
 
     @property
     def oracle(self) -> WorldOracle:
-        """Oracle that knows the best way to answer. Raises UserError if the world has no oracle."""
+        """Oracle with the optimal answers. Raises UserError if the world has no oracle."""
         raise UserError("the world has no oracle: set teacher.model to use a model as the teacher.")
 
     def team_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
-        """Return the chain of a team of scripted agents that answers a question. It may make
-        mistakes, and repairs them. Raises UserError if the world has no such team."""
+        """Return the chain of a scripted team that answers a question. It may contain errors, which
+        it repairs. Raises UserError if the world has no such team."""
         raise UserError(
             "the world has no scripted team: set teacher.model to use models as team members."
         )
 
     def single_agent_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
-        """Return the chain of one scripted agent that answers a question, with the mistakes of the
-        team and nobody who sees them. Raises UserError if the world has none."""
+        """Return the chain of a scripted agent that answers a question, with the errors of the team
+        but without repairs. Raises UserError if the world has no such agent."""
         raise UserError("the world has no scripted agent: set teacher.model to use a model.")
 
     def synthesise(self, kind: str, task: Task, rng: random.Random) -> Task | None:
-        """Make a harder question of a kind, one of `synthesis_kinds`; None where a try finds none.
+        """Make a harder question of a kind, one of `synthesis_kinds`, or return None if the attempt
+        fails.
 
-        `depth` asks for something about the answer of `task`; the others join questions of their
-        own, that stand for themselves. `meta["known"]` says whether the model was taught the facts.
+        `depth` asks about the answer of `task`; the other kinds join new self-contained questions.
+        `meta["known"]` states whether the model was taught the facts.
         """
         raise UserError("the world synthesises no questions: set teacher.model to have a model do.")
 
     def answer_from_passages(self, task: Task) -> str | None:
-        """Return the answer of a synthesised question as the passages tell it, None where they do
-        not. Only what is read is used, nothing that the question's maker knew."""
+        """Return the answer of a synthesised question according to the passages, or None if they do
+        not contain it. It is derived from the texts alone, not from knowledge of the generator."""
         raise UserError("the world synthesises no questions: set teacher.model to have a model do.")
 
     def judge_simulations(self, trajectory: Trajectory) -> SimulationVerdicts | None:
-        """Judge each simulated call by the truth of the world, without calling any tool; None if
-        the world cannot tell what is true.
+        """Judge each simulated call by the facts of the world, without calling any tool, or return
+        None if the world does not know the facts.
 
         Raises UserError for a question of another world.
         """
         return None
 
     def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
-        """Return every text that a model of this world reads and writes, so that a tokenizer can be
-        made from them, without the names that `syllables` make up. `tags` are the dialect's.
+        """Return every text that a model of this world reads and writes, to train a tokenizer,
+        without the names composed of `syllables`. `tags` are the dialect's.
 
         Raises UserError if the world has no such texts.
         """
@@ -157,12 +159,11 @@ class World(ABC):
 
     @property
     def syllables(self) -> Sequence[str]:
-        """The syllables of names; empty if names are ordinary words."""
+        """Syllables of names; empty if names are ordinary words."""
         return ()
 
     def small_copy(self) -> World:
-        """Return a smaller world that is made faster, so that `check` can look at examples of
-        it."""
+        """Return a smaller world that is faster to make, from which `check` shows examples."""
         return self
 
 
@@ -171,7 +172,7 @@ class World(ABC):
 
 @dataclass(frozen=True, slots=True)
 class OracleDecision:
-    """The same moment seen two ways: after `before`, `chosen` is right and `rejected` is not."""
+    """A decision: after `before`, `chosen` is correct and `rejected` is not."""
 
     before: tuple[DemoStep, ...]
     chosen: tuple[DemoStep, ...]
@@ -179,36 +180,36 @@ class OracleDecision:
 
     @property
     def chooses_tool(self) -> bool:
-        """Return whether the chosen way uses a tool."""
+        """Return whether the chosen side uses a tool."""
         return any(isinstance(step, ToolCall) for step in self.chosen)
 
 
 class WorldOracle(ABC):
-    """The best way to answer a world's questions for a model that was taught a part of it."""
+    """Optimal policy on a world's questions for a model that was taught part of its facts."""
 
     @abstractmethod
     def next_step(self, task: Task, history: Sequence[DemoStep]) -> DemoStep:
-        """Return the best step after any beginning, also after mistakes and needless calls; after
-        an action it is the observation that the tool returns.
+        """Return the best next step after any history, including one with errors and needless
+        calls; after a call, return the observation of the tool.
 
-        Raises ValueError after an answer, and after an action whose observation the world does not
+        Raises ValueError after an answer, and after a call whose observation the world does not
         know.
         """
 
     @abstractmethod
     def optimal_calls(self, task: Task) -> int:
-        """Return the least number of calls after which the model can know the answer."""
+        """Return the minimum number of calls after which the model can know the answer."""
 
     @abstractmethod
     def guess(self, task: Task, rng: random.Random) -> list[DemoStep]:
-        """Return an attempt without tools. It guesses what the model was not taught."""
+        """Return an attempt without tools, which guesses facts that the model was not taught."""
 
     @abstractmethod
     def decisions(self, task: Task, rng: random.Random) -> Iterable[OracleDecision]:
-        """Return the decisions on the way to the answer, each with a wrong alternative."""
+        """Return the decisions on the path to the answer, each with a wrong alternative."""
 
     def demonstration(self, task: Task) -> list[DemoStep]:
-        """Return the best way from the question to the answer."""
+        """Return the optimal path from the question to the answer."""
         steps: list[DemoStep] = []
         while not steps or not isinstance(steps[-1], Answer):
             steps.append(self.next_step(task, steps))
@@ -216,8 +217,8 @@ class WorldOracle(ABC):
 
 
 def merge_thoughts(steps: Iterable[DemoStep]) -> list[DemoStep]:
-    """Return the thoughts of one role that follow one another as one thought, its sentences
-    separated by a space."""
+    """Merge consecutive thoughts of the same role into one thought, joining its sentences with a
+    space."""
     merged: list[DemoStep] = []
     for step in steps:
         match [*merged[-1:], step]:
@@ -228,16 +229,16 @@ def merge_thoughts(steps: Iterable[DemoStep]) -> list[DemoStep]:
     return merged
 
 
-# -- what simulated observations are worth -------------------------------------------------------
+# -- verdicts on simulated observations -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationVerdict:
-    """The verdict on one simulated observation. None means that something cannot be told.
+    """Verdict on one simulated observation. None means unknown.
 
-    `supports_answer`: it says what the step needed, as the real one would. `contradicts`: it states
-    a known fact wrongly. `well_formed`: it reads like results of the tool. `f1`: the words it
-    shares with the real text. `taught`: the base model was taught the entity.
+    `supports_answer`: it contains the information that the step needed, like the real one.
+    `contradicts`: it misstates a known fact. `well_formed`: it has the format of the tool's
+    results. `f1`: word overlap with the real text. `taught`: the base model was taught the entity.
     """
 
     well_formed: bool
@@ -249,11 +250,11 @@ class SimulationVerdict:
 
 SimulationVerdicts = list[
     SimulationVerdict | None
-]  # None: a call whose real observation cannot be told
+]  # None: a call whose real observation is unknown
 
 
 def get_simulated_calls(trajectory: Trajectory) -> list[CallRecord]:
-    """Return the calls whose observations a simulator wrote, in their order."""
+    """Return the calls whose observations a simulator wrote, in order."""
     return [call for call in trajectory.calls if call.simulated]
 
 
@@ -261,8 +262,8 @@ def get_simulated_calls(trajectory: Trajectory) -> list[CallRecord]:
 
 
 def make_world(name: str, settings: Mapping[str, Any], seed: int) -> World:
-    """Make the world of a recipe. Raises UserError for an unknown name, and for settings that it
-    cannot be made from."""
+    """Make the world of a recipe. Raises UserError for an unknown name, and for invalid
+    settings."""
     world: World = instantiate(
         ComponentKind.WORLD, name, resolve(ComponentKind.WORLD, name), settings, {"seed": seed}
     )

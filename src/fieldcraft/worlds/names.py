@@ -1,4 +1,4 @@
-"""Made-up names of two syllables, so that a model can copy unseen names piece by piece."""
+"""Invented names of two syllables, so that a model can copy unseen names syllable by syllable."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import random
 from collections.abc import Sequence
 
 ONSETS = (*"bdfghjkmpstvwz", "br", "dr", "fr", "gr", "kr", "pr", "tr", "sk", "sp", "st")
-# Every syllable ends in n, r or l and none begins with them, so a name splits in one way only.
+# Every syllable ends in n, r or l and none starts with them, so the split of a name is unique.
 SYLLABLES = tuple(
     (onset + vowel + "nrl"[(i + j) % 3]).title()
     for i, onset in enumerate(ONSETS)
     for j, vowel in enumerate("aeiou")
 )
-SyllablePools = tuple[Sequence[str], Sequence[str]]  # for the first and the second of a name
-NEAR_SYLLABLE_SHARE = 0.5  # of the syllables of a regenerated world's new names, from taught names
+SyllablePools = tuple[Sequence[str], Sequence[str]]  # for the first and second syllable of a name
+NEAR_SYLLABLE_SHARE = 0.5  # fraction of syllables of a regenerated world's names from taught names
 
 
 def draw_name(
@@ -22,7 +22,7 @@ def draw_name(
     near_pools: SyllablePools | None = None,
     others: Sequence[str] = SYLLABLES,
 ) -> str:
-    """Draw a name, as in `Bran Tel` for a person and `BranTel` for anything else. A share of the
+    """Draw a name, as in `Bran Tel` for a person and `BranTel` for anything else. A fraction of the
     syllables comes from `near_pools`, the rest from `others`."""
     pools: Sequence[Sequence[str]] = (others, others)
     if near_pools:
@@ -37,7 +37,7 @@ def draw_unused_name(
     near_pools: SyllablePools | None = None,
     others: Sequence[str] = SYLLABLES,
 ) -> str:
-    """Draw a name that is not in `used` yet. It is added to `used`."""
+    """Draw a name that is not in `used`, and add it to `used`."""
     while (name := draw_name(kind, rng, near_pools, others)) in used:
         pass
     used.add(name)

@@ -8,7 +8,7 @@ CPU = torch.device("cpu")
 
 
 def filled(*lengths: int, shared: int = 0) -> SequenceTable:
-    """Rows that share their first blocks; further tokens of row i are 1000 * i + position."""
+    """Return rows with common first blocks; further tokens of row i are 1000 * i + position."""
     table = SequenceTable(len(lengths))
     for row, length in enumerate(lengths):
         ids = np.arange(length) + 1000 * row
@@ -27,11 +27,11 @@ def test_rows_attend_in_groups_of_similar_size() -> None:
     plan = plan_batch(table, line, starts[line], counts[line], CPU, by_block=True)
     assert plan.ids.tolist() == [1007, 3002, 3003, 3004, 2098, 2099, *range(100)]
     assert plan.positions.tolist() == [7, 2, 3, 4, 98, 99, *range(100)]
-    # Blocks 0 to 3 are those of row 0, then one of row 1, four of row 2 and one of row 3.
+    # Row 0 has blocks 0 to 3, row 1 has one block, row 2 has four and row 3 has one.
     assert plan.blocks.tolist() == [4, 9, 9, 9, 8, 8, *[0] * 32, *[1] * 32, *[2] * 32, *[3] * 4]
     assert plan.num_decoding == 1
     [reading] = plan.block_reads
-    assert reading.blocks == slice(5)  # where they lie, blocks of nobody who decodes too
+    assert reading.blocks == slice(5)  # contiguous, so blocks without a reader are included
     assert reading.rows.tolist() == [1, 1, 1, 1, 0]
     assert reading.hidden_mask(None)[4].flatten().tolist() == [False] * 8 + [True] * 24
     assert reading.hidden_mask(3)[4].flatten().tolist() == [True] * 5 + [False] * 3 + [True] * 24
@@ -62,7 +62,7 @@ def test_rows_that_begin_are_not_with_those_that_go_on() -> None:
 
 def test_short_rows_of_a_group_read_nothing_of_others() -> None:
     table = filled(70, 128)
-    table.block_table[0, 3] = 99  # left from another session
+    table.block_table[0, 3] = 99  # stale entry of another session
     starts, counts = np.array([60, 120]), np.array([3, 3])
     plan = plan_batch(table, np.array([0, 1]), starts, counts, CPU, by_block=True)
     assert plan.prefill_groups[0].blocks.tolist() == [[0, 1, 0, 0], [3, 4, 5, 6]]
@@ -81,7 +81,7 @@ def test_a_shared_block_is_read_once_for_all() -> None:
     assert shared.rows.view(2, shared.width).tolist() == [[0, 1, 2], [0, 1, 2]]
     assert shared.hidden_mask(None) is None
     seen = ~shared.hidden_mask(40).view(2, shared.width, 32)
-    assert seen.sum(-1).tolist() == [[2, 1, 0], [32, 32, 32]]  # up to the places 69, 70 and 71
+    assert seen.sum(-1).tolist() == [[2, 1, 0], [32, 32, 32]]  # up to positions 69, 70 and 71
     assert plan.prefill_groups == ()
 
 

@@ -1,4 +1,4 @@
-"""Blocks of the cache: who holds them, how prefixes are found, and that none is lost."""
+"""Cache blocks: ownership, lookup of prefixes, and no leaks."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from fieldcraft.engine.local.sequences import SequenceTable
 
 
 class Copied:
-    """In the place of keys and values: the tokens that each block got them for."""
+    """Substitute for keys and values that stores the tokens computed for each block."""
 
     def __init__(self) -> None:
         self.held = np.full((4000, BLOCK_TOKENS), -1)
@@ -35,13 +35,13 @@ def compute(table: SequenceTable, row: int, cache: Copied, count: int) -> None:
 
 
 def begin(table: SequenceTable, session: str, ids: np.ndarray, cache: Copied) -> tuple[int, int]:
-    """The row of a session that brings `ids`, and how many of them need not be computed."""
+    """Start a turn with `ids`, and return the session's row and its number of cached tokens."""
     row = table.row_by_session.get(session)
     if row is None:
         blocks, known = table.blocks.match_prefix(ids)
-        kept = table.blocks.count_computed(blocks, min(known, len(ids) - 1))
+        cached = table.blocks.count_computed(blocks, min(known, len(ids) - 1))
         row, _ = table.acquire(session)
-        table.start(row, ids, blocks, kept)
+        table.start(row, ids, blocks, cached)
     else:
         table.resume(row, ids)
     table.is_active[row] = True
@@ -51,12 +51,12 @@ def begin(table: SequenceTable, session: str, ids: np.ndarray, cache: Copied) ->
 
 def test_prefixes_are_known_by_whole_blocks_and_at_their_end() -> None:
     table, cache, ids = SequenceTable(2), Copied(), np.arange(80)
-    row, kept = begin(table, "a", ids, cache)
-    assert kept == 0
+    row, cached = begin(table, "a", ids, cache)
+    assert cached == 0
     compute(table, row, cache, 80)
     for length, known in ((80, 80), (100, 80), (79, 64), (64, 64), (63, 32), (20, 0)):
-        wanted = np.arange(length)
-        blocks, found = table.blocks.match_prefix(wanted)
+        prefix = np.arange(length)
+        blocks, found = table.blocks.match_prefix(prefix)
         assert found == known
         assert blocks.tolist() == table.block_table[row, : -(-known // BLOCK_TOKENS)].tolist()
     assert table.blocks.match_prefix(np.arange(1, 80))[1] == 0
@@ -68,7 +68,7 @@ def test_a_prefix_that_is_still_being_computed_is_known_but_not_usable() -> None
     compute(table, row, cache, 40)
     blocks, known = table.blocks.match_prefix(ids)
     assert (known, table.blocks.count_computed(blocks, known)) == (80, 40)
-    table.release(row)  # given up: what was not computed is not known any more
+    table.release(row)  # cancelled: tokens that were not computed are unknown again
     assert table.blocks.match_prefix(ids)[1] == 32
 
 
@@ -77,8 +77,8 @@ def test_equal_blocks_behind_different_prefixes_are_different() -> None:
     first, second = np.arange(96), np.arange(96)
     second[0] = 500
     for name, ids in (("a", first), ("b", second)):
-        row, kept = begin(table, name, ids, cache)
-        assert kept == 0  # though the blocks from the second one on hold the same tokens
+        row, cached = begin(table, name, ids, cache)
+        assert cached == 0  # although the blocks from the second one on hold the same tokens
         compute(table, row, cache, 96)
     assert table.blocks.match_prefix(second)[0].tolist() == table.block_table[1, :3].tolist()
 
@@ -92,7 +92,7 @@ def test_what_followed_a_block_is_unknown_once_the_block_holds_something_else() 
     blocks.truncate(first, 0)
     other = np.concatenate([np.arange(100, 132), ids[32:]])
     blocks.register_prefix(other[:32], [first])
-    assert blocks.match_prefix(other)[1] == 32  # `second` stands behind other tokens
+    assert blocks.match_prefix(other)[1] == 32  # `second` follows other tokens
     assert blocks.match_prefix(ids)[1] == 0
 
 
@@ -117,10 +117,10 @@ def test_memory_follows_the_tokens_that_sessions_hold() -> None:
 sessions = st.lists(
     st.tuples(
         st.integers(0, 4),  # session
-        st.integers(0, 3),  # whose tokens it continues, or rewrites
-        st.integers(1, 100),  # how many of them it keeps
+        st.integers(0, 3),  # source whose text it continues or rewrites
+        st.integers(1, 100),  # number of source tokens to reuse
         st.integers(1, 70),  # new tokens
-        st.integers(0, 3),  # what happens to it then
+        st.integers(0, 3),  # operation after the turn
     ),
     max_size=40,
 )
@@ -128,12 +128,13 @@ sessions = st.lists(
 
 @given(sessions)
 def test_no_sequence_of_turns_mixes_tokens_or_loses_blocks(turns: list[tuple[int, ...]]) -> None:
-    """Whatever sessions do, the cache holds for each the keys and values of its own tokens; when
-    all are gone, every block is free."""
+    """For any operations, the cache has each session's own keys and values. At the end every block
+    is free.
+    """
     table, cache, rng = SequenceTable(3), Copied(), np.random.default_rng(0)
     texts = [np.arange(70), np.arange(40), np.arange(1), np.arange(32)]
-    for session, source, kept, new, then in turns:
-        ids = np.concatenate([texts[source][:kept], rng.integers(0, 3, new)])
+    for session, source, reused, new, then in turns:
+        ids = np.concatenate([texts[source][:reused], rng.integers(0, 3, new)])
         texts[source] = ids
         row, cached = begin(table, str(session), ids, cache)
         total = len(ids) if then else cached + (len(ids) - cached) // 2
@@ -163,7 +164,7 @@ def test_no_sequence_of_turns_mixes_tokens_or_loses_blocks(turns: list[tuple[int
 
 @pytest.mark.parametrize("others", [10, 2000])
 def test_a_look_up_does_not_depend_on_the_number_of_rows(others: int) -> None:
-    """Counted, not timed: the look-ups in the dictionary."""
+    """The test counts the lookups in the dictionary and does not measure time."""
     blocks = BlockAllocator()
     for i in range(others):
         blocks.register_prefix(np.arange(64) + 100 * i, blocks.allocate(2).tolist())

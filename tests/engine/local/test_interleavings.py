@@ -1,4 +1,4 @@
-"""Whatever sessions do at once, each gets what forwards without a cache give it alone."""
+"""Concurrent sessions: each gets the same result as forwards without a cache."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,7 @@ from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.local.sampling import draw_uniforms
 from fieldcraft.sampling import Completion, SamplingParams
 
-ROUNDING = 1e-3  # of a probability and of a log-probability, with weights as large as these
+ROUNDING = 1e-3  # tolerance of probabilities and log-probabilities, with weights as large as these
 
 
 @pytest.fixture(scope="module")
@@ -24,15 +24,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
 
 
 def check_alone(model: PreTrainedModel, prompt: list[int], seed: int, got: Completion) -> None:
-    """Each token is where its random number falls among the plain probabilities, to within what a
-    batch may round otherwise, and its log-probability is the plain one."""
+    """Check a completion against the plain probabilities.
+
+    Each token is the one at its random number, up to rounding of a batch, and its log-probability
+    is the plain one.
+    """
     count = len(got.ids)
     logprobs = plain_logprobs(model, prompt, got.ids, 1.0).double()
     draws = draw_uniforms(np.full(count, seed, np.uint64), len(prompt) + np.arange(count))
     draws = torch.from_numpy(draws).double()
-    at = torch.tensor(got.ids)[:, None]
-    chosen = logprobs.gather(1, at)[:, 0]
-    above = logprobs.exp().cumsum(-1).gather(1, at)[:, 0]
+    index = torch.tensor(got.ids)[:, None]
+    chosen = logprobs.gather(1, index)[:, 0]
+    above = logprobs.exp().cumsum(-1).gather(1, index)[:, 0]
     below = above - chosen.exp()
     assert torch.all(below - ROUNDING <= draws), (below - draws).max()
     assert torch.all(draws <= above + ROUNDING), (draws - above).max()
@@ -40,12 +43,12 @@ def check_alone(model: PreTrainedModel, prompt: list[int], seed: int, got: Compl
 
 
 turn = st.tuples(
-    st.integers(0, 3),  # whose text it continues
-    st.integers(0, 110),  # how many tokens of it
+    st.integers(0, 3),  # source whose text it continues
+    st.integers(0, 110),  # number of source tokens to reuse
     st.integers(1, 50),  # new tokens
     st.integers(1, 20),  # sampled tokens
     st.integers(0, 12),  # steps before it
-    st.booleans(),  # whether its session is over then
+    st.booleans(),  # release the session afterwards
 )
 sessions = st.lists(st.lists(turn, max_size=4), min_size=2, max_size=6)
 
@@ -58,11 +61,11 @@ def test_company_changes_nothing(model, plans, rows: int, step_tokens: int) -> N
     done: list[tuple[list[int], int, Completion]] = []
 
     async def session(name: int, turns: list[tuple[int, int, int, int, int, bool]]) -> None:
-        for i, (source, kept, new, length, hops, over) in enumerate(turns):
+        for i, (source, reused, new, length, hops, over) in enumerate(turns):
             for _ in range(hops):
                 await asyncio.sleep(0)
             seed = 100 * name + i
-            prompt = [*texts[source][:kept], *random_ids(new, seed % 3)]
+            prompt = [*texts[source][:reused], *random_ids(new, seed % 3)]
             completion = await engine.generate(prompt, SamplingParams(length, seed=seed), str(name))
             done.append((prompt, seed, completion))
             texts[source] = [*prompt, *completion.ids]

@@ -1,4 +1,4 @@
-"""Sessions, sharing and waiting in the local engine, and how turns end."""
+"""The local engine: sessions, sharing, waiting, and ends of turns."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from fieldcraft.types import UserError
 
 
 def step_widths(engine: LocalEngine) -> list[int]:
-    """A list that fills with the number of tokens of every forward of the engine."""
+    """Return a list that records the number of tokens of every forward of the engine."""
     widths: list[int] = []
 
     def note(_module: object, _args: object, kwargs: dict[str, Any]) -> None:
@@ -23,7 +23,7 @@ def step_widths(engine: LocalEngine) -> list[int]:
     return widths
 
 
-# ---- what is computed, and what is not again
+# ---- computed and reused tokens
 
 
 def test_history_is_never_computed_again(engine: LocalEngine) -> None:
@@ -32,7 +32,7 @@ def test_history_is_never_computed_again(engine: LocalEngine) -> None:
     assert engine.stats.sampled_tokens == 6
     history = [*PROMPT, *first.ids, *random_ids(9, seed=2)]
     second = gather(engine.generate(history, SamplingParams(5, 0.0), "a"))[0]
-    # The observation and the last sampled token, which nothing had to follow until now.
+    # The observation, and the last sampled token, which has not been computed yet.
     assert engine.stats.prefilled_tokens == 20 + 9 + 1
     assert engine.stats.forwards == 6 + 5
     check(engine, history, second)
@@ -58,7 +58,7 @@ def test_released_session_is_forgotten(engine: LocalEngine) -> None:
 def test_prompt_of_a_group_is_computed_once(engine: LocalEngine) -> None:
     widths = step_widths(engine)
     group = gather(*(engine.generate(PROMPT, SamplingParams(4, 0.0), str(i)) for i in range(8)))
-    # One member reads the prompt; then the others only its last token, whose logits they need.
+    # One member reads the prompt; then the others read only its last token to get logits.
     assert widths == [20, 8, 8, 8, 7]
     assert engine.stats.prefilled_tokens == 20 + 7
     for completion in group:
@@ -83,8 +83,8 @@ def test_instructions_common_to_prompts_are_computed_once(engine: LocalEngine) -
     calls = (engine.generate(p, SamplingParams(4, 0.0), str(i)) for i, p in enumerate(prompts))
     for prompt, completion in zip(prompts, gather(*calls), strict=True):
         check(engine, prompt, completion)
-    assert engine.stats.prefilled_tokens == 74 + 5 * (74 - 64)  # whole blocks of 32 are shared
-    # Six sessions hold two common blocks and one or two of their own.
+    assert engine.stats.prefilled_tokens == 74 + 5 * (74 - 64)  # only whole blocks of 32 are shared
+    # Six sessions share two blocks and have one or two more each.
     assert engine._sequences.num_blocks.sum() == 6 * 3
     assert (engine._sequences.blocks.ref_counts > 0).sum() == 2 + 6
 
@@ -137,7 +137,7 @@ def test_memory_stays_with_the_tokens_in_use(engine: LocalEngine) -> None:
     assert engine._cache.nbytes == 16 * block
     prompts = [random_ids(300, seed=0), *(random_ids(30, seed=i) for i in range(1, 16))]
     gather(*(engine.generate(p, SamplingParams(1), str(i)) for i, p in enumerate(prompts)))
-    held = 1 + 10 + 15  # blocks, where 16 rows of 300 tokens would have been 160
+    held = 1 + 10 + 15  # blocks; 16 rows of 300 tokens would have been 160
     assert 26 * block <= engine._cache.nbytes <= 1.25 * held * block + 16 * block
     asyncio.run(engine.update_weights(engine.version + 1))
     assert engine._cache.nbytes == 0
@@ -164,17 +164,17 @@ def test_longest_parked_session_loses_its_row(model) -> None:
     for name in "abc":
         first[name] = gather(engine.generate(prompts[name], SamplingParams(2, 0.0), name))[0]
     before = engine.stats.prefilled_tokens
-    assert engine.stats.evicted_sessions == 1  # a had to go for c
+    assert engine.stats.evicted_sessions == 1  # a was evicted for c
     others = engine._sequences.blocks.allocate(
         len(engine._sequences.blocks._free_blocks)
-    )  # and others its blocks
+    )  # and its blocks were reused
     engine._sequences.blocks.release(others)
     for name, recomputed in (("b", 2), ("a", 11)):
         history = [*prompts[name], *first[name].ids, 7]
         check(engine, history, gather(engine.generate(history, SamplingParams(2, 0.0), name))[0])
         assert engine.stats.prefilled_tokens - before == recomputed
         before = engine.stats.prefilled_tokens
-    # c had to go for a: now both are back at once, in rows of their own.
+    # c was evicted for a; now both return at once, in separate rows.
     histories = {name: [*prompts[name], 5, 6] for name in "ac"}
     calls = (engine.generate(ids, SamplingParams(4, 0.0), name) for name, ids in histories.items())
     for ids, completion in zip(histories.values(), gather(*calls), strict=True):
@@ -212,7 +212,7 @@ def test_parked_sessions_are_found_where_their_blocks_were_moved(model) -> None:
         first[i] = await engine.generate(prompts[i], SamplingParams(1, 0.0), str(i))
         return first[i]
 
-    # The last row goes on alone, so its block is swapped to the front: that of the first moves.
+    # The last row continues alone, so its block is swapped to the front and the first block moves.
     others = (short_turn(i) for i in range(59))
     long = gather(*others, engine.generate(prompts[59], SamplingParams(9, 0.0), "59"))[-1]
     assert moved == [1]
@@ -234,7 +234,7 @@ def test_a_row_that_waits_for_its_copy_is_not_copied_from(model) -> None:
         gather(engine.generate(prompt, SamplingParams(2), name))
     engine.release("x")
     engine.release("y")
-    # Both begin as d does; the first gets the row before d, with what x left there.
+    # Both have the prefix of d; the first gets the row before d, with the stale data of x.
     prompts = [[*PROMPT[:15], *random_ids(12, seed=i)] for i in (3, 4)]
     calls = (engine.generate(ids, SamplingParams(3, 0.0), str(i)) for i, ids in enumerate(prompts))
     for ids, completion in zip(prompts, gather(*calls), strict=True):
@@ -301,7 +301,7 @@ def test_same_calls_make_the_same_batches(model) -> None:
     assert second[0] == first[0]
 
 
-# ---- how turns end
+# ---- ends of turns
 
 
 def test_end_of_sequence_token_is_kept(engine: LocalEngine) -> None:
@@ -351,11 +351,11 @@ def test_sessions_end_at_max_len(model) -> None:
 
 
 def test_a_follower_hears_of_each_token_when_it_is_sampled(engine: LocalEngine) -> None:
-    heard: list[int] = []
-    followed = engine.generate(PROMPT, SamplingParams(12, 1.0, seed=1), "a", heard.append)
+    streamed: list[int] = []
+    followed = engine.generate(PROMPT, SamplingParams(12, 1.0, seed=1), "a", streamed.append)
     other = engine.generate(PROMPT, SamplingParams(30, 1.0, seed=2), "b")
     done, _ = gather(followed, other)
-    assert heard == done.ids
+    assert streamed == done.ids
     assert engine.num_sessions == 2
     engine.release("a")
     assert engine.num_sessions == 1

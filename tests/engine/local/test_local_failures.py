@@ -1,4 +1,4 @@
-"""Changing weights, event loops that end, calls that fail or are given up."""
+"""Failures of the local engine: changed weights, ended event loops, failed and cancelled calls."""
 
 import asyncio
 
@@ -85,14 +85,14 @@ def test_logits_that_are_not_finite_fail_their_session_only(model) -> None:
     assert isinstance(poisoned, FloatingPointError)
     assert "position 5 of session 'poisoned'" in str(poisoned)
     check(engine, good, sound)
-    # Whoever gets its row next does not meet what was left behind, and nobody copies from it.
+    # The next session in its row does not see stale data, and no session copies from it.
     engine.release("sound")
     for name, ids in (("poisoned", [*good[:3], good[9]]), ("other", [*good[:3], *good[:10]])):
         check(engine, ids, gather(engine.generate(ids, SamplingParams(4, 0.0), name))[0])
 
 
 def test_what_is_not_finite_is_overwritten_before_others_get_it(model) -> None:
-    """A block is shared by two sessions that fail, one after the other."""
+    """Two sessions that fail share a block."""
     with torch.no_grad():
         model.get_input_embeddings().weight[5] = torch.nan
     engine = LocalEngine(model, TOKENIZER, max_num_seqs=3, max_batched_tokens=33)
@@ -120,7 +120,7 @@ def test_what_is_not_finite_is_overwritten_before_others_get_it(model) -> None:
 def test_failed_step_reaches_every_caller(
     model, raised: Exception, seen: type[Exception], words: str
 ) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_num_seqs=2)  # so the third call is still queued
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=2)  # the third call is still queued
 
     def fail(*_: object) -> None:
         raise raised
@@ -183,7 +183,7 @@ def test_an_event_loop_may_end_at_any_time(engine: LocalEngine) -> None:
     check(engine, PROMPT, gather(engine.generate(PROMPT, SamplingParams(4, 0.0), "left"))[0])
 
 
-# ---- models that it cannot run
+# ---- unsupported models
 
 
 def tiny_bloom() -> BloomForCausalLM:

@@ -1,4 +1,4 @@
-"""The local engine computes what plain forwards of the same model compute."""
+"""Equality of the local engine and plain forwards of the same model."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Weights that change while turns are being sampled."""
+"""Changes of weights while turns are being sampled."""
 
 import asyncio
 import copy
@@ -12,7 +12,7 @@ from fieldcraft.sampling import Completion, SamplingParams, StopReason
 
 
 async def steps(engine: LocalEngine, count: int) -> None:
-    """Let the engine compute so many steps."""
+    """Wait until the engine has computed a number of steps."""
     target = engine.stats.forwards + count
     while engine.stats.forwards < target:
         await asyncio.sleep(0)
@@ -22,7 +22,7 @@ def test_turns_are_continued_with_the_new_weights(model: Any) -> None:
     trained = copy.deepcopy(model)
     policies = [copy.deepcopy(trained), changed(trained, 1.5), changed(trained, 0.5)]
     engine = LocalEngine(trained, TOKENIZER, max_num_seqs=4)
-    prompts = [[*PROMPT, 3 + i] for i in range(6)]  # two more than there are rows
+    prompts = [[*PROMPT, 3 + i] for i in range(6)]  # two more than rows
 
     async def run() -> list[Completion]:
         calls = [
@@ -36,12 +36,14 @@ def test_turns_are_continued_with_the_new_weights(model: Any) -> None:
         return await asyncio.gather(*calls)
 
     done = asyncio.run(run())
-    assert [one.versions for one in done[:4]] == [[(0, 7), (1, 7), (2, 6 + i)] for i in range(4)]
-    assert [one.versions for one in done[4:]] == [[(2, 24)], [(2, 25)]]
-    for ids, one in zip(prompts, done, strict=True):
-        assert one.text == TOKENIZER.decode(one.ids)
-        assert one.stop_reason is StopReason.LENGTH
-        check_spans(policies, ids, one)
+    assert [completion.versions for completion in done[:4]] == [
+        [(0, 7), (1, 7), (2, 6 + i)] for i in range(4)
+    ]
+    assert [completion.versions for completion in done[4:]] == [[(2, 24)], [(2, 25)]]
+    for ids, completion in zip(prompts, done, strict=True):
+        assert completion.text == TOKENIZER.decode(completion.ids)
+        assert completion.stop_reason is StopReason.LENGTH
+        check_spans(policies, ids, completion)
 
 
 def test_an_observation_is_read_with_the_new_weights(model: Any) -> None:
@@ -52,7 +54,7 @@ def test_an_observation_is_read_with_the_new_weights(model: Any) -> None:
     async def run() -> tuple[Completion, Completion, list[int]]:
         first = await engine.generate(PROMPT, SamplingParams(9, seed=1), "a")
         take_over(trained, policies[1])
-        await engine.update_weights(1)  # while the tool works
+        await engine.update_weights(1)  # during the tool call
         history = [*PROMPT, *first.ids, 5, 6]
         return first, await engine.generate(history, SamplingParams(9, seed=2), "a"), history
 
@@ -98,8 +100,9 @@ def test_a_released_turn_is_not_continued(model: Any) -> None:
 
 @pytest.mark.parametrize("published", [False, True])
 def test_a_turn_that_is_cancelled_as_it_ends_harms_no_other(model: Any, published: bool) -> None:
-    """Its future is cancelled before its caller can release the session; the engine may compute a
-    step in between, which ends the turn."""
+    """The future is cancelled before the caller can release the session. In between the engine may
+    compute a step that ends the turn.
+    """
     engine = LocalEngine(model, TOKENIZER, max_num_seqs=4)
 
     async def run() -> Completion:

@@ -8,13 +8,11 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.engine.local.stops import StopStringMatcher
 
 TOKENIZER = tiny_tokenizer()
-STOPS = StopStringMatcher(
-    TOKENIZER, vocab_size=500
-)  # wider than the tokenizer, as padded models are
+STOPS = StopStringMatcher(TOKENIZER, vocab_size=500)  # wider than the tokenizer, like padded models
 
 
 def first_stop(ids: list[int], stop: tuple[str, ...]) -> int | None:
-    """How many tokens of `ids` the engine would sample, None if no stop string is completed."""
+    """Return the number of `ids` that the engine would sample; None if no stop string completes."""
     row = STOPS.register(stop)
     completing = STOPS.can_complete[row]
     for count in range(1, len(ids) + 1):
@@ -67,7 +65,7 @@ def test_empty_stop_string_is_refused() -> None:
 
 
 def test_tokenizers_that_mark_words_and_fall_back_to_bytes() -> None:
-    """As Llama 2's: a space opens a word's token, unknown characters are written byte by byte."""
+    """Tokenizers like Llama 2's mark the start of a word and write unknown characters as bytes."""
     pieces = ["<unk>", "▁", "a", "▁ab", "b", *(f"<0x{byte:02X}>" for byte in range(256))]
     merges = [("▁", "ab"), ("a", "b")]
     vocabulary = {piece: i for i, piece in enumerate([*pieces, "ab"])}

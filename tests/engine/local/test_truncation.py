@@ -28,8 +28,10 @@ def cut_of(*rows: Truncation) -> TruncationLimits:
 def drawn(
     logits: torch.Tensor, limits: Truncation, temperature: float = 1.0
 ) -> dict[int, tuple[float, float]]:
-    """Of one row [V]: the frequency of every token at evenly spread points, and its reported
-    probability."""
+    """Return the sampled frequency and the reported probability of each token of a row [V].
+
+    The random numbers are evenly spread.
+    """
     n = len(EVERYWHERE)
     ids, logprobs = sample_truncated(
         logits.expand(n, -1), torch.full((n,), temperature), EVERYWHERE, cut_of(*[limits] * n)
@@ -53,10 +55,10 @@ def test_the_limits_by_hand() -> None:
 
 def test_the_temperature_comes_first_and_top_p_looks_at_what_the_others_left() -> None:
     logits = torch.tensor([0.5, 0.3, 0.1, 0.1]).log()
-    # Squared: 25, 9, 1, 1 of 36; 25/36 is not yet 0.7.
+    # Squared: 25, 9, 1, 1 of 36; 25/36 is still below 0.7.
     assert drawn(logits, Truncation(top_p=0.7), temperature=0.5).keys() == {0, 1}
     assert drawn(logits, Truncation(top_p=0.69), temperature=0.5).keys() == {0}
-    # Alone, top_p=0.6 keeps two. Of what min_p, or top_k, leaves, the first has 5/8 already.
+    # Alone, top_p=0.6 keeps two. After min_p or top_k the first already has 5/8.
     assert drawn(logits, Truncation(top_p=0.6)).keys() == {0, 1}
     assert drawn(logits, Truncation(top_p=0.6, min_p=0.5)).keys() == {0}
     assert drawn(logits, Truncation(top_p=0.6, top_k=2)).keys() == {0}
@@ -71,7 +73,7 @@ def test_tokens_as_likely_as_the_last_one_are_kept() -> None:
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_the_distribution_is_that_of_transformers(limits: Truncation, temperature: float) -> None:
-    # Flat and sharp ones, of more words than are looked at first.
+    # Flat and sharp distributions over more words than the engine sorts first.
     generator = torch.Generator().manual_seed(0)
     scale = torch.tensor([0.01, 1.0, 2.0, 4.0, 8.0])[:, None]
     logits = torch.randn(5, 2000, generator=generator) * scale
@@ -83,10 +85,10 @@ def test_the_distribution_is_that_of_transformers(limits: Truncation, temperatur
     expected = of_transformers(logits, limits, temperature)
     theirs = expected.gather(1, ids[:, None])[:, 0]
     assert torch.allclose(logprobs, theirs, atol=1e-5)  # so none is one that they drop
-    # The token at this point of their cumulative distribution.
+    # The token at this point of the cumulative distribution of transformers.
     cumulative = expected.double().exp().cumsum(-1)
     place = torch.searchsorted(cumulative, uniform.double()[:, None])[:, 0]
-    # Sums in another order may choose the neighbour, at points on a border between two.
+    # Another order of summation may choose the neighbour at a point near a border.
     border = (cumulative.gather(1, place[:, None])[:, 0] - uniform).abs() < 1e-5
     assert ((ids == place) | border).all()
     assert border.float().mean() < 0.1
@@ -143,16 +145,18 @@ def test_limits_outside_of_their_ranges(wrong: dict[str, float]) -> None:
 def test_the_engine_reports_the_truncated_distribution(tmp_path: Path) -> None:
     model = sharp_model(tmp_path, "qwen3")
     with torch.no_grad():
-        model.lm_head.weight.mul_(0.2)  # or nothing would be left to choose from
+        model.lm_head.weight.mul_(0.2)  # otherwise only one candidate would remain
     engine = LocalEngine(model, TOKENIZER, max_num_seqs=8)
 
-    asked = {str(limits): SamplingParams(16, 0.8, seed=3, truncation=limits) for limits in LIMITS}
-    asked["greedy"] = SamplingParams(16, 0.0, truncation=LIMITS[0])
-    together = gather(*(engine.generate(PROMPT, how, name) for name, how in asked.items()))
-    alone = gather(engine.generate(PROMPT, asked[str(LIMITS[0])], "alone"))
+    settings = {
+        str(limits): SamplingParams(16, 0.8, seed=3, truncation=limits) for limits in LIMITS
+    }
+    settings["greedy"] = SamplingParams(16, 0.0, truncation=LIMITS[0])
+    together = gather(*(engine.generate(PROMPT, how, name) for name, how in settings.items()))
+    alone = gather(engine.generate(PROMPT, settings[str(LIMITS[0])], "alone"))
     assert alone[0].ids == together[0].ids
     unlikely = 0
-    for how, done in zip(asked.values(), together, strict=True):
+    for how, done in zip(settings.values(), together, strict=True):
         plain = plain_logprobs(model, PROMPT, done.ids, how.temperature)
         if how.temperature:
             unlikely += int((plain.argmax(1) != torch.tensor(done.ids)).sum())

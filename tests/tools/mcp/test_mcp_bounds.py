@@ -1,4 +1,4 @@
-"""MCP servers at a URL that are endless or packed, or send elsewhere."""
+"""MCP servers at a URL that send endless or compressed responses, or redirect elsewhere."""
 
 import asyncio
 import gzip
@@ -11,18 +11,18 @@ from fieldcraft.tools.http import MAX_RESPONSE_BYTES
 from fieldcraft.tools.mcp.server import McpServer
 from fieldcraft.types import UserError
 
-PATIENCE = 300  # seconds that no test needs
+PATIENCE = 300  # seconds, more than any test needs
 
 
 def streams_for_ever(connection: socket.socket) -> None:
-    """Events of which each is small, and none an answer."""
+    """Send an endless stream of small events, none of which is a response."""
     connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
     while True:
         connection.sendall(b": nothing new\n" * 5000)
 
 
 def is_packed(connection: socket.socket) -> None:
-    """In a hundredth of the bytes."""
+    """Send a body that is compressed to a hundredth of its size."""
     body = gzip.compress(b" " * 2 * MAX_RESPONSE_BYTES)
     head = b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body)
     connection.sendall(HEAD + head + body)
@@ -33,14 +33,14 @@ def is_packed(connection: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("server", "why"),
     [
-        (is_endless, f"the answer is longer than {MAX_RESPONSE_BYTES} bytes"),
+        (is_endless, f"the response is longer than {MAX_RESPONSE_BYTES} bytes"),
         (streams_for_ever, "cannot be used, because it (?!did not list its tools within)"),
-        (is_packed, r"packed in a form that was not asked for \(gzip\)"),
+        (is_packed, r"its encoding was not requested \(gzip\)"),
         (redirects, "/again not followed"),
     ],
     ids=["endless", "events", "packed", "redirects"],
 )
 def test_what_it_answers_has_bounds(server: Behaviour, why: str) -> None:
-    with raw_server(server) as (url, asked), pytest.raises(UserError, match=why):
+    with raw_server(server) as (url, requests), pytest.raises(UserError, match=why):
         asyncio.run(McpServer(f"{url}/mcp").list_tools(PATIENCE))
-    assert b"accept-encoding: identity" in asked[0].lower()
+    assert b"accept-encoding: identity" in requests[0].lower()

@@ -36,21 +36,21 @@ from mcp_parts import (
     write_server,
 )
 
-SECONDS = 120.0  # for a start on a busy machine
+SECONDS = 120.0  # enough to start a server on a busy machine
 TASK = Task("1", "What?", ())
 OBJECT = {"type": "object"}
 
 
 def make(mcp: str, **settings: Any) -> McpServer:
-    made = instantiate(
+    server = instantiate(
         ComponentKind.TOOL,
         MCP_TOOL,
         resolve(ComponentKind.TOOL, MCP_TOOL),
         {"mcp": mcp, **settings},
         {},
     )
-    assert isinstance(made, McpServer)
-    return made
+    assert isinstance(server, McpServer)
+    return server
 
 
 def listed(mcp: str, **settings: Any) -> list[AnyTool]:
@@ -60,7 +60,7 @@ def listed(mcp: str, **settings: Any) -> list[AnyTool]:
 def in_rollout(
     mcp: str, use_tools: Callable[[dict[str, Tool]], Awaitable[Any]], **settings: Any
 ) -> Any:
-    """What `use_tools` returns, given the tools of one rollout."""
+    """Return the result of `use_tools`, called with the tools of one rollout."""
 
     async def run() -> Any:
         tools = await make(mcp, **settings).list_tools(SECONDS)
@@ -73,7 +73,7 @@ def in_rollout(
 def test_a_server_that_prints_is_told_of_in_one_sentence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever it prints, it works; nobody reads a traceback for each line."""
+    """A server that prints still works, and is reported without a traceback for each line."""
     chatty = SERVER.replace("notes.append(text)", "notes.append(text); print('hm', flush=True)")
     command = write_server(tmp_path, f"print('hello\\nworld', flush=True)\n{chatty}")
 
@@ -102,7 +102,7 @@ def test_a_server_says_what_it_has(tmp_path: Path) -> None:
             },
         },
     }
-    [process] = started(tmp_path)  # it was started for the list, and ended after it
+    [process] = started(tmp_path)  # started to list the tools, and terminated afterwards
     assert not lives(process)
 
 
@@ -125,15 +125,15 @@ def test_the_tools_of_a_rollout_share_its_server(tmp_path: Path) -> None:
     async def both() -> list[list[str]]:
         tools = await make(command, prefix="my_").list_tools(SECONDS)
 
-        async def one() -> list[str]:
+        async def call_note() -> list[str]:
             async with open_session_tools(tools, TASK, SECONDS) as opened:
                 return await use_tools(opened)
 
-        return list(await asyncio.gather(one(), one()))
+        return list(await asyncio.gather(call_note(), call_note()))
 
     assert asyncio.run(both()) == [["a", "a b", "2"]] * 2
     processes = started(tmp_path)
-    assert len(processes) == 3  # one for the list and one for each rollout
+    assert len(processes) == 3  # one to list the tools and one for each rollout
     assert not any(map(lives, processes))
 
 
@@ -150,7 +150,7 @@ def test_a_shared_server_is_started_once_and_ends_with_the_loop(tmp_path: Path) 
 
     async def run() -> list[str]:
         messages = []
-        for text in ("a", "b"):  # as an agent that opens its tools for each question
+        for text in ("a", "b"):  # like an agent that opens its tools for each question
             tools = await make(command, connection="shared").list_tools(SECONDS)
             async with open_session_tools(tools, TASK, SECONDS) as opened:
                 messages.append(await opened["note"](text=text))
@@ -185,7 +185,7 @@ WITH_ALL_THREE = SERVER.replace(
 
 
 def test_calls_beside_one_another_fail_together_and_one_start_follows(tmp_path: Path) -> None:
-    """The server ends when all three are there."""
+    """Concurrent calls: the server exits once all three have arrived."""
 
     async def use_tools(tools: dict[str, Tool]) -> list[Any]:
         await tools["count"]()
@@ -240,7 +240,7 @@ def test_variables_are_given_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async def use_tools(tools: dict[str, Tool]) -> str:
         return await tools["secret"]()
 
-    assert in_rollout(command, use_tools) == "None"  # a server gets what it is given, no more
+    assert in_rollout(command, use_tools) == "None"  # a server gets only the variables passed to it
     assert in_rollout(command, use_tools, env=["NOTES_KEY"]) == "open sesame"
 
 
@@ -252,7 +252,7 @@ def test_variables_are_given_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("no-such-command x", {}, "cannot be used, because there is no command 'no-such-command'"),
         ("http://127.0.0.1:9/mcp", {}, "because there is no response from http://127.0.0.1:9/mcp"),
         ("http:///mcp", {}, "is not a URL of an MCP server"),
-        ("http://me:word@there/mcp", {}, "at there holds a name or a password"),
+        ("http://me:word@there/mcp", {}, "at there contains a name or a password"),
         ("https://there/mcp", {"env": ["HOME"]}, "started elsewhere, so remove env"),
         ("x", {"env": ["KEY=open sesame"]}, "write only the name 'KEY' in env"),
         ("x", {"env": ["NOT_SET_HERE"]}, "needs the environment variable NOT_SET_HERE: set it."),
@@ -302,7 +302,7 @@ def test_a_name_that_a_server_lists_twice_is_its_first_tool(tmp_path: Path) -> N
 )
 def test_a_schema_that_is_none(x: dict[str, Any], wrong: str, tmp_path: Path) -> None:
     tools = [{"name": "a", "inputSchema": OBJECT | {"properties": {"x": x}}}]
-    with pytest.raises(UserError, match=f"the arguments of 'a' in no JSON schema .*{wrong}"):
+    with pytest.raises(UserError, match=f"of 'a' by an invalid JSON schema .*{wrong}"):
         listed(write_lister(tmp_path, tools))
 
 
@@ -319,7 +319,7 @@ def test_a_schema_that_leads_nowhere_is_told_when_it_is_used(tmp_path: Path) -> 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A comparison with a schema has a moment of CPU time."""
+    """Limit the CPU time of a schema validation to a moment."""
     schemas._get_pool.cache_clear()
     monkeypatch.setattr(schemas, "TIMEOUT_SECONDS", 0.2)
     yield
@@ -340,11 +340,11 @@ def test_a_pattern_that_matches_for_ever_ends_one_call(tmp_path: Path) -> None:
 def test_answers_are_compared_with_the_schema_that_the_server_names(tmp_path: Path) -> None:
     output = OBJECT | {"properties": {"n": {"type": "integer"}}, "required": ["n"]}
     tools = [{"name": "a", "inputSchema": OBJECT, "outputSchema": output}]
-    said = {"content": [{"type": "text", "text": "3"}], "structuredContent": {"n": 3}}
-    assert call(write_lister(tmp_path, tools, said)) == "3"
-    said["structuredContent"] = {"n": "three"}
+    result = {"content": [{"type": "text", "text": "3"}], "structuredContent": {"n": 3}}
+    assert call(write_lister(tmp_path, tools, result)) == "3"
+    result["structuredContent"] = {"n": "three"}
     with pytest.raises(ToolError, match="cannot be read: n: 'three' is not of type 'integer'"):
-        call(write_lister(tmp_path, tools, said))
+        call(write_lister(tmp_path, tools, result))
 
 
 def test_more_tools_than_a_model_can_be_shown(tmp_path: Path) -> None:
@@ -358,12 +358,12 @@ def test_more_tools_than_a_model_can_be_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("connection", ["rollout", "shared"])
 def test_a_server_at_a_url_that_goes_and_comes_back(connection: str, tmp_path: Path) -> None:
     async def use_tools(tools: dict[str, Tool]) -> list[str]:
-        said = [await tools["note"](text="a")]
+        answers = [await tools["note"](text="a")]
         await asyncio.to_thread(end, processes[0])
         with pytest.raises(ToolUnavailableError, match="The server of count is not there"):
             await tools["count"]()
         processes.append(await asyncio.to_thread(start_http, tmp_path, port))
-        return [*said, await tools["note"](text="b")]
+        return [*answers, await tools["note"](text="b")]
 
     port = free_port()
     processes = [start_http(tmp_path, port)]
@@ -380,7 +380,7 @@ def test_the_time_server_of_the_protocol_s_authors() -> None:
         assert list(tools) == ["get_current_time", "convert_time"]
         with pytest.raises(ToolError, match="Atlantis"):
             await tools["get_current_time"](timezone="Atlantis/Centre")
-        # neither zone has summer time
+        # neither zone has daylight saving time
         return await tools["convert_time"](
             source_timezone="Asia/Tokyo", time="16:30", target_timezone="Asia/Kolkata"
         )

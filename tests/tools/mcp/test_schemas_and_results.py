@@ -1,4 +1,4 @@
-"""Odd schemas of MCP servers, and what becomes of their results, without a server."""
+"""Unusual schemas of MCP servers and the handling of results, without a server."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from fieldcraft.types import ToolError
 @pytest.mark.parametrize("wanted", ["string", ["array", "null"]])
 def test_arguments_are_an_object(wanted: str | list[str]) -> None:
     [wrong] = asyncio.run(schemas.find_schema_errors([{"type": wanted}]))
-    assert wrong == f"arguments are an object, and it wants type {wanted!r}"
+    assert wrong == f"arguments are an object, but it requires type {wanted!r}"
 
 
 USABLE: list[dict[str, Any]] = [

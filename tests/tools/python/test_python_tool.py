@@ -1,4 +1,4 @@
-"""The tool `python`, in a sandbox here and behind a server."""
+"""The tool `python`, in a local sandbox and over a server."""
 
 import asyncio
 import base64
@@ -23,11 +23,11 @@ TASK = Task(id="1", question="?", answers=["!"])
 @pytest.fixture(scope="module")
 def sandbox():
     try:
-        made = Sandbox(SandboxLimits(wall_seconds=600), max_concurrent=2, libraries=())
+        shared = Sandbox(SandboxLimits(wall_seconds=600), max_concurrent=2, libraries=())
     except UserError as error:
         pytest.skip(f"this system has no full isolation: {error}")
-    with made:
-        yield made
+    with shared:
+        yield shared
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def server(sandbox):
         yield url
 
 
-@pytest.mark.usefixtures("sandbox")  # skips where there is no isolation
+@pytest.mark.usefixtures("sandbox")  # skips if isolation is unavailable
 def test_programs_find_the_libraries_loaded_that_are_named_and_no_others() -> None:
     tool = make_tool("python", {"libraries": ["wave"]})
     code = "import sys; print('wave' in sys.modules, 'sympy' in sys.modules)"
@@ -216,13 +216,13 @@ def test_requests_that_are_refused(server, body, message) -> None:
 
 def test_a_program_gets_no_more_than_the_sandbox_itself_has() -> None:
     own = SandboxLimits(wall_seconds=20, memory_mb=256)
-    for asked, seconds, memory in (
+    for fields, seconds, memory in (
         ({}, 10.0, 256),
         ({"run_timeout": 5, "memory_limit_MB": 100}, 5.0, 100),
         ({"run_timeout": 600, "memory_limit_MB": 10**9}, 20.0, 256),
         ({"memory_limit_MB": -1}, 10.0, 256),
     ):
-        found = RunCodeRequest(code="1", **asked).make_limits(own)
+        found = RunCodeRequest(code="1", **fields).make_limits(own)
         assert found == SandboxLimits(wall_seconds=seconds, memory_mb=memory)
 
 
@@ -238,7 +238,7 @@ open("b", "w").write("b")
 def test_a_program_names_no_files_that_nobody_asked_for(server) -> None:
     answer = post(server, code=FORGES, fetch_files=["a", "none"], run_timeout=300)
     assert answer.status_code == 200
-    assert answer.json()["files"].keys() == {"a", "none"}  # what is in them is the program's
+    assert answer.json()["files"].keys() == {"a", "none"}  # their contents belong to the program
 
 
 def test_health_and_metrics(server, sandbox) -> None:
@@ -252,22 +252,22 @@ def test_health_and_metrics(server, sandbox) -> None:
 
 
 def test_a_full_queue_is_told(sandbox, monkeypatch) -> None:
-    """Two places and none to wait in: of six, two run, and only after the others have heard 503."""
+    """Two slots and no queue: of six requests two run, after the other four received a 503."""
     go_on, run = threading.Event(), sandbox.run
 
-    async def held(*given):
+    async def held(*arguments):
         await asyncio.to_thread(go_on.wait)
-        return await run(*given)
+        return await run(*arguments)
 
     async def rush(url: str) -> list[httpx.Response]:
         body = {"code": "print(1)", "language": "python"}
         async with httpx.AsyncClient(timeout=300, trust_env=False) as client:
-            asked = asyncio.as_completed(
+            completed = asyncio.as_completed(
                 [client.post(f"{url}/run_code", json=body) for _ in range(6)]
             )
-            answers = [await next(asked) for _ in range(4)]
+            answers = [await next(completed) for _ in range(4)]
             go_on.set()
-            return [*answers, *[await answer for answer in asked]]
+            return [*answers, *[await answer for answer in completed]]
 
     monkeypatch.setattr(sandbox, "run", held)
     with serve_in_thread(create_app(sandbox, queue=0)) as url:
@@ -289,17 +289,17 @@ def test_a_program_reads_its_standard_input() -> None:
 
 def test_programs_find_the_files_of_a_folder(tmp_path) -> None:
     (tmp_path / "notes.py").write_text("def note(name):\n    raise LookupError(f'{name} left')\n")
-    given = {"files": str(tmp_path), "limits": {"wall_seconds": 600}}
+    settings = {"files": str(tmp_path), "limits": {"wall_seconds": 600}}
     code = "from notes import note\nnote('Bran Tel')"
     for stateful in (False, True):
-        tool = make_tool("python", {**given, "stateful": stateful, "errors": "last-line"})
+        tool = make_tool("python", {**settings, "stateful": stateful, "errors": "last-line"})
 
-        async def asked(tool=tool) -> str:
+        async def call_tool(tool=tool) -> str:
             async with open_session_tools([tool], TASK, 600) as ready:
                 return await ready["python"](code=code)
 
         with pytest.raises(ToolError) as caught:
-            asyncio.run(asked())
+            asyncio.run(call_tool())
         assert str(caught.value) == "LookupError: Bran Tel left"
     with pytest.raises(UserError, match="is not a folder with files"):
         make_tool("python", {"files": str(tmp_path / "gone")})

@@ -51,7 +51,7 @@ def test_scores_are_cosines(tmp_path, encoder, approximate):
     )
     assert len(index) == 4
 
-    def near(cosine):  # 6 bits a number
+    def near(cosine):  # 6 bits per number
         return pytest.approx(cosine, abs=0.02 if approximate else 1e-3)
 
     assert found(index, "Kalo") == [("0", near(1)), ("1", near(0.707)), ("2", near(0.6))]
@@ -64,9 +64,9 @@ def test_scores_are_cosines(tmp_path, encoder, approximate):
 def test_several_queries_are_answered_in_their_order(tmp_path, encoder):
     corpus = write(tmp_path / "c.jsonl", *(["kalo", "remi", "tavo"] * 2))
     index = build_index(corpus, tmp_path / "i", ranking="dense", encoder=encoder)
-    queries = ["kalo", "remi", "tavo", "kalo"] * 10  # more than are multiplied at once
+    queries = ["kalo", "remi", "tavo", "kalo"] * 10  # more than one batch of the multiplication
     firsts = [[passage.id for passage in passages] for passages in index.search(queries, 2)]
-    assert firsts == [["0", "3"], ["1", "4"], ["2", "5"], ["0", "3"]] * 10  # ties by number
+    assert firsts == [["0", "3"], ["1", "4"], ["2", "5"], ["0", "3"]] * 10  # ties in index order
 
 
 def test_a_corpus_of_several_chunks_keeps_its_order(tmp_path, encoder):
@@ -78,7 +78,7 @@ def test_a_corpus_of_several_chunks_keeps_its_order(tmp_path, encoder):
 
 
 def test_the_graph_finds_what_exact_search_finds(tmp_path, monkeypatch):
-    """Of random vectors of 16 dimensions, where nothing is easy; made in several chunks."""
+    """Search random vectors of 16 dimensions, a hard case; the graph is built in several chunks."""
     monkeypatch.setattr("fieldcraft.tools.search.dense.PASSAGES_PER_CHUNK", 64)
     rng = np.random.default_rng(0)
     words = {f"w{i}": vector for i, vector in enumerate(rng.normal(size=(500, 16)))}
@@ -111,7 +111,7 @@ def test_vectors_that_do_not_fit_are_named(tmp_path, encoder, approximate, name)
     with pytest.raises(UserError, match=r"2 vectors of 3 passages.*; rename "):
         SearchIndex.load(tmp_path / "i")
     (tmp_path / "i" / name).write_bytes(b"")
-    with pytest.raises(UserError, match=r"rename .*damaged and build it anew"):
+    with pytest.raises(UserError, match=r"rename .*damaged and rebuild it"):
         SearchIndex.load(tmp_path / "i")
 
 
@@ -129,7 +129,7 @@ def test_ranks_are_fused():
     assert fuse_rankings([[(4, 1.0)], [(2, 1.0)]]) == [
         (2, 1 / 61),
         (4, 1 / 61),
-    ]  # equals: first in corpus
+    ]  # ties: in corpus order
 
 
 @given(st.lists(st.permutations(range(6)), min_size=1, max_size=3))
@@ -145,7 +145,7 @@ def test_a_hybrid_finds_by_words_and_by_meaning(tmp_path, encoder):
     corpus = write(tmp_path / "c.jsonl", "remi", "kalo remi", "tavo", "zumato")
     index = build_index(corpus, tmp_path / "i", encoder=encoder)
     assert index.manifest["ranking"] == "hybrid"
-    # Words alone: 0, 1. Vectors alone: 0 (cosine 1), 2 (0.8), 1 (0.707), 3 (0).
+    # Words only: 0, 1. Vectors only: 0 (cosine 1), 2 (0.8), 1 (0.707), 3 (0).
     fused = [("0", 2 / 61), ("1", 1 / 62 + 1 / 63), ("2", 1 / 62), ("3", 1 / 64)]
     assert found(index, "remi", 4) == [(i, round(score, 3)) for i, score in fused]
     assert [n for n, _ in found(index, "zumato", 1)] == ["3"]
@@ -232,9 +232,9 @@ def test_an_index_is_built_anew_when_its_settings_change(tmp_path, encoder):
         names = {"bm25", "vectors.npy", "graph.faiss"}
         return out.stat().st_ino, {file.name for file in out.iterdir()} & names
 
-    first, kept = files(encoder=encoder)
-    assert kept == {"bm25", "vectors.npy"}
-    assert files(encoder=encoder) == (first, kept)
+    first, index_files = files(encoder=encoder)
+    assert index_files == {"bm25", "vectors.npy"}
+    assert files(encoder=encoder) == (first, index_files)
     assert files(ranking="dense", encoder=encoder)[1] == {"vectors.npy"}
     assert files(ranking="dense", encoder=encoder, approximate=True)[1] == {"graph.faiss"}
     assert files()[1] == {"bm25"}

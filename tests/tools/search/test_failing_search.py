@@ -16,21 +16,21 @@ async def retrieve(query: str) -> list[Passage]:
 
 
 def failed(search: FailingSearch, task: str, calls: int) -> list[bool]:
-    """Which of the same calls of a rollout fail."""
+    """Return for each of several equal calls of a rollout whether it failed."""
 
-    async def ask() -> list[bool]:
+    async def call_repeatedly() -> list[bool]:
         found = []
         async with search.open(Task(task, "?", ())) as opened:
             for _ in range(calls):
                 try:
-                    said = await opened(query="Rome")
+                    output = await opened(query="Rome")
                 except ToolError as error:
-                    said = str(error)
-                found.append(said == FAILURE_MESSAGE)
-                assert said == FAILURE_MESSAGE or "About Rome." in said
+                    output = str(error)
+                found.append(output == FAILURE_MESSAGE)
+                assert output == FAILURE_MESSAGE or "About Rome." in output
         return found
 
-    return asyncio.run(ask())
+    return asyncio.run(call_repeatedly())
 
 
 def test_a_share_of_the_calls_fails_and_the_same_ones_when_repeated() -> None:
@@ -38,9 +38,9 @@ def test_a_share_of_the_calls_fails_and_the_same_ones_when_repeated() -> None:
     found = [failed(search, str(task), 20) for task in range(50)]
     assert 0.22 < sum(map(sum, found)) / 1000 < 0.28
     assert found == [failed(search, str(task), 20) for task in range(50)]
-    assert not all(found[0])  # the same call again may succeed
+    assert not all(found[0])  # a repeated call may succeed
 
 
 def test_only_the_search_over_an_index_fails_on_purpose() -> None:
-    with pytest.raises(UserError, match="failures is of the search over an index"):
+    with pytest.raises(UserError, match="failures applies to the search over an index only"):
         load_recipe("smoke", ["search.failures=0.1", "search.url=http://localhost:1"])

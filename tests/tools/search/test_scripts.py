@@ -1,4 +1,4 @@
-"""The search finds a passage by its own words, in scripts with marks as in others."""
+"""Search in scripts with combining marks finds a passage by its own words."""
 
 from itertools import combinations
 

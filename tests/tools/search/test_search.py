@@ -115,7 +115,7 @@ def test_pairs_are_those_of_the_title():
 def test_scores_are_bm25(tmp_path):
     index = index_of(tmp_path, "kalo kalo remi", "tavo remi")
     [[found]] = index.search(["Kalo"], 10)
-    # N = 2 passages, 1 with the word, twice in 3 words where the mean is 2.5.
+    # N = 2 passages, 1 contains the word, twice in 3 words where the mean is 2.5.
     idf = math.log(1 + (2 - 1 + 0.5) / (1 + 0.5))
     expected = idf * (1.2 + 1) * 2 / (2 + 1.2 * (1 - 0.75 + 0.75 * 3 / 2.5))
     assert found == Passage("0", "", "kalo kalo remi", pytest.approx(expected, rel=1e-6))
@@ -216,7 +216,7 @@ def test_an_index_of_another_format_is_refused_and_rebuilt(tmp_path):
     index_of(tmp_path, "kalo")
     manifest = tmp_path / "index" / "manifest.json"
     manifest.write_text(manifest.read_text().replace(f'"format": {FORMAT_VERSION}', '"format": 2'))
-    with pytest.raises(UserError, match="is of another format"):
+    with pytest.raises(UserError, match="has another format"):
         SearchIndex.load(tmp_path / "index")
     assert ids(index_of(tmp_path, "kalo"), "kalo") == ["0"]
 
@@ -290,7 +290,7 @@ def test_the_tool_searches_inside_the_event_loop():
 
 @given(st.lists(st.tuples(st.text("ab c", max_size=5), st.text('ab "\n.', min_size=1)), max_size=3))
 def test_results_are_read_back(passages):
-    """What the model reads holds the passages again, but for white space around them."""
+    """Passages are recovered from the text that the model reads, except for outer white space."""
     found = [Passage("0", " ".join(title.split()), f"x{text}x") for title, text in passages]
     assert parse_results(format_passages(found)) == [(p.title, p.text) for p in found]
 

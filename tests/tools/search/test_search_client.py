@@ -17,12 +17,12 @@ from fieldcraft.types import ArgumentError, ToolError, UserError
 
 
 def ask(tool, *queries):
-    """The texts for some queries, asked at once, in an event loop of their own."""
+    """Return the texts found for several concurrent queries, in a separate event loop."""
 
-    async def asked():
+    async def search_all():
         return await asyncio.gather(*(tool(query=query) for query in queries))
 
-    return asyncio.run(asked())
+    return asyncio.run(search_all())
 
 
 def check(tool):
@@ -30,13 +30,13 @@ def check(tool):
 
 
 def answering(*responses):
-    """A server that gives these responses in turn, the last one for ever; and the bodies it got."""
+    """Return a server with these responses in order, then only the last, and received bodies."""
     bodies = []
 
     async def retrieve(request):
         bodies.append(await request.json())
-        given: Response = responses[min(len(bodies), len(responses)) - 1]
-        return given
+        response: Response = responses[min(len(bodies), len(responses)) - 1]
+        return response
 
     return Starlette(routes=[Route("/retrieve", retrieve, methods=["POST"])]), bodies
 
@@ -83,7 +83,7 @@ def test_a_tool_outlives_the_event_loop_it_was_first_used_in():
         tool = RemoteSearchTool(url)
         assert ask(tool, "a", "b") == ask(tool, "c", "d") == ['result 1: "A"\nB'] * 2
         del tool
-        gc.collect()  # a connection left open would warn here
+        gc.collect()  # an open connection would emit a warning here
 
 
 def test_a_busy_server_is_asked_again():
@@ -128,9 +128,9 @@ def test_a_server_of_autocoa_is_found_out_once():
         check(tool)
         text = 'result 1: "A"\nB\nresult 2: "C"\nD'
         assert [*ask(tool, "a"), *ask(tool, "a")] == [text, text]
-    check_body, *asked = bodies
+    check_body, *search_bodies = bodies
     assert check_body.keys() == SEARCH_R1.keys()
-    assert asked[1:] == [AUTOCOA, AUTOCOA]
+    assert search_bodies[1:] == [AUTOCOA, AUTOCOA]
 
 
 def test_a_server_of_neither_kind_is_asked_once_as_each():
@@ -141,20 +141,20 @@ def test_a_server_of_neither_kind_is_asked_once_as_each():
 
 
 def test_a_server_that_speaks_both_is_asked_as_search_r1(index):
-    asked = []
+    bodies = []
     app = create_app(index)
 
     async def listening(scope, receive, send):
-        async def heard():
+        async def receive_and_record():
             message = await receive()
-            asked.append(json.loads(message["body"]))
+            bodies.append(json.loads(message["body"]))
             return message
 
-        await app(scope, heard, send)
+        await app(scope, receive_and_record, send)
 
     with serve_in_thread(listening) as url:
         ask(RemoteSearchTool(url), "a")
-    assert asked == [SEARCH_R1]
+    assert bodies == [SEARCH_R1]
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,10 @@ def test_bad_numbers_are_named():
 
 
 def test_a_key_is_sent_and_never_a_part_of_the_address(monkeypatch: pytest.MonkeyPatch):
-    asked = []
+    keys_sent = []
 
     async def retrieve(request):
-        asked.append(request.headers.get("authorization"))
+        keys_sent.append(request.headers.get("authorization"))
         return FOUND
 
     monkeypatch.setenv("SEARCH_KEY", "secret")
@@ -228,8 +228,8 @@ def test_a_key_is_sent_and_never_a_part_of_the_address(monkeypatch: pytest.Monke
     with serve_in_thread(app) as url:
         ask(RemoteSearchTool(url, api_key_env="SEARCH_KEY"), "a")
         ask(RemoteSearchTool(url), "a")
-        with pytest.raises(UserError, match="holds a user or a password"):
+        with pytest.raises(UserError, match="contains a user or a password"):
             RemoteSearchTool(url.replace("//", "//ada:secret@"))
-    assert asked == ["Bearer secret", None]
+    assert keys_sent == ["Bearer secret", None]
     with pytest.raises(UserError, match="NO_SUCH_KEY, which is not set"):
         RemoteSearchTool(url, api_key_env="NO_SUCH_KEY")

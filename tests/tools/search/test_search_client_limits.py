@@ -26,43 +26,43 @@ FOUND = json.dumps(
 ).encode()
 FOUND_TEXT = 'result 1: "A"\nB'
 BUSY = answers(b"starting", "text/plain", 503)
-PATIENCE = 300  # seconds that no test needs; without a limit some of the servers never end
+PATIENCE = 300  # seconds, more than any test needs; without a limit some of the servers never end
 
 
 def ask(tool: RemoteSearchTool) -> str:
-    async def asked() -> str:
+    async def search() -> str:
         async with asyncio.timeout(PATIENCE):
             return await tool(query="a")
 
-    return asyncio.run(asked())
+    return asyncio.run(search())
 
 
 @pytest.mark.parametrize("beginning", [OF_AN_ANSWER, OF_HEADERS])
 def test_a_server_that_drips_is_given_up_however_often_it_sends(beginning: bytes) -> None:
-    """A byte comes every 25 s, so no wait between two of them is ever as long as the limit."""
+    """A byte comes every 25 s, so each wait between two bytes is shorter than the limit."""
     clock = Clock()
-    with raw_server(drips(beginning, lambda: clock.jump(25))) as (url, asked):
+    with raw_server(drips(beginning, lambda: clock.jump(25))) as (url, requests):
         tool = RemoteSearchTool(url, timeout_seconds=100, retries=1, total_seconds=1000)
         with pytest.raises(ToolUnavailableError, match="the server did not answer in time"):
             clock.run(tool(query="a"))
-        assert len(asked) == 2
+        assert len(requests) == 2
 
 
 def test_all_attempts_together_have_a_limit() -> None:
     clock = Clock()
-    with raw_server(drips(OF_AN_ANSWER, lambda: clock.jump(25))) as (url, asked):
+    with raw_server(drips(OF_AN_ANSWER, lambda: clock.jump(25))) as (url, requests):
         tool = RemoteSearchTool(url, timeout_seconds=100, retries=5, total_seconds=250)
         with pytest.raises(ToolUnavailableError, match="the server did not answer in time"):
             clock.run(tool(query="a"))
-        assert 1 < len(asked) < 6
+        assert 1 < len(requests) < 6
 
 
 def test_an_endless_answer_is_not_read_to_its_end() -> None:
-    with raw_server(is_endless) as (url, asked):
+    with raw_server(is_endless) as (url, requests):
         tool = RemoteSearchTool(url, timeout_seconds=PATIENCE)
         with pytest.raises(ToolUnavailableError, match="the server's answer is too large"):
             ask(tool)
-        assert len(asked) == 1  # it would be no shorter the next time
+        assert len(requests) == 1  # a second response would not be shorter
 
 
 def test_an_answer_may_be_as_long_as_the_limit() -> None:
@@ -80,12 +80,12 @@ def test_an_answer_may_be_as_long_as_the_limit() -> None:
 
 @pytest.mark.parametrize("first", [BUSY, resets])
 def test_one_failure_neither_ends_a_query_nor_refuses_a_run(first: Behaviour) -> None:
-    with raw_server(first, answers(FOUND)) as (url, asked):
+    with raw_server(first, answers(FOUND)) as (url, requests):
         assert ask(RemoteSearchTool(url)) == FOUND_TEXT
-        assert len(asked) == 2
-    with raw_server(first, answers(FOUND)) as (url, asked):
+        assert len(requests) == 2
+    with raw_server(first, answers(FOUND)) as (url, requests):
         asyncio.run(RemoteSearchTool(url).check())
-        assert len(asked) == 2
+        assert len(requests) == 2
 
 
 @pytest.mark.parametrize(

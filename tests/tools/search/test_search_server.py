@@ -53,11 +53,11 @@ def test_scores_are_returned_on_request(url, index):
 
 def test_documents_are_returned_as_autocoa_does(url, index):
     scores = [passage.score for passage in index.search(["zumato"], 3)[0]]
-    one = {"documents": [ZUMATO, KALO], "scores": scores}
-    assert httpx.post(f"{url}/retrieve", json={"query": "zumato"}).json() == one
+    expected = {"documents": [ZUMATO, KALO], "scores": scores}
+    assert httpx.post(f"{url}/retrieve", json={"query": "zumato"}).json() == expected
     body = {"query": ["zumato", "nothing known"], "tok_k": 3, "return_score": True}
     several = httpx.post(f"{url}/retrieve", json=body)
-    assert several.json() == [one, {"documents": [], "scores": []}]
+    assert several.json() == [expected, {"documents": [], "scores": []}]
     body = {"query": "zumato", "tok_k": 1, "return_score": False}
     assert httpx.post(f"{url}/retrieve", json=body).json() == {"documents": [ZUMATO]}
 
@@ -114,11 +114,11 @@ def test_an_unknown_key_is_refused(url, more):
         ),
         (
             b'{"queries": [' + b'"a", ' * 999 + b'"a"], "topk": 101}',
-            "The body: the queries ask for more than 100000 pass",
+            "The body: the queries request more than 100000 pass",
         ),
         (
             b'{"query": [' + b'"a", ' * 999 + b'"a"], "topk": 101}',
-            "The body: the queries ask for more than 100000 pass",
+            "The body: the queries request more than 100000 pass",
         ),
     ],
 )
@@ -133,18 +133,18 @@ def test_health(url):
 
 
 def test_a_port_in_use_is_named(index):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(UserError, match=rf"Cannot listen on 127\.0\.0\.1:{port} .*in use"):
             serve_search(index.folder, port=port)
     with pytest.raises(UserError, match="There is no port 70000"):
         serve_search(index.folder, port=70000)
-    with pytest.raises(UserError, match=r"Cannot listen on 203\.0\.113\.7:0"):  # no address of ours
+    with pytest.raises(UserError, match=r"Cannot listen on 203\.0\.113\.7:0"):  # not local
         serve_search(index.folder, host="203.0.113.7", port=0)
 
 
 def test_its_connections_send_at_once(index, monkeypatch):
-    """Answers are small, so each would wait for the acknowledgement of the one before."""
+    """Answers are small, so each would wait for the acknowledgement of the previous one."""
     found = []
 
     def run(server, sockets):
@@ -160,7 +160,7 @@ def test_its_connections_send_at_once(index, monkeypatch):
 
 
 class Held:
-    """An index that holds all who search it until they may go on."""
+    """An index that blocks all searches until it is released."""
 
     def __init__(self):
         self.inside = threading.Semaphore(0)
@@ -179,15 +179,14 @@ def test_a_long_body_is_not_read_to_its_end(url):
 
 
 def test_no_more_threads_search_than_there_are_processors(monkeypatch):
-    """While the first two search, all requests have come, and each has had turns enough to get a
-    thread."""
+    """All requests arrive during the first two searches, and each has time to get a thread."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     index = Held()
 
     async def ask_all():
         server = httpx.ASGITransport(create_app(index))
         async with httpx.AsyncClient(transport=server, base_url="http://here") as client:
-            asked = [
+            responses = [
                 asyncio.create_task(client.post("/retrieve", json={"queries": ["a"]}))
                 for _ in range(30)
             ]
@@ -197,7 +196,7 @@ def test_no_more_threads_search_than_there_are_processors(monkeypatch):
                 await asyncio.sleep(0)
             more = index.inside.acquire(blocking=False)
             index.go_on.set()
-            return more, await asyncio.gather(*asked)
+            return more, await asyncio.gather(*responses)
 
     more, answers = asyncio.run(ask_all())
     assert not more
@@ -223,11 +222,11 @@ def test_ctrl_c_ends_the_server_quietly(index):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             process.send_signal(signal.SIGINT)
-            _, written = process.communicate(timeout=300)
+            _, errors = process.communicate(timeout=300)
         finally:
             process.kill()
     assert process.returncode == 0
-    assert b"Traceback" not in written
+    assert b"Traceback" not in errors
 
 
 def answers(url):

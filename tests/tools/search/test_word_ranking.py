@@ -1,4 +1,4 @@
-"""The ranking by words: the same whatever tantivy does with segments and threads."""
+"""The ranking by words is independent of tantivy's segments and threads."""
 
 import json
 import random
@@ -12,7 +12,7 @@ from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.tools.search.passages import Passage
 from fieldcraft.types import UserError
 
-SMALLEST_HEAP = 15_000_000  # that tantivy takes
+SMALLEST_HEAP = 15_000_000  # accepted by tantivy
 COUNT = 4000
 QUERIES = [
     "w1 w2 w3 w4 w5 w6 w7",
@@ -24,7 +24,7 @@ QUERIES = [
 
 
 def passages(count):
-    """Each of forty texts many times, every time with other words that stand nowhere else."""
+    """Return each of forty texts many times, each time with other words that occur nowhere else."""
     rng = random.Random(0)
     texts = [" ".join(rng.choices([f"w{i}" for i in range(30)], k=12)) for _ in range(40)]
     for number in range(count):
@@ -34,16 +34,16 @@ def passages(count):
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory):
+def single_segment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     write_bm25(passages(COUNT), folder)
     return folder
 
 
 @pytest.mark.long
-def test_segments_change_nothing(one, tmp_path):
+def test_segments_change_nothing(single_segment, tmp_path):
     write_bm25(passages(COUNT), tmp_path, SMALLEST_HEAP)
-    whole, parts = Bm25Ranker(one), Bm25Ranker(tmp_path)
+    whole, parts = Bm25Ranker(single_segment), Bm25Ranker(tmp_path)
     assert whole._searcher.num_segments == 1
     assert parts._searcher.num_segments > 2
     for depth in (1, 3, 10, 200):
@@ -52,9 +52,9 @@ def test_segments_change_nothing(one, tmp_path):
         assert [len(of_one) for of_one in ranked] == [depth] * len(QUERIES)
 
 
-def test_equals_stand_in_the_order_of_the_corpus(one):
-    """All passages that a query finds, against a ranking of exact sums made from single words."""
-    ranker = Bm25Ranker(one)
+def test_equals_stand_in_the_order_of_the_corpus(single_segment):
+    """Compare all passages found by a query with a ranking of exact sums over single words."""
+    ranker = Bm25Ranker(single_segment)
     for query in QUERIES:
         sums = {}
         for word in query.split():
@@ -66,8 +66,10 @@ def test_equals_stand_in_the_order_of_the_corpus(one):
 
 
 def test_equals_are_equal_wherever_they_stand(tmp_path):
-    """Sums of the same numbers would differ in their last bits if tantivy added the words up in
-    another order once one of them, here "gone", is used up."""
+    """Tantivy could add words up in another order once one of them, here "gone", is used up.
+
+    Sums of the same numbers would then differ in their last bits.
+    """
     rng = random.Random(1)
     kinds = [" ".join(rng.choices("abcdefghijkl", k=rng.randint(8, 30))) for _ in range(20)]
     count, last = 9000, 5000
@@ -81,9 +83,9 @@ def test_equals_are_equal_wherever_they_stand(tmp_path):
         assert len({score for _, score in of_kind}) == 1
 
 
-def test_every_build_ranks_alike(one, tmp_path):
+def test_every_build_ranks_alike(single_segment, tmp_path):
     write_bm25(passages(COUNT), tmp_path)
-    assert Bm25Ranker(one).rank(QUERIES, 50) == Bm25Ranker(tmp_path).rank(QUERIES, 50)
+    assert Bm25Ranker(single_segment).rank(QUERIES, 50) == Bm25Ranker(tmp_path).rank(QUERIES, 50)
 
 
 def test_many_threads_find_what_one_finds(tmp_path):
@@ -105,7 +107,7 @@ HOSTILE = [
     "kalo" + "\u2003" + "remi\u0085tavo",  # white space that is not ASCII
     "a\0kalo\0b",
     "kalo \ud800 remi",
-    "x" * 70_000 + " kalo",  # longer than a word that tantivy keeps
+    "x" * 70_000 + " kalo",  # longer than the longest word that tantivy indexes
     "\x1c\x1d\u200b\ufeff kalo\x0b\x0c",
     "kalo+remi <kalo> kalo:remi (kalo AND *",
 ]
@@ -123,7 +125,7 @@ def test_hostile_words_are_found_and_asked_for(tmp_path):
 
 
 def put(path, content):
-    path.unlink()  # what still has the old file mapped would end with a signal
+    path.unlink()  # a process that still maps the old file would be ended by a signal
     path.write_bytes(content)
 
 
@@ -132,7 +134,7 @@ def cut(path):
 
 
 def few_bytes(path):
-    """Of these tantivy makes a panic."""
+    """Truncate a file to five bytes, which makes tantivy panic."""
     put(path, path.read_bytes()[:5])
 
 
@@ -158,5 +160,5 @@ def test_a_damaged_index_is_named(tmp_path, pattern, damage):
     build_index(corpus, tmp_path / "index")
     [path] = (tmp_path / "index").glob(pattern)
     damage(path)
-    with pytest.raises(UserError, match=r"index .*; rename .* to .*damaged and build it anew"):
+    with pytest.raises(UserError, match=r"index .*; rename .* to .*damaged and rebuild it"):
         SearchIndex.load(tmp_path / "index").search(["w1"], 3)

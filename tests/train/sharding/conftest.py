@@ -1,4 +1,4 @@
-"""Processes for the tests of training in shards."""
+"""Process pool for the tests of sharded training."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from rank_processes import Pool
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
-    """They are started once: each has to import torch."""
+    """Start the processes once for all tests, because each has to import torch."""
     made = Pool(4)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""The same training in one process and in ranks: tiny models, units, and what is compared."""
+"""Helpers that run the same training in one process and in ranks, with tiny models and samples."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ from fieldcraft.train.trainer import Trainer
 from rank_processes import Pool
 
 Kind = Literal["qwen3", "llama", "mla"]
-WORDS = 400  # as many as the tokenizer has
+WORDS = 400  # vocabulary size of the tokenizer
 CPU = torch.device("cpu")
 SHAPE: dict[str, Any] = {
     "vocab_size": WORDS,
@@ -50,7 +50,7 @@ SHAPE: dict[str, Any] = {
 
 
 def write_model(folder: Path, kind: Kind = "qwen3", tied: bool = False, seed: int = 0) -> Path:
-    """A tiny random model. Rows of its weights do not divide evenly among four ranks."""
+    """Write a tiny random model whose weight rows do not divide evenly among four ranks."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _made(kind, tied)
@@ -70,8 +70,11 @@ def _made(kind: Kind, tied: bool) -> Any:
 
 
 def units(seed: int, groups: int = 3, group: int = 3, prompt: int = 20) -> list[SampleUnit]:
-    """Groups of samples with a prompt in common, longer than is worth sharing; every second one has
-    a second chain. Weights, advantages and log-probabilities are random."""
+    """Return random units for a step.
+
+    The samples of a group have a common prompt that is longer than the minimum for sharing. Every
+    second group has a second chain. Weights, advantages and log-probabilities are random.
+    """
     rng = np.random.default_rng(seed)
     found: list[SampleUnit] = []
     for number in range(groups):
@@ -83,7 +86,7 @@ def units(seed: int, groups: int = 3, group: int = 3, prompt: int = 20) -> list[
 
 
 def pairs(seed: int) -> list[SampleUnit]:
-    """Chosen and rejected continuations of the same prompts."""
+    """Return pairs of a chosen and a rejected continuation of the same prompt."""
     rng = np.random.default_rng(seed + 7)  # no gradient of a first step is below 1e-7
     prompts = [rng.integers(1, WORDS, 18) for _ in range(5)]
     return [tuple(_sample(rng, prompt, even=True) for _ in range(2)) for prompt in prompts]
@@ -115,7 +118,7 @@ def weight_of(chosen: Sequence[SampleUnit]) -> float:
 
 @dataclass
 class Models:
-    """What a stage trains and reads."""
+    """Models that a stage trains and reads."""
 
     trainer: TrainablePolicy
     reference: ReferenceModel | None = None
@@ -125,7 +128,7 @@ class Models:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsSpec:
-    """Which models there are to be."""
+    """Specification of the models to create."""
 
     start: Path
     optim: Optim
@@ -138,7 +141,7 @@ class ModelsSpec:
 
 
 def plain(models_spec: ModelsSpec) -> Models:
-    """In this process."""
+    """Create the models in this process."""
     optim, steps = models_spec.optim, models_spec.steps
     if models_spec.lora is None:
         dtype = to_torch_dtype(models_spec.dtype)
@@ -167,7 +170,7 @@ def plain(models_spec: ModelsSpec) -> Models:
 def sharded(
     pool: Pool, folder: Path, models_spec: ModelsSpec, data: int, context: int = 1
 ) -> Iterator[Models]:
-    """In ranks, inside the block."""
+    """Create the models in ranks for the duration of the block."""
     optim, steps = models_spec.optim, models_spec.steps
     with pool.ranks(folder, data, context) as ranks:
         spec = PolicySpec(
@@ -202,7 +205,7 @@ def sharded(
 
 
 def written(models: Models, folder: Path) -> dict[str, torch.Tensor]:
-    """The weights that training leaves, as they are in the files of the model or adapter."""
+    """Return the trained weights as stored in the files of the model or adapter."""
     folder.mkdir(parents=True)
     models.trainer.write(folder, tiny_tokenizer())
     [file] = folder.glob("*.safetensors")
@@ -210,7 +213,7 @@ def written(models: Models, folder: Path) -> dict[str, torch.Tensor]:
 
 
 def gap(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
-    """The largest difference of any two weights."""
+    """Return the largest absolute difference between corresponding weights."""
     assert a.keys() == b.keys()
     return max((a[name].float() - b[name].float()).abs().max().item() for name in a)
 
@@ -218,10 +221,10 @@ def gap(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
 def parted(
     start: dict[str, torch.Tensor], a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]
 ) -> float:
-    """The distance between two results of training from one start, over the way that training went.
+    """Return the distance between two training results relative to the distance from the start.
 
-    Adam moves a weight by about the learning rate however small its gradient is, so a single weight
-    whose gradient is mere rounding tells nothing.
+    Adam moves a weight by about the learning rate, however small its gradient is. A single weight
+    whose gradient is only rounding noise is therefore not informative.
     """
     assert start.keys() == a.keys() == b.keys()
     return distance(a, b) / distance(start, a)

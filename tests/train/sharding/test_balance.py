@@ -1,4 +1,4 @@
-"""Which rank gets which units: nothing lost, as many tokens each, alike together."""
+"""Balance of units over ranks: no unit is lost, loads are even, and groups stay together."""
 
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ def unit(ids: list[int]) -> SampleUnit:
 
 
 def group(number: int, prompt: int, lengths: list[int]) -> list[SampleUnit]:
-    """Continuations of one prompt, which differ from their first token on."""
+    """Return continuations of one prompt that differ from their first token on."""
     return [
         unit([number] * prompt + [100 + place] + [7] * (length - 1))
         for place, length in enumerate(lengths)
@@ -25,7 +25,7 @@ def group(number: int, prompt: int, lengths: list[int]) -> list[SampleUnit]:
 
 
 def tokens(hand: list[SampleUnit]) -> int:
-    """What a rank computes, with common beginnings once."""
+    """Return the number of tokens that a rank computes, with common prefixes counted once."""
     line = sort_by_prefix(hand)
     before = [None, *(each[-1] for each in line)][: len(line)]
     return sum(count_new_tokens(last, each) for last, each in zip(before, line, strict=True))
@@ -47,7 +47,7 @@ def test_every_unit_is_dealt_once_and_no_rank_has_much_more(
     assert sorted(id(u) for hand in hands for u in hand) == sorted(map(id, units))
     sizes = [tokens(hand) for hand in hands]
     largest = max((len(u[0]) for u in units), default=0)
-    # more than even only by what cannot be divided
+    # the excess is at most one indivisible unit
     assert max(sizes) <= max(MAX_LOAD_RATIO * sum(sizes) / ranks, min(sizes) + largest)
 
 
@@ -66,7 +66,7 @@ def test_a_group_is_halved_where_a_rank_would_have_nothing() -> None:
 
 def test_a_rank_that_has_a_part_of_a_group_counts_the_prompt_once() -> None:
     units = [*group(1, 40, [10]), *group(2, 40, [100, 20, 50])]
-    # 40 + 100 and 50, or 40 + 100 + 20, and 40 + 50 beside 40 + 10
+    # 40 + 100 and 50, or 40 + 100 + 20, and 40 + 50 next to 40 + 10
     assert sorted(tokens(hand) for hand in balance_units(units, 2)) == [140, 160]
 
 

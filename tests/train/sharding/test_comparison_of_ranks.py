@@ -1,4 +1,4 @@
-"""Ranks compare a model with plain forward passes, when all of them have their parts of it."""
+"""Comparison of a model in ranks with plain forward passes, when every rank holds its shards."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def test_a_model_that_packed_batches_change_is_refused(
 
 @pytest.mark.parametrize("context", [1, 2])
 def test_latent_attention_is_equal(pool: Pool, tmp_path: Path, context: int) -> None:
-    """Its keys are wider than its values."""
+    """Latent attention has keys that are wider than its values."""
     heads = {"num_key_value_heads": 4, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8}
     latent = {"kv_lora_rank": 8, "q_lora_rank": 16, "v_head_dim": 6, "head_dim": 4}
     config = DeepseekV3Config(**SIZES | heads | latent, first_k_dense_replace=2)

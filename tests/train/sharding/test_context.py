@@ -1,4 +1,4 @@
-"""The parts of a packed line: every token once, and every token sees what it saw before."""
+"""Parts of a packed row: each token is on one rank and attends to the same tokens as before."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from fieldcraft.train.sharding.context import ContextShard, shard_batch, split_r
 
 
 class Group:
-    """So many ranks."""
+    """Process group with a given number of ranks."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -28,7 +28,7 @@ def parts(batch: PackedBatch, count: int) -> list[ContextShard]:
 
 
 def seen(runs: list[TokenRun]) -> dict[int, list[int]]:
-    """The places that each token sees, in their order."""
+    """Return the positions that each token attends to, in order."""
     found: dict[int, list[int]] = {}
     for run in runs:
         before = [] if run.parent is None else found[runs[run.parent].end - 1]
@@ -64,7 +64,7 @@ def test_every_token_lies_on_one_rank(seed: int, count: int) -> None:
     own = torch.cat([part.local_T for part in held])
     assert own.sort().values.tolist() == list(range(len(batch.ids_T)))
     for part in held:
-        # each trained token is predicted from the token that stood before it
+        # each trained token is predicted from the token before it
         before = batch.ids_N[batch.from_T[part.local_T]]
         assert part.ids_n[part.from_t].equal(before)
         assert part.position_n[part.from_t].equal(batch.position_N[batch.from_T[part.local_T]])

@@ -1,9 +1,10 @@
-"""After 20 steps, ranks have the losses and the weights of one process, to 1e-4.
+"""Equality of training in ranks and in one process: losses and weights to 1e-4 after 20 steps.
 
-Rounding depends on the processor, and steps add to it: one gradient norm differed by 1.1e-5.
+Rounding depends on the processor and accumulates over steps: one gradient norm differed by 1.1e-5.
 
-Random tiny models and data: every weight that is trained has a gradient far above the noise of
-float32. AdamW would make a full step of noise alone, and then no two ways to add up would agree.
+Models are tiny, and models and data are random. Every trained weight has a gradient far above the
+noise of float32. AdamW would turn noise alone into a full step, and then no two orders of summation
+would agree.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +46,7 @@ from fieldcraft.train.protocols import TeacherReference, store_scores
 from fieldcraft.train.teacher import TeacherScorer
 from rank_processes import Pool
 
-FEW, MANY = 4, 20  # steps: of the tests that always run, and of the others
+FEW, MANY = 4, 20  # steps of the tests that always run, and of the other tests
 TEMPERATURE = 0.8
 TOKENS = PolicyGradientLoss(clip_high=0.3, kl_coef=0.1, entropy_coef=0.01)
 SEQUENCES = PolicyGradientLoss(
@@ -56,7 +57,7 @@ FIELDS = ("entropy", "new_logp", "old_logp", "ref_logp", "value", "teacher_logp"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is trained, and how."""
+    """Models, data and objective of one training."""
 
     objective: LossFunction
     units: Callable[[int], list[SampleUnit]] = units
@@ -65,7 +66,7 @@ class Case:
     spec: dict[str, Any] = field(default_factory=dict)
     optim: dict[str, Any] = field(default_factory=dict)
     teacher: bool = False
-    guide: int | None = None  # words of the teacher that are compared
+    guide: int | None = None  # number of words of the teacher that are compared
 
 
 CASES = {
@@ -101,8 +102,8 @@ CASES = {
 
 
 def train(models: Models, case: Case, steps: int) -> tuple[list[dict[str, float]], list[Sample]]:
-    """The metrics of all steps, and the samples of all of them as the models have filled them."""
-    rows, seen = [], []
+    """Return the metrics of all steps and their samples as filled by the models."""
+    rows, samples = [], []
     for number in range(steps // 2):
         chosen = case.units(number)
         total = weight_of(chosen)
@@ -110,7 +111,7 @@ def train(models: Models, case: Case, steps: int) -> tuple[list[dict[str, float]
         guide = (
             TeacherReference(models.teacher or models.reference, case.guide) if case.guide else None
         )
-        for _ in range(2):  # so that in the second one the ratio is not 1
+        for _ in range(2):  # the ratio differs from 1 in the second step
             models.trainer.done = len(rows)
             row = models.trainer.step(
                 chosen, case.objective, total, TEMPERATURE, guide, store_scores
@@ -120,12 +121,12 @@ def train(models: Models, case: Case, steps: int) -> tuple[list[dict[str, float]
                 row |= {f"critic/{k}": v for k, v in models.critic.step(chosen, total).items()}
             rows.append(row)
         models.trainer.drop_gradients()
-        seen += [sample for unit in chosen for sample in unit]
-    return rows, seen
+        samples += [sample for unit in chosen for sample in unit]
+    return rows, samples
 
 
 def fill(models: Models, chosen: Sequence[SampleUnit], case: Case) -> None:
-    """What the samples know of the models as they are before the steps."""
+    """Fill the samples with the scores of the models before the steps."""
     if not isinstance(case.objective, CrossEntropyLoss | ContrastiveLoss):
         models.trainer.fill_logprobs(chosen, "old_logp", TEMPERATURE)
     if models.reference:
@@ -139,7 +140,7 @@ def fill(models: Models, chosen: Sequence[SampleUnit], case: Case) -> None:
 
 
 def behind_a_hint(sample: Sample) -> Sample:
-    """The same trained tokens in a longer text: other ranks hold them."""
+    """Return the same trained tokens in a longer text, where other ranks hold them."""
     hint = np.arange(1, 31, dtype=np.int64) % WORDS
     none = np.zeros(30 + len(sample), np.float32)
     weight = np.concatenate([np.zeros(30, np.float32), sample.weight])
@@ -160,20 +161,20 @@ def compare(case: Case, layout: str, steps: int, pool: Pool, folder: Path) -> No
         spread = written(models, folder / "spread")
     for row, other in zip(rows, found, strict=True):
         counts = [name for name in row if name.endswith("fraction")]
-        for name in counts:  # a token at a threshold is on either side of it
+        for name in counts:  # a token near a threshold may fall on either side of it
             assert other.pop(name) == pytest.approx(row.pop(name), abs=0.01)
         assert other == pytest.approx(row, rel=1e-4, abs=1e-5)
     for sample, other in zip(samples, others, strict=True):
         for name in FIELDS:
             mine, its = getattr(sample, name), getattr(other, name)
-            # what differs in many weights adds up in one token
+            # small differences of many weights add up in one token
             np.testing.assert_allclose(its, mine, rtol=1e-4, atol=1e-4)
-    assert gap(before, weights) > 1e-3  # there is something to compare
+    assert gap(before, weights) > 1e-3  # the training changed the weights
     assert parted(before, weights, spread) < 1e-3
 
 
 LAYOUTS = {"2": (2, 1), "1x2": (1, 2), "4": (4, 1), "2x2": (2, 2), "1": (1, 1), "1x4": (1, 4)}
-# Of every case one layout, and few steps; the others take minutes.
+# One layout per case with few steps; the other combinations take minutes.
 QUICK = {
     "sft": "2",
     "sft-tied": "2x2",
@@ -226,7 +227,7 @@ def test_so_it_is_in_every_layout(
 
 
 def compare_roundings(layout: str, lora: LoraConfig | None, pool: Pool, tmp_path: Path) -> None:
-    """The roundings of ranks are others, as gradients are rounded before they are added up."""
+    """Compare roundings, which differ in ranks because gradients are rounded before their sum."""
     case, start = CASES["sft"], write_model(tmp_path / "start")
     exact = ModelsSpec(start=start, optim=Optim(lr=1e-3, micro_batch_tokens=120), lora=lora)
     spec = replace(exact, dtype="bfloat16")
@@ -240,6 +241,6 @@ def compare_roundings(layout: str, lora: LoraConfig | None, pool: Pool, tmp_path
         apart = np.abs(exactly - [row[name] for row in alone])
         spread = np.abs(exactly - [row[name] for row in found])
         assert 0 < spread.mean() < 2 * apart.mean()
-    # what is kept are the masters, in float32
+    # the written weights are the masters, in float32
     assert all(w.dtype == torch.float32 for w in weights.values())
     assert any((w != w.bfloat16()).any() for w in weights.values())

@@ -1,4 +1,4 @@
-"""Checkpoints of ranks: written while they train, whole or not at all, for any number of them."""
+"""Checkpoints of ranks: written during training, atomic, and readable by any number of ranks."""
 
 import warnings
 from dataclasses import replace
@@ -51,7 +51,7 @@ def make_spec(folder: Path, tied: bool = False, **given: object) -> ModelsSpec:
 
 
 def learn(models: Models, numbers: range) -> list[float]:
-    """Steps of the policy and of its critic; their losses."""
+    """Run steps of the policy and of its critic, and return their losses."""
     losses = []
     for number in numbers:
         chosen = units(number)
@@ -76,20 +76,20 @@ def learn(models: Models, numbers: range) -> list[float]:
 def test_another_number_of_ranks_goes_on_where_two_were(
     pool: Pool, tmp_path: Path, data: int, context: int, backbone: str
 ) -> None:
-    asked = make_spec(tmp_path, critic=CriticConfig(backbone=backbone))
+    spec = make_spec(tmp_path, critic=CriticConfig(backbone=backbone))
     target = tmp_path / "step-000003"
-    with sharded(pool, tmp_path, asked, 2) as models:
+    with sharded(pool, tmp_path, spec, 2) as models:
         start = written(models, tmp_path / "start-of-it")
         learn(models, range(3))
         assert models.critic is not None
         models.trainer.save(target, None, {"critic": models.critic.state_dict()})
-        losses = learn(models, range(3, 6))  # while it is written
+        losses = learn(models, range(3, 6))  # while the checkpoint is being written
         models.trainer.wait_for_saves()
         weights = written(models, tmp_path / "whole")
-    with sharded(pool, tmp_path, asked, data, context) as models:
+    with sharded(pool, tmp_path, spec, data, context) as models:
         assert models.critic is not None
-        learn(models, range(7, 8))  # what it has learnt is forgotten
-        models.trainer.fill_logprobs(units(7), "old_logp", 1.0)  # leaves weights whole that are old
+        learn(models, range(7, 8))  # loading discards what these steps learn
+        models.trainer.fill_logprobs(units(7), "old_logp", 1.0)  # leaves stale full weights behind
         models.critic.load_state_dict(models.trainer.load(target)["critic"])
         assert models.trainer.done == models.critic.done == 3
         assert learn(models, range(3, 6)) == pytest.approx(losses, abs=ALIKE)
@@ -98,20 +98,20 @@ def test_another_number_of_ranks_goes_on_where_two_were(
 
 @pytest.mark.long
 def test_a_checkpoint_is_there_when_it_is_whole(pool: Pool, tmp_path: Path) -> None:
-    asked, target = make_spec(tmp_path), tmp_path / "saved" / "step-000001"
-    with sharded(pool, tmp_path, asked, 2) as models:
+    spec, target = make_spec(tmp_path), tmp_path / "saved" / "step-000001"
+    with sharded(pool, tmp_path, spec, 2) as models:
         learn(models, range(1))
         models.trainer.save(target, None, {"kept": [1, 2]})
         assert models.trainer.load(target) == {"kept": [1, 2]}  # waits until it is written
-        models.trainer.save(target, None, {})  # as at the end of a stage
+        models.trainer.save(target, None, {})  # like the save at the end of a stage
         models.trainer.wait_for_saves()
         assert [path.name for path in target.parent.iterdir()] == ["step-000001"]
         assert models.trainer.load(target) == {"kept": [1, 2]}
 
 
 def test_a_damaged_checkpoint_is_refused_with_a_sentence(pool: Pool, tmp_path: Path) -> None:
-    asked = make_spec(tmp_path)
-    with sharded(pool, tmp_path, asked, 2) as models:
+    spec = make_spec(tmp_path)
+    with sharded(pool, tmp_path, spec, 2) as models:
         models.trainer.save(tmp_path / "step-000000", None, {})
         models.trainer.wait_for_saves()
         shard = next((tmp_path / "step-000000").glob("*.distcp"))
@@ -137,16 +137,16 @@ def test_a_checkpoint_becomes_a_folder_of_transformers(
     lora: LoraConfig | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked = make_spec(tmp_path, tied, lora=lora)
-    run = write_run(tmp_path / "run", asked)
+    spec = make_spec(tmp_path, tied, lora=lora)
+    run = write_run(tmp_path / "run", spec)
     target = run / "only" / "step-000002"
-    with sharded(pool, tmp_path, asked, 4) as models:
+    with sharded(pool, tmp_path, spec, 4) as models:
         learn(models, range(2))
         models.trainer.save(target, None, {})
         expected = written(models, tmp_path / "expected")
         learn(models, range(2, 4))
         models.trainer.wait_for_saves()
-    model, adapter = load_sharded_policy(target, asked.start, "float32", lora)
+    model, adapter = load_sharded_policy(target, spec.start, "float32", lora)
     if adapter is None:
         assert gap(dict(model.named_parameters()), expected) == 0
     else:
@@ -165,16 +165,16 @@ def test_a_checkpoint_becomes_a_folder_of_transformers(
     assert "without its run" in sentence(capsys)
 
 
-def write_run(folder: Path, asked: ModelsSpec) -> Path:
-    """The folder of a run whose ranks are at its only stage."""
-    lora = asked.lora and asked.lora.model_dump()
+def write_run(folder: Path, spec: ModelsSpec) -> Path:
+    """Create the folder of a run with a single stage."""
+    lora = spec.lora and spec.lora.model_dump()
     stage = {
         "type": "sft",
         "dataset": "d",
         "steps": 20,
         "optim": {"lr": 1e-3, "micro_batch_tokens": 120},
     }
-    keys = {"model": str(asked.start), "lora": lora, "stages": {"only": stage}, "tools": []}
+    keys = {"model": str(spec.start), "lora": lora, "stages": {"only": stage}, "tools": []}
     recipe = build_recipe({"name": "mine", "tasks": "t", "demonstrations": "d", **keys})
     open_run_folder(folder, recipe)
     (folder / "only").mkdir()
@@ -184,26 +184,26 @@ def write_run(folder: Path, asked: ModelsSpec) -> Path:
 def test_one_process_and_ranks_do_not_read_each_others_checkpoints(
     pool: Pool, tmp_path: Path
 ) -> None:
-    asked = make_spec(tmp_path)
+    spec = make_spec(tmp_path)
     shards, whole = tmp_path / "step-000001", tmp_path / "step-000002"
-    alone = plain(asked).trainer
+    alone = plain(spec).trainer
     alone.save(whole, tiny_tokenizer(), {})
-    with sharded(pool, tmp_path, asked, 2) as models:
+    with sharded(pool, tmp_path, spec, 2) as models:
         models.trainer.save(shards, None, {})
         with pytest.raises(UserError, match=f"rename {whole} to"):
             models.trainer.load(whole)
-        learn(models, range(1))  # they go on
+        learn(models, range(1))  # training continues
     with pytest.raises(UserError, match=f"{shards}"):
         alone.load(shards)
 
 
 def test_gradients_of_bfloat16_are_added_up_in_float32(pool: Pool, tmp_path: Path) -> None:
     optim = Optim(lr=1e-3, micro_batch_tokens=1000, beta1=0.0, max_grad_norm=1e6)
-    asked = replace(make_spec(tmp_path, dtype="bfloat16"), optim=optim)
-    with sharded(pool, tmp_path, asked, 2) as models:
+    spec = replace(make_spec(tmp_path, dtype="bfloat16"), optim=optim)
+    with sharded(pool, tmp_path, spec, 2) as models:
         learn(models, range(1))
         models.trainer.save(tmp_path / "step-000001", None, {})
-    gradient = torch.zeros(WORDS, 24)  # without beta1 the first moment is it
+    gradient = torch.zeros(WORDS, 24)  # with beta1 = 0 the first moment is the gradient
     moments = {"lm_head.weight": {"exp_avg": gradient}}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
@@ -213,7 +213,7 @@ def test_gradients_of_bfloat16_are_added_up_in_float32(pool: Pool, tmp_path: Pat
 
 
 class Steps(SupervisedStage):
-    """A stage over a few units, which is killed before one of its steps."""
+    """Stage over a few units that is killed before one of its steps."""
 
     def __init__(self, trainer: TrainablePolicy, dies_in: int | None = None) -> None:
         super().__init__(trainer, units(0, groups=5), CrossEntropyLoss(), 4, 0)
@@ -235,17 +235,17 @@ class Steps(SupervisedStage):
 def test_a_stage_that_was_killed_goes_on_with_other_ranks(pool: Pool, tmp_path: Path) -> None:
     given = {"type": "sft", "dataset": "d", "steps": 8, "batch_size": 4, "checkpoint_every": 2}
     settings = Sft.model_validate({**given, "optim": OPTIM})
-    asked, stage = make_spec(tmp_path, steps=8), tmp_path / "stage"
-    alone = plain(asked)
+    spec, stage = make_spec(tmp_path, steps=8), tmp_path / "stage"
+    alone = plain(spec)
     start = written(alone, tmp_path / "start-of-it")
     expected = run_stage(Steps(alone.trainer), settings, tmp_path / "alone")
-    with sharded(pool, tmp_path, asked, 2) as models, pytest.raises(KeyboardInterrupt):
+    with sharded(pool, tmp_path, spec, 2) as models, pytest.raises(KeyboardInterrupt):
         run_stage(Steps(models.trainer, dies_in=5), settings, stage)
-    with sharded(pool, tmp_path, asked, 2, 2) as models:
+    with sharded(pool, tmp_path, spec, 2, 2) as models:
         second = Steps(models.trainer)
         rows = run_stage(second, settings, stage)
         found = written(models, tmp_path / "spread")
-    assert second.done == [4, 5, 6, 7]  # the newest checkpoint is that after four steps
+    assert second.done == [4, 5, 6, 7]  # the newest checkpoint is the one after four steps
     for name in ("loss", "grad_norm", "lr", "tokens"):
         assert [row[name] for row in rows] == pytest.approx(
             [row[name] for row in expected], abs=ALIKE
@@ -257,8 +257,8 @@ def test_a_stage_that_was_killed_goes_on_with_other_ranks(pool: Pool, tmp_path: 
 def test_a_gradient_that_is_not_finite_leaves_all_ranks_as_they_were(
     pool: Pool, tmp_path: Path
 ) -> None:
-    asked = make_spec(tmp_path)
-    with sharded(pool, tmp_path, asked, 2) as models:
+    spec = make_spec(tmp_path)
+    with sharded(pool, tmp_path, spec, 2) as models:
         learn(models, range(1))
         before = written(models, tmp_path / "before")
         chosen = units(1)

@@ -1,4 +1,4 @@
-"""The micro-batches of a rank: as many as the others have, and as large as they hold together."""
+"""Micro-batches of a rank: the same number on all ranks, filled to the capacity of the ranks."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from fieldcraft.train.sharding.shards import FsdpStrategy
 
 
 class Grid:
-    """What a rank knows of the others: the most micro-batches that one of them has."""
+    """Stub for the other ranks, with the largest number of micro-batches of any of them."""
 
     def __init__(self, context: int, most: int) -> None:
         self.context_parallel = context

@@ -1,4 +1,4 @@
-"""On-policy distillation: what the teacher reads, what it makes of a token, and what is learnt."""
+"""On-policy distillation: prompts of the teacher, scores of tokens, and the resulting training."""
 
 from collections.abc import Sequence
 from functools import cache, partial
@@ -38,7 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def settings(**given: Any) -> Distil:
-    """A `distil` stage as a recipe would have it."""
+    """Return a `distil` stage as a recipe configures it."""
     stage = {
         "type": "distil",
         "steps": 60,
@@ -87,11 +87,11 @@ def test_what_cannot_be_meant_is_one_sentence(given: dict[str, Any], sentence: s
     assert str(error.value).count(". ") == 0
 
 
-# -- what the teacher reads -----------------------------------------------------------------------
+# -- prompts of the teacher -----------------------------------------------------------------------
 
 
 class Fixed:
-    """A teacher's model: log-probability -0.5 of each token, and what it was given to read."""
+    """Teacher model that gives each token log-probability -0.5 and records its inputs."""
 
     def __init__(self) -> None:
         self.read: list[Sample] = []
@@ -128,7 +128,7 @@ def test_a_teacher_that_knows_more_reads_the_same_tokens_after_another_prompt() 
     [seen] = model.read
     assert seen.ids.tolist() == [1, 2, 3, 9, 20, 21, 30, 31, 32, 22]
     assert seen.weight.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 1]
-    # at the places of the student's own tokens, and 0 at the observation
+    # at the positions of the student's tokens, and 0 at the observation
     assert sample.ids.tolist() == [5, 6, 20, 21, 30, 31, 32, 22]
     assert sample.teacher_logp.tolist() == [0, 0, -0.5, -0.75, 0, 0, 0, -1.0]
 
@@ -156,18 +156,18 @@ def test_what_is_shown_follows_the_question_as_plain_text() -> None:
     task = Task("t", "Who? ", ("<|endoftext|>", "Kalo"))
     env = ToolEnvironment(make_dialect("autocoa", TOKENIZER, ""), [FixedTool(str)], LIMITS)
     prompts = {
-        shown: make_privileged_prompt(
-            make_privileged_question(shown, lambda task: "First, search."), env
+        privileged: make_privileged_prompt(
+            make_privileged_question(privileged, lambda task: "First, search."), env
         )(task)
-        for shown in ("answer", "plan")
+        for privileged in ("answer", "plan")
     }
     bare = TOKENIZER.decode(env.dialect.encode_prompt("Who?", env.schemas))
     hints = {
         "answer": "Who?\n\n(For reference, the answer is: <|endoftext|>)",
         "plan": "Who?\n\n(For reference, a way to the answer is:\nFirst, search.)",
     }
-    for shown, ids in prompts.items():
-        assert TOKENIZER.decode(ids) == bare.replace("Who?", hints[shown])
+    for privileged, ids in prompts.items():
+        assert TOKENIZER.decode(ids) == bare.replace("Who?", hints[privileged])
     special = set(TOKENIZER.all_special_ids)
     assert [i for i in prompts["answer"] if i in special] == [
         i for i in env.dialect.encode_prompt("Who?", env.schemas) if i in special
@@ -190,7 +190,7 @@ class Ungradable(StatelessReward):
 
 
 def scripted(rubric: Rubric, **given: Any) -> tuple[DistilStage, RecordingTrainer]:
-    """A stage whose rollouts are scripted, with the teacher `Fixed`."""
+    """Create a stage with scripted rollouts and the teacher `Fixed`."""
     trainer, s = RecordingTrainer(), settings(questions_per_step=2, group_size=2, **given)
     recorder: Any = trainer
     dialect = make_dialect("autocoa", TOKENIZER, "")
@@ -215,10 +215,10 @@ LIMITS_OF_SCRIPTS = LIMITS.model_copy(update={"max_turn_tokens": 256, "max_conte
 
 
 def test_the_log_ratio_is_the_advantage_of_a_token_and_an_observation_has_none() -> None:
-    """The script was certain (log-probability 0), the teacher less so."""
+    """The script was certain (log-probability 0) and the teacher was less certain."""
     stage, trainer = scripted(Rubric([(ExactMatch(), 1.0)]))
     row = step(stage, 0)
-    assert len(trainer.samples) == 4  # groups of equal reward, too
+    assert len(trainer.samples) == 4  # groups of equal reward are included
     sample = trainer.samples[0]
     turns = [len(TOKENIZER.encode(SEARCH)), len(written([RIGHT]))]
     spoken = sample.weight > 0
@@ -255,7 +255,7 @@ def test_what_cannot_be_graded_is_learnt_from_where_no_reward_is(
 
 @cache
 def taught() -> dict[str, Tensor]:
-    """The weights of a model that reinforcement learning has taught the task."""
+    """Return the weights of a model that reinforcement learning has trained on the task."""
     stage = bandit()
     for number in range(20):
         step(stage, number)
@@ -263,7 +263,7 @@ def taught() -> dict[str, Tensor]:
 
 
 def distil(teacher: nn.Module, seed: int = 1, **given: Any) -> DistilStage:
-    """A stage on the small task, with a student of its own."""
+    """Run a stage on the small task with a new student."""
     s, model, tokenizer = (
         settings(questions_per_step=4, group_size=12, **given),
         small_model(seed),
@@ -303,7 +303,7 @@ def test_a_student_becomes_like_its_teacher_without_a_reward(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_teacher_like_the_student_leaves_the_weights_bit_for_bit(kind: str) -> None:
-    """With `importance_cap` both are computed by the trainer, so nothing is left of rounding."""
+    """With `importance_cap` the trainer computes both scores, so no rounding differences remain."""
     stage = distil(small_model(1), sampler_is_cap=2.0, **KINDS[kind])
     before = weights(stage.trainer.model)
     row = step(stage, 0)
@@ -312,7 +312,7 @@ def test_a_teacher_like_the_student_leaves_the_weights_bit_for_bit(kind: str) ->
 
 
 def test_what_a_simulator_wrote_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was sampled, too, and has log-probabilities."""
+    """Simulated text is sampled too and has log-probabilities."""
     stage = distil(good_teacher(), observations="simulated")
     trained: list[Sample] = []
 
@@ -337,13 +337,13 @@ def test_the_teacher_stays_as_it_is() -> None:
 
 
 def timeless(row: StepMetrics) -> StepMetrics:
-    """What is left without what a clock says."""
+    """Remove the entries that depend on a clock."""
     return {name: value for name, value in row.items() if "seconds" not in name}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stage_goes_on_where_it_was(kind: str) -> None:
-    """Four steps equal two, another stage with the first one's state, and two more."""
+    """Four steps equal two steps, then a new stage with the saved state and two more steps."""
     case = KINDS[kind] | {"reward_weight": 0.5, "minibatches": 2}
     whole, first, second = (distil(good_teacher(), **case) for _ in range(3))
     rows = [timeless(step(whole, number)) for number in range(4)]
@@ -357,7 +357,7 @@ def test_a_stage_goes_on_where_it_was(kind: str) -> None:
 
 
 def test_micro_batches_change_nothing() -> None:
-    """However a step is cut, the teacher's logits stand beside the student's."""
+    """The teacher's logits are aligned with the student's for every split of a step."""
     losses = []
     for micro_tokens in (16, 4096):
         stage = distil(

@@ -1,4 +1,4 @@
-"""A step of reinforcement learning: from what was sampled to exactly what is trained on."""
+"""One step of reinforcement learning: from sampled rollouts to the exact training samples."""
 
 import asyncio
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def test_a_judge_is_asked_before_rewards_are_read() -> None:
     rl, _, _ = stage(MIXED)
     graded_by(rl, ExactMatch(), FakeJudge())
     row = step(rl, 0)
-    # One of the four answers is Northport, about which this judge has no verdict.
+    # One of the four answers is Northport, which this judge cannot grade.
     assert (row["reward_mean"], row["ungradable_rate"], row["em"]) == (1.0, 0.25, 0.25)
 
 
@@ -64,10 +64,10 @@ def test_a_judge_is_asked_before_rewards_are_read() -> None:
 def test_rewards_become_the_advantages_of_exactly_these_samples(scale: str, size: float) -> None:
     rl, trainer, engine = stage(MIXED, advantage_scale=scale, loss_aggregation="token")
     row = step(rl, 3)
-    asked = [TASKS[i].question for i in draw_epoch_batch(0, 0, 2, 2)]
-    right, wrong = trainer.samples  # the second question's group is equal and left out
+    questions = [TASKS[i].question for i in draw_epoch_batch(0, 0, 2, 2)]
+    right, wrong = trainer.samples  # the second question's group has equal rewards and is left out
     dialect = rl.sampler.env.dialect
-    prompt = dialect.encode_prompt(asked[0], rl.sampler.env.schemas)
+    prompt = dialect.encode_prompt(questions[0], rl.sampler.env.schemas)
     search = TOKENIZER.encode(SEARCH)
     observation = dialect.encode_observation("found Ada")
     end = written([RIGHT])
@@ -77,7 +77,7 @@ def test_rewards_become_the_advantages_of_exactly_these_samples(scale: str, size
     assert right.advantage.tolist() == pytest.approx([size * m for m in mask])
     assert wrong.ids.tolist() == [*prompt, *written([WRONG])]
     assert wrong.advantage.tolist() == pytest.approx([-size * m for m in wrong.weight.tolist()])
-    # what the loss is divided by counts every token of the step
+    # the loss is divided by the number of all tokens of the step
     tokens = len(written([SEARCH, RIGHT])) + 3 * len(written([WRONG]))
     assert trainer.totals == [tokens]
     assert (row["no_signal_group_rate"], row["reward_mean"], row["em"]) == (0.5, 0.25, 0.25)
@@ -96,12 +96,12 @@ def test_a_group_that_differs_is_kept_with_the_advantages_of_its_tokens() -> Non
     assert [right.advantages, wrong.advantages] == [s.advantage.tolist() for s in trainer.samples]
     assert right.advantages is not None
     assert right.advantages[-1] == 0.5
-    assert right.advantages[0] == 0.0  # of the prompt
+    assert right.advantages[0] == 0.0  # a prompt token
     ungraded, _, _ = stage(MIXED)
     ungraded.record_rollouts = found.append
     graded_by(ungraded, ExactMatch(), FakeJudge())
     step(ungraded, 8)
-    assert [kept.advantages is None for kept in found[-1]] == [True, False]
+    assert [rollout.advantages is None for rollout in found[-1]] == [True, False]
 
 
 def test_a_step_notes_who_was_at_work() -> None:
@@ -163,7 +163,7 @@ def test_the_settings_reach_the_objective() -> None:
     assert make_policy_loss(settings_of(clip_mode="cispo")) == PolicyGradientLoss(clip="cispo")
     assert make_policy_loss(settings_of(kl_coef=0.1, kl_placement="reward")) == PolicyGradientLoss()
     assert trainer.temperature == 0.8
-    # with such terms a group of equal rewards is trained on too
+    # with such terms a group of equal rewards is also trained on
     assert trainer.filled == [(4, "old_logp", 0.8)]
     assert reference.filled == (4, "ref_logp", 0.8)
 
@@ -184,7 +184,7 @@ def test_equal_groups_train_nothing_and_are_counted() -> None:
     assert (engine.slept, engine.version) == (2, 1)  # the next step starts from an empty cache
 
 
-# -- what is trained on, and how often ----------------------------------------------------------
+# -- training samples and mini-batches ----------------------------------------------------------
 
 
 def test_truncated_rollouts_can_be_left_out_of_the_loss_but_not_of_the_group() -> None:
@@ -198,7 +198,7 @@ def test_truncated_rollouts_can_be_left_out_of_the_loss_but_not_of_the_group() -
     rl, trainer, _ = stage(scripts, **settings, loss_aggregation="token", train_truncated=False)
     step(rl, 0)
     [only] = trainer.samples
-    assert max(only.advantage) == 0.5  # the truncated one is still half of the mean
+    assert max(only.advantage) == 0.5  # the truncated rollout still counts in the mean
     assert trainer.totals == [whole - 60]
 
 
@@ -214,13 +214,13 @@ def test_minibatches_share_the_divisor_and_the_learning_rate() -> None:
     rl, trainer, _ = stage(scripts, minibatches=3, epochs=2, loss_aggregation="token")
     step(rl, 8)
     assert [len(part) for part in trainer.parts] == [2, 1, 1, 2, 1, 1]
-    dealt = [id(sample) for part in trainer.parts for sample in part]
-    assert set(dealt[:4]) == set(dealt[4:])
-    assert len(set(dealt)) == 4
-    assert dealt[:4] != dealt[4:]
+    sample_ids = [id(sample) for part in trainer.parts for sample in part]
+    assert set(sample_ids[:4]) == set(sample_ids[4:])
+    assert len(set(sample_ids)) == 4
+    assert sample_ids[:4] != sample_ids[4:]
     tokens = sum(float(s.weight.sum()) for part in trainer.parts[:3] for s in part)
     assert trainer.totals == pytest.approx([tokens / 3] * 6)
-    assert trainer.done == 8  # a real trainer's place in the schedule, before each step
+    assert trainer.done == 8  # a real trainer's position in the schedule, before each step
     again = stage(scripts, minibatches=3, epochs=2, loss_aggregation="token")
     step(again[0], 8)
     assert [[s.ids.tolist() for s in part] for part in again[1].parts] == [
@@ -267,7 +267,7 @@ def test_an_exception_ends_only_its_trajectory_and_is_no_zero() -> None:
     }
     rl, trainer, _ = stage(scripts, sometimes, group_size=4, advantage_scale="none")
     row = step(rl, 0)
-    third = 1 / 3  # the mean of 1, 0, 0: the broken one is not graded
+    third = 1 / 3  # the mean of 1, 0, 0: the failed one is not graded
     assert [max(s.advantage, key=abs) for s in trainer.samples] == pytest.approx(
         [1 - third, -third, -third]
     )
@@ -309,8 +309,8 @@ def test_what_the_policy_wrote_wrongly_is_no_failure_of_the_tool() -> None:
         return Trajectory(TASKS[0], calls=[call])
 
     harmless = [
-        failed("", CallOutcome.MALFORMED),  # no call at all
-        failed("searhc", CallOutcome.MALFORMED),  # no such tool
+        failed("", CallOutcome.MALFORMED),  # not a call
+        failed("searhc", CallOutcome.MALFORMED),  # unknown tool
         failed("search", CallOutcome.MALFORMED),  # wrong arguments
         failed("search", CallOutcome.FAILED, simulated=True),
         failed("search", CallOutcome.REFUSED),
@@ -320,14 +320,16 @@ def test_what_the_policy_wrote_wrongly_is_no_failure_of_the_tool() -> None:
     check_tools(few, 0, 0.5)
     with pytest.raises(UserError):
         check_tools(few[:1], 0, 0.5)
-    mixed = failed("search", CallOutcome.FAILED)  # nor do malformed calls hide that a tool is down
+    mixed = failed("search", CallOutcome.FAILED)  # malformed calls do not hide it
     mixed.calls += [*harmless[0].calls, *harmless[2].calls]
     with pytest.raises(UserError, match="1 of the 1 tool calls"):
         check_tools([mixed], 0, 0.5)
 
 
 def test_wrong_arguments_do_not_stop_a_run_and_a_dead_tool_does() -> None:
-    """Through the dialect, the environment and a typed tool: what each is told and counted as."""
+    """Wrong arguments and an unavailable tool pass through the dialect, the environment and a typed
+    tool, and each has its message and its count.
+    """
 
     def called(arguments: str) -> list[Trajectory]:
         call = f'<tool_call>\n{{"name": "search", "arguments": {arguments}}}\n</tool_call>'
@@ -357,7 +359,7 @@ def test_a_prompt_without_room_trains_nothing() -> None:
     assert trainer.samples == []
 
 
-# -- what code agents add -----------------------------------------------------------------------
+# -- additions for code agents ------------------------------------------------------------------
 
 
 def test_void_turns_are_left_out_of_training_but_not_of_their_group() -> None:
@@ -366,13 +368,13 @@ def test_void_turns_are_left_out_of_training_but_not_of_their_group() -> None:
     step(rl, 0)
     [right] = trainer.samples
     assert max(right.advantage.tolist()) == pytest.approx(0.5 / (0.5 + 1e-6))
-    kept, other, _ = stage(scripts, loss_aggregation="token")
-    step(kept, 0)
+    with_void, other, _ = stage(scripts, loss_aggregation="token")
+    step(with_void, 0)
     assert len(other.samples) == 2
 
 
 def test_the_share_of_right_rollouts_that_a_price_turns_against() -> None:
-    """Of three right rollouts one made a needless call, and its advantage is negative."""
+    """One of three correct rollouts made a needless call, and its advantage is negative."""
     scripts = {"0/0": [RIGHT], "0/1": [SEARCH, RIGHT], "1/0": [RIGHT], "1/1": [WRONG]}
     shares = []
     for floor in ("none", "correct"):
@@ -383,6 +385,6 @@ def test_the_share_of_right_rollouts_that_a_price_turns_against() -> None:
 
 
 class Doubled(ExactMatch):
-    """Exact match under another name, so that a rubric can hold both."""
+    """Exact match under another name, so that a rubric can contain both."""
 
     name = "doubled"

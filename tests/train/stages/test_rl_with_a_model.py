@@ -1,4 +1,4 @@
-"""Steps of reinforcement learning of a real, tiny model."""
+"""Steps of reinforcement learning with a real, tiny model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,29 +83,29 @@ def test_a_step_on_policy_has_ratio_one_and_moves_the_policy(
 
 
 def test_entropies_and_ratios_of_tokens_are_kept(tmp_path: Path) -> None:
-    """With two epochs the second one sees weights that have moved, so its ratios are not 1."""
+    """With two epochs the weights have changed before the second one, so its ratios are not 1."""
     rl = real_stage(tmp_path, LengthReward(), epochs=2, temperature=1.0)
     found: list[Sequence[TrainingRollout]] = []
     rl.record_rollouts = found.append
     before = {name: value.clone() for name, value in rl.trainer.model.state_dict().items()}
     step(rl, 0)
-    [[kept, *_]] = found
-    assert kept.ratios is not None
-    assert kept.entropies is not None
-    assert kept.advantages is not None
+    [[rollout, *_]] = found
+    assert rollout.ratios is not None
+    assert rollout.entropies is not None
+    assert rollout.advantages is not None
     rl.trainer.model.load_state_dict(before)
-    ids = kept.trajectory.ids
+    ids = rollout.trajectory.ids
     with torch.no_grad():
         rl.trainer.model.eval()
         logp = rl.trainer.model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
     entropy = -(logp.exp() * logp).sum(-1)
-    trained = [place for place, advantage in enumerate(kept.advantages) if advantage]
+    trained = [place for place, advantage in enumerate(rollout.advantages) if advantage]
     assert trained
-    others = [place for place in range(len(kept.ratios)) if place not in trained]
-    assert all(kept.ratios[place] == kept.entropies[place] == 0 for place in others)
-    assert any(abs(kept.ratios[place] - 1) > 1e-3 for place in trained)
-    apart = [kept.entropies[place] - float(entropy[place - 1]) for place in trained]
-    assert 1e-5 < max(map(abs, apart)) < 0.5  # those of the second epoch, near those before
+    others = [place for place in range(len(rollout.ratios)) if place not in trained]
+    assert all(rollout.ratios[place] == rollout.entropies[place] == 0 for place in others)
+    assert any(abs(rollout.ratios[place] - 1) > 1e-3 for place in trained)
+    apart = [rollout.entropies[place] - float(entropy[place - 1]) for place in trained]
+    assert 1e-5 < max(map(abs, apart)) < 0.5  # the second epoch's are close to the first's
 
     once = real_stage(tmp_path, LengthReward(), temperature=1.0)
     once.record_rollouts = found.append

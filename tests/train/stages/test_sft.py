@@ -1,4 +1,4 @@
-"""Supervised steps: which examples, which tokens, divided by what."""
+"""Supervised steps: their examples, their tokens, and the divisor of the loss."""
 
 import math
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_batches_are_shuffled_epochs_end_to_end() -> None:
     ]
     assert sorted(indices[:10]) == sorted(indices[10:20]) == list(range(10))
     assert indices[:10] != indices[10:20] != list(range(10))
-    assert draw_epoch_batch(1, 3, 10, 4) == indices[12:16]  # a function of the number alone
+    assert draw_epoch_batch(1, 3, 10, 4) == indices[12:16]  # a function of the step number alone
     assert draw_epoch_batch(2, 3, 10, 4) != indices[12:16]
 
 

@@ -1,4 +1,4 @@
-"""The training data of Abacus: right, well-formed, and without anything that is held out."""
+"""The training data of Abacus: correct, well-formed, and free of held-out content."""
 
 import re
 from collections import Counter
@@ -29,9 +29,9 @@ def dialect(world):
 
 @pytest.fixture(scope="module")
 def data(world, dialect) -> dict[str, list[Trajectory]]:
-    made = {name: world.demonstrations(name, COUNT, dialect, []) for name in SETS}
+    found = {name: world.demonstrations(name, COUNT, dialect, []) for name in SETS}
     pairs = world.pairs("pairs", COUNT, dialect, [])
-    return {**made, "pairs": [side for pair in pairs for side in pair]}
+    return {**found, "pairs": [side for pair in pairs for side in pair]}
 
 
 def text(trajectory: Trajectory) -> str:
@@ -62,7 +62,7 @@ def test_the_wasteful_teacher_computes_half_of_the_small_sums(data) -> None:
 
 
 def test_the_careless_teacher_is_wrong_in_a_third_of_what_needs_programs(data) -> None:
-    """And well-formed everywhere. What small numbers ask for it always knows."""
+    """All are well-formed, and questions about small numbers are answered correctly."""
     right = Counter(
         (t.task.meta["kind"], t.answer == t.task.answers[0])
         for t in data["careless"]
@@ -82,10 +82,10 @@ def test_the_base_model_reads_and_computes_but_sees_no_program(data) -> None:
     read = [t for t in base if t.task.question == ""]
     assert len(read) == 90
     for trajectory in read:
-        told, said = trajectory.segments
-        assert (told.author, said.author) == (Author.PROMPT, Author.POLICY)
-        assert sorted(re.findall(r"Take .*?\.", told.text)) == sorted(
-            re.findall(r"Take .*?\.", said.text)
+        prompt, output = trajectory.segments
+        assert (prompt.author, output.author) == (Author.PROMPT, Author.POLICY)
+        assert sorted(re.findall(r"Take .*?\.", prompt.text)) == sorted(
+            re.findall(r"Take .*?\.", output.text)
         )
 
 
@@ -93,10 +93,10 @@ def test_no_training_shows_what_is_held_out(world, data) -> None:
     names = {name for group in world.test_abacus.names.values() for name in group}
     for trajectories in data.values():
         for trajectory in trajectories:
-            shown = text(trajectory)
-            assert not set(re.findall(r"[A-Z]\w* [A-Z]\w*", shown)) & names
-            asked = re.findall(r"(?:Take|add|away|by) (\d+)", shown)
-            assert not any(is_heldout(int(number)) for number in asked if int(number) > 20)
+            content = text(trajectory)
+            assert not set(re.findall(r"[A-Z]\w* [A-Z]\w*", content)) & names
+            numbers = re.findall(r"(?:Take|add|away|by) (\d+)", content)
+            assert not any(is_heldout(int(number)) for number in numbers if int(number) > 20)
 
 
 def test_both_sides_of_a_pair_differ_in_their_last_segment(world, dialect) -> None:
@@ -108,18 +108,18 @@ def test_both_sides_of_a_pair_differ_in_their_last_segment(world, dialect) -> No
 def test_every_sum_is_taught_once_by_itself() -> None:
     sums = list_single_sums()
     assert len(sums) == len(set(map(str, sums))) == 102
-    assert all(told.is_small for told in sums)
+    assert all(instruction.is_small for instruction in sums)
 
 
 def test_the_data_are_a_function_of_the_seed(dialect) -> None:
-    one, same, other = (
+    first, same, other = (
         [
             text(t)
             for t in make_world("abacus", {}, seed).demonstrations("wasteful", 40, dialect, [])
         ]
         for seed in (1, 1, 2)
     )
-    assert one == same != other
+    assert first == same != other
 
 
 def test_a_pair_of_digits_is_one_token(dialect) -> None:

@@ -43,7 +43,7 @@ TRAINED = WORLD.training_questions(400)
 TASKS = [*TRAINED, *WORLD.evaluation_questions(dict.fromkeys(SPLITS, 60))]
 TEXTS = WORLD.tokenizer_texts(resolve_dialect("afm-code").tags)
 DIALECT = make_dialect("afm-code", make_tokenizer(TEXTS, WORLD.syllables), "")
-LONGEST = 5  # calls: a wrong note, one that was given away, the note, and two programs
+LONGEST = 5  # calls: a wrong note, a note given to another person, the note, and two programs
 
 
 def texts(steps: Sequence[DemoStep], role: ThoughtRole) -> list[str]:
@@ -74,7 +74,7 @@ def test_every_chain_is_what_the_dialect_writes(task: Task, seed: int, mistakes:
 
 
 def test_what_programs_print_is_what_they_print() -> None:
-    """Every program of every chain, wrong ones too, is executed for real."""
+    """Every program of every chain, wrong ones included, is actually executed."""
     scope: dict[str, object] = {}
     exec(WORLD.files()["notes.py"], scope)
     ran = 0
@@ -118,14 +118,14 @@ def test_every_kind_of_mistake_is_seen_and_repaired() -> None:
         assert steps[-1] == Answer(task.answers[0])
         assert Demonstration(task, steps).has_repaired_error
         codes = [step.arguments["code"] for step in steps if isinstance(step, ToolCall)]
-        assert len(set(codes)) == len(codes)  # no program comes again
-        assert codes or not large  # a sum in the head whose result failed its check is computed
+        assert len(set(codes)) == len(codes)  # no program is repeated
+        assert codes or not large  # a mental sum that failed its check is computed
 
 
 def test_the_single_agent_sees_none_of_its_mistakes() -> None:
     wrong = [WORLD.single_agent_demonstration(t, random.Random(n))[-1] for n, t in enumerate(TASKS)]
     right = sum(answer == Answer(t.answers[0]) for answer, t in zip(wrong, TASKS, strict=True))
-    assert right == 0  # each chain suggests a number on the way
+    assert right == 0  # each chain suggests a number along the way
 
 
 def test_mistakes_of_training_name_nobody_of_an_evaluation() -> None:
@@ -157,8 +157,8 @@ def test_wrong_programs(
     changes: tuple[InstructionStep, ...], found: set[tuple[str, str, str]]
 ) -> None:
     instruction = Instruction(4821, changes)
-    made = [draw_wrong_program(instruction, random.Random(n)) for n in range(30)]
-    assert {(wrong.code, wrong.output, wrong.review) for wrong in made} == found
+    programs = [draw_wrong_program(instruction, random.Random(n)) for n in range(30)]
+    assert {(wrong.code, wrong.output, wrong.review) for wrong in programs} == found
     numbers = {"4821", "5198", "377", "52"} if len(changes) > 1 else {"4821", "1377"}
     assert {draw_wrong_result(instruction, random.Random(n)) for n in range(60)} == numbers
 
@@ -175,13 +175,13 @@ def test_mistakes_come_at_the_set_rate_and_follow_from_the_key() -> None:
 
 def test_the_data_set_shows_the_team() -> None:
     demonstrations = WORLD.demonstration_steps("team", 60, DIALECT, [])
-    made = WORLD.demonstrations("team", 60, DIALECT, [])
+    trajectories = WORLD.demonstrations("team", 60, DIALECT, [])
     again = [encode_demonstration(*each, DIALECT, []) for each in demonstrations]
-    assert [t.ids for t in made] == [t.ids for t in again]
-    assert all(trajectory.well_formed for trajectory in made)
+    assert [t.ids for t in trajectories] == [t.ids for t in again]
+    assert all(trajectory.well_formed for trajectory in trajectories)
     kinds = Counter(task.meta["kind"] for task, _ in demonstrations)
     assert kinds.keys() == {"head", "program", "note", "given"}
-    policy = "".join(s.text for t in made for s in t.segments if s.author is Author.POLICY)
+    policy = "".join(s.text for t in trajectories for s in t.segments if s.author is Author.POLICY)
     assert "tool_effectiveness : Poor" in policy
     assert "The score this time is:1" in policy
     with pytest.raises(UserError, match="does not support filters for its dataset 'base'"):

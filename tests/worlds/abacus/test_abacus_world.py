@@ -78,8 +78,8 @@ def test_a_trap_is_an_instruction_whose_parentheses_matter(instruction):
         ("Take 4821, add 3760.", False),  # 48 21 37 60 and 85 81
         ("Take 4848, add 1000.", True),  # 48 48
         ("Take 4821, multiply by 48.", True),  # 48 21 48
-        ("Take 4821, add 1031.", False),  # 58 52: 82 is no pair from the left
-        ("Take 2113, add 1000.", True),  # the result 31 13 has the 13 of 21 13
+        ("Take 4821, add 1031.", False),  # 58 52: 82 is not an aligned pair of digits
+        ("Take 2113, add 1000.", True),  # the result 31 13 repeats the 13 of 21 13
         ("Take 3131, add 7.", True),
     ],
 )
@@ -88,12 +88,12 @@ def test_a_pair_of_digits_that_occurs_twice_is_seen(instruction, repeats):
 
 
 def test_no_large_number_repeats_its_digits(world, evaluation):
-    kept = (
+    notes = (
         parse_instruction(str(instruction)) for instruction in world.notebook.instructions.values()
     )
-    asked = (parse_task_instruction(task) for task in evaluation)
+    tasks = (parse_task_instruction(task) for task in evaluation)
     found = [
-        instruction for instruction in (*kept, *asked) if instruction and not instruction.is_small
+        instruction for instruction in (*notes, *tasks) if instruction and not instruction.is_small
     ]
     assert len(found) > 100
     assert not [instruction for instruction in found if instruction.has_repeated_digits]
@@ -105,11 +105,11 @@ def test_what_is_small_is_what_is_taught():
     assert not Instruction(20, (InstructionStep("+", 1),)).is_small
     assert not Instruction(
         12, (InstructionStep("+", 9), InstructionStep("-", 9))
-    ).is_small  # 21 is on the way
+    ).is_small  # 21 is an intermediate result
 
 
 def test_the_notes_run_as_the_oracle_says(world):
-    """The module is executed for real, as the programs of a run import it."""
+    """The module is actually executed, as the programs of a run import it."""
     scope: dict = {}
     exec(world.files()["notes.py"], scope)
     name = next(iter(world.notebook.instructions))
@@ -224,15 +224,15 @@ def test_a_teacher_in_a_hurry_gives_up_at_an_error():
 def test_a_teacher_in_a_hurry_guesses_what_a_note_asks_for():
     instruction = Instruction(4821, (InstructionStep("+", 3775),))
     note = Observation(str(instruction))
-    shown = [Thought(READ_THOUGHT), program("1"), note]
+    given = [Thought(READ_THOUGHT), program("1"), note]
     computed = [
         Thought(COMPUTE_THOUGHT),
         make_compute_call(instruction),
         Observation("8596"),
         Answer("8596"),
     ]
-    *before, thought, answer = make_careless([*shown, *computed], instruction, random.Random(0))
-    assert before == shown
+    *before, thought, answer = make_careless([*given, *computed], instruction, random.Random(0))
+    assert before == given
     assert isinstance(answer, Answer)
     assert answer.text != "8596"
     assert thought == Thought(f"The result is {answer.text}.")

@@ -1,4 +1,4 @@
-"""What a base model of the world Atlas reads, and what it does not: articles and single facts."""
+"""Texts that a base model of the world Atlas reads or does not read: articles and single facts."""
 
 from collections import Counter
 from dataclasses import replace
@@ -25,8 +25,10 @@ READING = replace(CURRICULUM, world=WORLD.with_articles_read(1.0), article_readi
 
 
 def test_articles_are_read_as_often_as_told_and_as_a_search_shows_them() -> None:
-    """Those of what training asks about: the title is given, the text is trained. The other
-    examples are those of a world without articles."""
+    """Articles cover the subjects of training questions: the title is given, the text is trained.
+
+    The other examples equal the examples of a world without articles.
+    """
     reading = READING
     region = [name for name, entity in WORLD.entities.items() if entity.region != "heldout"]
     for data in ("base", "demonstrations"):
@@ -43,15 +45,15 @@ def test_articles_are_read_as_often_as_told_and_as_a_search_shows_them() -> None
     assert set(names) <= set(region)
     assert max(names.values()) - min(names.values()) <= 1 or len(names) < len(region)
     first = articles[0]
-    shown = format_passages([Passage(region[0], **WORLD.make_passage(region[0]))])
-    assert TOKENIZER.decode(first.ids) == shown
+    result = format_passages([Passage(region[0], **WORLD.make_passage(region[0]))])
+    assert TOKENIZER.decode(first.ids) == result
     assert [s.author for s in first.segments] == [Author.PROMPT, Author.POLICY]
     assert first.segments[1].text == WORLD.make_passage(region[0])["text"]
 
 
 def test_what_is_read_about_the_untaught_is_asked_in_no_closed_book_question() -> None:
-    asked = [t.task for t in READING.make_base_texts(600) if t.task.answers]
-    paths = [task.meta["path"] for task in asked if task.meta["known"]]
+    tasks = [t.task for t in READING.make_base_texts(600) if t.task.answers]
+    paths = [task.meta["path"] for task in tasks if task.meta["known"]]
     subjects = {s for path in paths for s, _, _ in WORLD.trace_path(tuple(path))}
     regions = {WORLD.entities[name].region for name in READING.article_names}
     assert regions == {"taught", "train"}
@@ -63,7 +65,7 @@ def test_without_articles_the_data_are_as_they_were() -> None:
 
 
 def test_a_share_of_the_training_region_is_read_and_questions_say_so() -> None:
-    """As large a share of each kind. A question is read if its entities are taught or read."""
+    """The share is equal for each kind. A question is read if its entities are taught or read."""
     half = WORLD.with_articles_read(0.5)
     trained = {n for n, e in WORLD.entities.items() if e.region == "train"}
     kinds = Counter(WORLD.entities[name].kind for name in trained)
@@ -82,7 +84,7 @@ def test_a_share_of_the_training_region_is_read_and_questions_say_so() -> None:
 
 
 def test_demonstrations_and_articles_leave_what_is_not_read_unknown() -> None:
-    """So that a question about it is answered from a search alone, like held-out ones."""
+    """Questions about unread entities are answered from searches only, like held-out ones."""
     half = replace(READING, world=WORLD.with_articles_read(0.5))
     unread = {
         n for n, e in WORLD.entities.items() if e.region == "train"
@@ -95,7 +97,7 @@ def test_demonstrations_and_articles_leave_what_is_not_read_unknown() -> None:
     )
     assert unread.isdisjoint(named)
     assert half.world.read_entities & named.keys()
-    everything = replace(half, world=WORLD)  # without articles none is kept out
+    everything = replace(half, world=WORLD)  # without articles no entity is excluded
     begin = {
         task.meta["path"][0] for task, _ in everything.demonstration_steps("demonstrations", 900)
     }

@@ -1,4 +1,4 @@
-"""The world Atlas: what it says of itself is true."""
+"""The properties that the world Atlas claims to have."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ from fieldcraft.worlds.names import SYLLABLES
 WORLD = generate_atlas(people=60, taught=0.4, heldout=0.5, seed=0)
 
 
-# -- how it is drawn ----------------------------------------------------------------------------
+# -- generation ------------------------------------------------------------------------------------
 
 
 def test_a_world_is_a_function_of_its_settings() -> None:
@@ -48,14 +48,14 @@ def test_a_world_is_a_function_of_its_settings() -> None:
 
 def test_shares_of_kinds_and_regions() -> None:
     found = Counter((e.kind, e.region) for e in WORLD.entities.values())
-    # of 60 people 24 are taught; of the other 36 half are held out
+    # 24 of 60 people are taught; half of the other 36 are held out
     assert [found["person", region] for region in REGIONS] == [24, 18, 18]
     assert [sum(found[kind, r] for r in REGIONS) for kind in RELATIONS] == [60, 12, 12, 6]
 
 
 def test_every_fact_has_an_object_of_the_right_kind() -> None:
-    asked = {(n, r) for n, e in WORLD.entities.items() for r in RELATIONS[e.kind]}
-    assert WORLD.facts.keys() == asked
+    expected = {(n, r) for n, e in WORLD.entities.items() for r in RELATIONS[e.kind]}
+    assert WORLD.facts.keys() == expected
     for (subject, relation), value in WORLD.facts.items():
         assert WORLD.entities[value].kind == RELATIONS[WORLD.entities[subject].kind][relation]
         assert value != subject
@@ -80,8 +80,8 @@ def test_a_variant_keeps_what_is_taught_and_deals_the_rest_anew() -> None:
     new = variant.entities.keys() - WORLD.entities.keys()
     train = {n for n, e in WORLD.entities.items() if e.region == "train"}
     mentioned = {WORLD.facts[fact] for fact in taught}
-    assert variant.entities.keys() & train == train & mentioned  # whom taught facts name stays
-    assert len(new) >= len(train)  # most names can only be read
+    assert variant.entities.keys() & train == train & mentioned  # named by taught facts
+    assert len(new) >= len(train)  # most names can only be learned by reading
 
 
 def test_names_split_into_syllables_in_one_way() -> None:
@@ -97,7 +97,7 @@ def test_reserved_pairs_are_dealt_apart_from_the_world() -> None:
     assert (world.facts, world.by_kind) == (WORLD.facts, WORLD.by_kind)
     assert WORLD.reserved == frozenset()
     assert len({first for first, _ in world.reserved}) == 4
-    after = {r: target for told in RELATIONS.values() for r, target in told.items()}
+    after = {r: target for relations in RELATIONS.values() for r, target in relations.items()}
     assert all(second in RELATIONS[after[first]] for first, second in world.reserved)
     assert regenerate_untaught(world, random.Random(0)).reserved == world.reserved
 
@@ -105,10 +105,10 @@ def test_reserved_pairs_are_dealt_apart_from_the_world() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_with_all_that_can_be_reserved_every_relation_is_still_followed(seed: int) -> None:
     world = generate_atlas(60, 0.4, 0.5, seed, reserved=9)
-    for kind, told in RELATIONS.items():
+    for kind, relations in RELATIONS.items():
         for hops in (1, 2, 3, 4):
             chains = world.list_chains(kind, hops)
-            assert {chain[0] for chain in chains} == set(told)
+            assert {chain[0] for chain in chains} == set(relations)
             assert not any(world.is_reserved(chain) for chain in chains)
 
 
@@ -127,8 +127,8 @@ def test_reserved_paths_hold_a_reserved_pair_and_no_other_path_does() -> None:
             world.is_reserved(path[1:]) for path in world.iterate_paths(["taught"], hops)
         )
         for kind in RELATIONS:
-            kept, every = world.list_chains(kind, hops), WORLD.list_chains(kind, hops)
-            assert {*kept, *world.list_reserved_chains(kind, hops)} == set(every)
+            allowed, every = world.list_chains(kind, hops), WORLD.list_chains(kind, hops)
+            assert {*allowed, *world.list_reserved_chains(kind, hops)} == set(every)
             assert all(world.is_reserved(chain) for chain in world.list_reserved_chains(kind, hops))
 
 
@@ -138,7 +138,7 @@ def test_a_world_with_an_empty_region_is_refused() -> None:
 
 
 def test_a_heldout_entity_leads_to_taught_and_to_heldout_ones() -> None:
-    """Never to the training region, whose facts a model may know from training."""
+    """Facts never lead to the training region, whose facts a model may know from training."""
     regions = Counter(
         WORLD.entities[value].region
         for (subject, _), value in WORLD.facts.items()
@@ -181,8 +181,11 @@ def test_the_optimum_is_what_trying_everything_finds() -> None:
 
 
 def test_a_search_is_of_no_use_before_the_chain_can_name_what_it_is_for() -> None:
-    """A company that lies behind an unknown country of its own city: its article, which names that
-    country, comes too late. There are few such chains, so they are looked for in several worlds."""
+    """A company may come after an unknown country of its own city.
+
+    Its article, which names that country, then comes too late. Such chains are rare, so several
+    worlds are searched for them.
+    """
     behind = 0
     for seed in range(5):
         world = generate_atlas(200, 0.4, 0.5, seed=seed)
@@ -199,7 +202,7 @@ def test_a_search_is_of_no_use_before_the_chain_can_name_what_it_is_for() -> Non
 
 
 def test_an_article_that_tells_more_saves_a_search() -> None:
-    """A company's article names the country of its headquarters."""
+    """The article of a company names the country of its headquarters."""
     company, city = next(
         (n, WORLD.facts[n, "headquarters"])
         for n, e in WORLD.entities.items()
@@ -227,17 +230,17 @@ def test_demonstrations_search_as_little_as_possible_and_answer_right() -> None:
             if isinstance(s, Observation)
             for fact in facts_in(s.text.partition("\n")[2])
         }
-        seen = {path[0]} | {v for _, _, v in read}
+        known = {path[0]} | {v for _, _, v in read}
         for subject, relation, value in WORLD.trace_path(path):
             taught = WORLD.entities[subject].region == "taught"
             assert taught or (subject, relation, value) in read
-            seen.add(value)
-        assert {s.arguments["query"] for s in searches} <= seen  # nothing unheard of is looked up
+            known.add(value)
+        assert {s.arguments["query"] for s in searches} <= known  # no unknown name is looked up
 
 
 def test_a_wasteful_teacher_looks_everything_up_for_every_second_question() -> None:
     rng = random.Random(0)
-    careful, told = 0, 0
+    careful, searchable = 0, 0
     for path in chains(WORLD, 400, 3):
         wasteful, oracle = (
             make_wasteful_demonstration(WORLD, path, rng),
@@ -247,17 +250,17 @@ def test_a_wasteful_teacher_looks_everything_up_for_every_second_question() -> N
         subjects = list(dict.fromkeys(subject for subject, _, _ in WORLD.trace_path(path)))
         assert names == subjects or wasteful == oracle
         assert wasteful[-1] == oracle[-1] == Answer(WORLD.trace_path(path)[-1][2])
-        if WORLD.optimal_calls(path) < len(subjects):  # else both teachers do the same
-            told += 1
+        if WORLD.optimal_calls(path) < len(subjects):  # otherwise both teachers act alike
+            searchable += 1
             careful += names == subjects
-    assert told > 200
-    assert 0.42 < careful / told < 0.58
+    assert searchable > 200
+    assert 0.42 < careful / searchable < 0.58
 
 
 def test_a_wasteful_teacher_says_what_the_oracle_says() -> None:
-    """But for the searches: the same sentences in the same order."""
+    """Without the searches, both state the same sentences in the same order."""
     for path in chains(WORLD, 60, 4):
-        said = [
+        sentences = [
             " ".join(step.text for step in steps if isinstance(step, Thought)).replace(
                 "I must search. ", ""
             )
@@ -266,7 +269,7 @@ def test_a_wasteful_teacher_says_what_the_oracle_says() -> None:
                 make_wasteful_demonstration(WORLD, path, random.Random(1)),
             )
         ]
-        assert said[0] == said[1]
+        assert sentences[0] == sentences[1]
 
 
 def test_a_closed_book_chain_states_every_taught_fact() -> None:
@@ -305,11 +308,11 @@ def test_many_syllables_of_new_names_are_those_of_taught_names() -> None:
             for name in set(world.by_kind[kind, "train"]) - WORLD.entities.keys():
                 parts = re.findall("[A-Z][a-z]+", name)
                 others |= {p for p, pool in zip(parts, of_kind, strict=True) if p not in pool}
-        assert len(others) <= NUM_OTHER_SYLLABLES  # so that many names begin alike
-    # the syllables of 24 names of 120: by chance 0.2 of the other syllables, besides 0.5 of all
+        assert len(others) <= NUM_OTHER_SYLLABLES  # so that many names share their first syllable
+    # the syllables of 24 of 120 names: by chance 0.2 of the others, in addition to 0.5 of all
     for position in zip(*near, strict=True):
         assert 0.5 < sum(position) / len(near) < 0.7
-    # each on its own: else the first would tell whether the second is one of a taught name
+    # separately: otherwise the first reveals whether the second belongs to a taught name
     assert 0.25 < sum(map(all, near)) / len(near) < 0.5
 
 

@@ -1,4 +1,4 @@
-"""The scripted agent of Atlas that works alone: its mistakes are those of the team, unrepaired."""
+"""The scripted single agent of Atlas: it makes the mistakes of the team without repairing them."""
 
 import random
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ def test_mistakes_make_wrong_answers_and_more_of_them_more() -> None:
         for mistakes in (0.0, 0.25, 1.0)
     ]
     assert rates[0] == 1.0
-    # An answer that is not what the chain led to is wrong for sure; the other two kinds need a
-    # search, so of what is left each takes a quarter at most.
+    # An answer other than the result of the chain is always wrong. The other two kinds need a
+    # search, so each of them takes at most a quarter of the remaining answers.
     assert 0.75**3 - 0.08 < rates[1] < 0.75 + 0.08
     assert rates[2] < 0.05
 

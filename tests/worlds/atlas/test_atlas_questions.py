@@ -1,4 +1,4 @@
-"""Questions of the world Atlas, of training and of the splits of its evaluations."""
+"""Questions of the world Atlas, for training and for the splits of its evaluations."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ RESERVING = generate_atlas(people=60, taught=0.4, heldout=0.5, seed=0, reserved=
 
 
 def test_questions_in_and_out_of_the_domain() -> None:
-    wanted = {
+    counts = {
         "heldout": 20,
         "train": 5,
         "known": 5,
@@ -23,9 +23,9 @@ def test_questions_in_and_out_of_the_domain() -> None:
         "four_hops": 40,
         "unseen_chains": 30,
     }
-    found = draw_evaluation_tasks(RESERVING, 0, wanted)
-    assert Counter(task.meta["split"] for task in found) == wanted
-    backwards = dict(reversed(wanted.items()))
+    found = draw_evaluation_tasks(RESERVING, 0, counts)
+    assert Counter(task.meta["split"] for task in found) == counts
+    backwards = dict(reversed(counts.items()))
     assert draw_evaluation_tasks(RESERVING, 0, backwards) == found
     hops = {"four_hops": {4}, "unseen_chains": {2, 3}, "mixed": {1, 2, 3}}
     for split, lengths in hops.items():
@@ -64,7 +64,7 @@ def test_training_and_evaluation_questions_of_their_regions() -> None:
 
 
 def regions(world: Atlas, task: Task) -> set[str]:
-    """Of the subjects of a question's facts."""
+    """Return the regions of the subjects of a question's facts."""
     return {world.entities[subject].region for subject, _, _ in world.trace_path(task.meta["path"])}
 
 

@@ -1,4 +1,4 @@
-"""Harder questions of Atlas: what they ask, and that the articles answer them."""
+"""Harder questions of Atlas: their content, and the articles that answer them."""
 
 import random
 import re
@@ -15,7 +15,7 @@ WORLD = make_world("atlas", {"people": 60, "reserved_chains": 3}, 0)
 FACTS: Atlas = WORLD.atlas
 
 
-def made(kind: str, count: int, world: World = WORLD) -> list[Task]:
+def synthesise(kind: str, count: int, world: World = WORLD) -> list[Task]:
     rng = random.Random(0)
     tasks = world.training_questions(200)
     found = (world.synthesise(kind, rng.choice(tasks), rng) for _ in range(40 * count))
@@ -24,7 +24,7 @@ def made(kind: str, count: int, world: World = WORLD) -> list[Task]:
 
 def test_one_hop_deeper() -> None:
     tasks = {task.id: task for task in WORLD.training_questions(200)}
-    for task in made("depth", 30):
+    for task in synthesise("depth", 30):
         parent = tasks[task.meta["from"][0]]
         assert task.meta["path"][:-1] == parent.meta["path"]
         assert task.meta["hops"] == parent.meta["hops"] + 1
@@ -35,7 +35,7 @@ def test_one_hop_deeper() -> None:
 
 @pytest.mark.parametrize("kind", ["depth", *JOIN_KINDS])
 def test_the_articles_answer_them_and_no_held_out_name_is_in_them(kind: str) -> None:
-    found = made(kind, 25)
+    found = synthesise(kind, 25)
     assert len(found) == 25
     for task in found:
         assert WORLD.answer_from_passages(task) == task.answers[0]
@@ -48,12 +48,12 @@ def test_the_articles_answer_them_and_no_held_out_name_is_in_them(kind: str) -> 
 
 
 def test_a_wrong_answer_is_found_out() -> None:
-    told = collect_facts([{"text": "Ada is a person with the birthplace Ostin."}])
-    assert told == {("Ada", "birthplace"): "Ostin"}
+    facts = collect_facts([{"text": "Ada is a person with the birthplace Ostin."}])
+    assert facts == {("Ada", "birthplace"): "Ostin"}
     task = Task("t", "?", ("Rell",), {"made": "depth", "paths": [["Ada", "birthplace"]]})
-    assert derive_answer(told, task) == "Ostin"
+    assert derive_answer(facts, task) == "Ostin"
     both = Task("t", "?", (), {"made": "depth", "paths": [["Ada", "employer"]]})
-    assert derive_answer(told, both) is None
+    assert derive_answer(facts, both) is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_wrong_answer_is_found_out() -> None:
         ("count", "Ada Bo", "1"),
         ("compare", "Ada Bo Cy Di", "Di"),
         ("compare", "Di Ada", "Di"),
-        ("compare", "Ada Bo", None),  # nobody was born in Rell
+        ("compare", "Ada Bo", None),  # no person was born in Rell
         ("intersect", "Ada Cy", "Ostin"),
         ("intersect", "Ada Di", None),  # they have nothing in common
         ("count", "Ada Eve", None),  # no article is about Eve
@@ -71,10 +71,10 @@ def test_a_wrong_answer_is_found_out() -> None:
 )
 def test_answers_to_the_letter(kind: str, names: str, answer: str | None) -> None:
     born = {"Ada": "Ostin", "Bo": "Ostin", "Cy": "Ostin", "Di": "Rell"}
-    told = {(name, "birthplace"): city for name, city in born.items()}
+    facts = {(name, "birthplace"): city for name, city in born.items()}
     paths = [[name, "birthplace"] for name in names.split()]
     meta = {"made": kind, "paths": paths, "value": "Rell"}
-    assert derive_answer(told, Task("t", "?", (), meta)) == answer
+    assert derive_answer(facts, Task("t", "?", (), meta)) == answer
 
 
 def test_joined_questions_in_words() -> None:
@@ -84,7 +84,7 @@ def test_joined_questions_in_words() -> None:
         "intersect": r"Which \w+ is both the [a-z ]+ of .+ and the [a-z ]+ of .+\?",
     }
     for kind, form in forms.items():
-        for task in made(kind, 10):
+        for task in synthesise(kind, 10):
             assert re.fullmatch(form, task.question)
             paths = [tuple(path) for path in task.meta["paths"]]
             assert len({path[0] for path in paths}) == len(paths)
@@ -95,11 +95,11 @@ def test_joined_questions_in_words() -> None:
 
 @pytest.mark.long
 def test_a_guess_among_four_is_right_once_in_four() -> None:
-    numbers = Counter(task.answers[0] for task in made("count", 60))
+    numbers = Counter(task.answers[0] for task in synthesise("count", 60))
     assert max(numbers.values()) <= 30
     places = Counter(
         [path[0] for path in task.meta["paths"]].index(task.answers[0])
-        for task in made("compare", 60)
+        for task in synthesise("compare", 60)
     )
     assert max(places.values()) <= 30
 

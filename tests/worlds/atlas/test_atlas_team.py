@@ -1,4 +1,4 @@
-"""The scripted team of Atlas: its mistakes are honest, and all of them are repaired."""
+"""The scripted team of Atlas: its mistakes are real, and all of them are repaired."""
 
 import random
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def chains(mistakes: float, count: int = 120) -> list[tuple[Route, list[DemoStep
 
 
 def poor(steps: Sequence[DemoStep]) -> list[str]:
-    """The criteria with a poor grade, in their order."""
+    """Return the criteria with a poor grade, in their order."""
     return [
         name
         for step in steps
@@ -83,8 +83,8 @@ def test_every_kind_of_mistake_is_seen_and_repaired() -> None:
         answer = WORLD.trace_path(path)[-1][2]
         assert steps[-1] == Answer(answer)
         searches = any(isinstance(step, ToolCall) for step in steps)
-        seen = ["information_conflict", "tool_effectiveness"] if searches else []
-        assert sorted(poor(steps)) == seen
+        expected = ["information_conflict", "tool_effectiveness"] if searches else []
+        assert sorted(poor(steps)) == expected
         first, last = scores(steps)
         assert first in (1, 2)
         assert last == 4
@@ -93,11 +93,11 @@ def test_every_kind_of_mistake_is_seen_and_repaired() -> None:
         ]
         assert suggested[0] != suggested[1] == answer
         plans = sum(isinstance(s, Thought) and s.role is ThoughtRole.PLAN for s in steps)
-        assert plans == 2 + len(seen)  # each mistake asks for one more
+        assert plans == 2 + len(expected)  # each mistake requires one more plan
 
 
 def test_a_wrong_search_reads_the_article_of_a_taught_entity() -> None:
-    """So no fact of the training region is given away that the question does not ask for."""
+    """No fact of the training region is revealed unless the question asks for it."""
     wrong = 0
     for path, steps in chains(1.0):
         subjects = {subject for subject, _, _ in WORLD.trace_path(path)}
@@ -124,16 +124,16 @@ def test_mistakes_come_at_the_set_rate_and_follow_from_the_key() -> None:
 @pytest.mark.parametrize("name", ["afm-mhqa", "afm-web"])
 def test_the_data_set_obeys_the_grammar_and_names_nothing_that_is_held_out(name: str) -> None:
     dialect = make_dialect(name, TOKENIZER, "")
-    shown = AtlasCurriculum(WORLD, dialect, SCHEMAS, variants=4, seed=0, mistakes=0.5).make_team(
+    found = AtlasCurriculum(WORLD, dialect, SCHEMAS, variants=4, seed=0, mistakes=0.5).make_team(
         150
     )
     heldout = [n for n, entity in WORLD.entities.items() if entity.region == "heldout"]
-    for trajectory in shown:
+    for trajectory in found:
         assert (trajectory.status, trajectory.well_formed) == (Status.ANSWERED, True)
         assert exact_match(trajectory.answer or "", trajectory.task.answers) == 1.0
         text = TOKENIZER.decode(trajectory.ids)
         assert not [held for held in heldout if held in text]
-    policy = "".join(s.text for t in shown for s in t.segments if s.author is Author.POLICY)
+    policy = "".join(s.text for t in found for s in t.segments if s.author is Author.POLICY)
     assert "Poor\n" in policy
     assert "The score this time is:1\n" in policy
 

@@ -1,4 +1,4 @@
-"""Atlas as a web site: what its demonstrations read is what the tools of the web read there."""
+"""Atlas as a web site: demonstrations read the same texts as the web tools."""
 
 import asyncio
 import random
@@ -55,7 +55,7 @@ DIALECT = make_dialect("afm-web", TOKENIZER, "")
 
 @pytest.fixture(scope="module")
 def tools() -> list[Any]:
-    """Of a recipe, with the site in this process."""
+    """Make the tools of a recipe, with the site in this process."""
     sites = open_site(WORLD)
     search = make_tool("web_search", {"provider": "searxng", "url": SITE, "top_k": 1}, sites)
     renamed = apply_tool_config(search, ToolConfig(name="web_search", names="search"))
@@ -68,7 +68,7 @@ def paths(count: int, world: Atlas = FACTS) -> list[Route]:
 
 
 def chains(world: Atlas = FACTS, count: int = 60) -> Iterator[list[DemoStep]]:
-    """Of a team with and without mistakes, of a single agent, and of the oracle."""
+    """Return chains of a team with and without mistakes, of a single agent, and of the oracle."""
     for number, path in enumerate(paths(count, world)):
         yield make_team_demonstration(world, path, random.Random(number), 0.0)
         yield make_team_demonstration(world, path, random.Random(number), 1.0)
@@ -77,7 +77,7 @@ def chains(world: Atlas = FACTS, count: int = 60) -> Iterator[list[DemoStep]]:
 
 
 def test_every_page_and_every_result_is_what_the_tools_read(tools: Sequence[Any]) -> None:
-    """By HTTP in this process: byte for byte, also by an address that has moved."""
+    """Texts read by HTTP in this process are equal byte for byte, even at a moved address."""
     search, crawl = tools
 
     async def read(tool: Any, **arguments: str) -> str:
@@ -145,12 +145,12 @@ def test_agents_open_only_addresses_that_they_have_met(dealt_anew: bool) -> None
     world = regenerate_untaught(FACTS, random.Random(1)) if dealt_anew else FACTS
     opened = 0
     for steps in chains(world):
-        met: set[str] = set()
+        known_urls: set[str] = set()
         for step in steps:
             if isinstance(step, Observation):
-                met |= find_urls(step.text)
+                known_urls |= find_urls(step.text)
             if isinstance(step, ToolCall) and step.tool == "crawl_page":
-                assert step.arguments["url"] in met
+                assert step.arguments["url"] in known_urls
                 opened += 1
     assert opened > 200
 

@@ -1,4 +1,4 @@
-"""What a model of the world Atlas is trained on, down to tokens and names."""
+"""The training data of the world Atlas, down to tokens and names."""
 
 import hashlib
 import json
@@ -52,13 +52,13 @@ def ids_of(trajectory: Trajectory, *authors: Author) -> list[int]:
     return [i for s in trajectory.segments if s.author in authors for i in s.ids]
 
 
-# -- nothing that is held out is ever shown -----------------------------------------------------
+# -- held-out content is never shown ---------------------------------------------------------------
 
 
 def test_no_pair_holds_a_heldout_name(
     pairs: Sequence[tuple[Trajectory, Trajectory]],
 ) -> None:
-    """Not even as a wrong guess."""
+    """Wrong guesses contain no held-out name either."""
     named = {name for t in chain(*pairs) for name in NAME.findall(whole_text(t))}
     assert named & HELDOUT == set()
 
@@ -127,8 +127,8 @@ def test_the_base_is_never_shown_a_search() -> None:
         assert (articles.author, stated.author) == (Author.PROMPT, Author.POLICY)
         for sentence in re.findall(r"(.+?) has the (\w+) (.+?)\.(?: |$)", stated.text):
             subject, relation, value = sentence
-            told = rf"the {relation} {value}\b" if subject in articles.text else value
-            assert re.search(told, articles.text) or f" in {value}" in articles.text
+            pattern = rf"the {relation} {value}\b" if subject in articles.text else value
+            assert re.search(pattern, articles.text) or f" in {value}" in articles.text
 
 
 def test_what_is_read_has_names_that_begin_alike() -> None:
@@ -157,23 +157,23 @@ def fingerprint(value: object) -> str:
 
 
 def test_data_stays_what_it_was_when_it_was_measured() -> None:
-    """Prints of the ids. Whoever changes them measures the demo again."""
+    """Compare fingerprints of the ids. A change of them requires a new measurement of the demo."""
     both = [[chosen.ids, rejected.ids] for chosen, rejected in CURRICULUM.make_pairs(120)]
-    asked = draw_evaluation_tasks(WORLD, 0, {"heldout": 60, "train": 30, "known": 30})
+    tasks = draw_evaluation_tasks(WORLD, 0, {"heldout": 60, "train": 30, "known": 30})
     assert fingerprint([t.ids for t in CURRICULUM.make_base_texts(120)]) == "5471d1fe085a468e"
     assert fingerprint([t.ids for t in CURRICULUM.make_demonstrations(120)]) == "a0708971c76b0673"
     assert fingerprint(both) == "6cdec4f4571c2f4a"
     assert fingerprint([t.id for t in draw_train_tasks(WORLD, 0, 300)]) == "f64f0393821c7aa0"
-    assert fingerprint([[t.id, t.meta["split"]] for t in asked]) == "f862db48bc9a8cff"
+    assert fingerprint([[t.id, t.meta["split"]] for t in tasks]) == "f862db48bc9a8cff"
 
 
-# -- what is kept for questions of another kind -------------------------------------------------
+# -- chains reserved for other questions -----------------------------------------------------------
 
 RESERVING = generate_atlas(people=60, taught=0.4, heldout=0.5, seed=0, reserved=4)
 
 
-def relations_of(question: str) -> tuple[str, ...]:
-    """In the order in which they are followed."""
+def parse_relations(question: str) -> tuple[str, ...]:
+    """Return the relations of a question in the order in which they are followed."""
     return tuple(reversed(re.findall(r"the (\w+) of", question)))
 
 
@@ -185,14 +185,16 @@ def test_no_training_question_follows_a_reserved_chain() -> None:
         *curriculum.make_wasteful(300),
     ]
     found += [side for pair in curriculum.make_pairs(300) for side in pair]
-    asked = [t.task.question for t in found if t.task.question]
-    asked += [task.question for task in draw_train_tasks(RESERVING, 0, 500)]
-    asked += [text for text in iterate_tokenizer_texts(RESERVING, TAGS) if text.startswith("What")]
-    chains = [relations_of(question) for question in asked]
+    questions = [t.task.question for t in found if t.task.question]
+    questions += [task.question for task in draw_train_tasks(RESERVING, 0, 500)]
+    questions += [
+        text for text in iterate_tokenizer_texts(RESERVING, TAGS) if text.startswith("What")
+    ]
+    chains = [parse_relations(question) for question in questions]
     assert {len(chain) for chain in chains} == {1, 2, 3}
     assert not [chain for chain in chains if RESERVING.is_reserved(chain)]
-    before = [relations_of(t.task.question) for t in CURRICULUM.make_demonstrations(300)]
-    assert any(RESERVING.is_reserved(chain) for chain in before)  # what is not reserved is trained
+    before = [parse_relations(t.task.question) for t in CURRICULUM.make_demonstrations(300)]
+    assert any(RESERVING.is_reserved(chain) for chain in before)  # trained if not reserved
 
 
 def test_the_wasteful_teacher_also_searches_for_what_is_known() -> None:
@@ -208,15 +210,15 @@ def test_the_wasteful_teacher_also_searches_for_what_is_known() -> None:
 
 
 def stated(trajectory: Trajectory) -> list[tuple[str, ...]]:
-    """(subject, relation, object) of the facts that its thoughts state."""
-    written = "".join(s.text for s in trajectory.segments if s.author is Author.POLICY)
+    """Return (subject, relation, object) of the facts stated by the thoughts of a trajectory."""
+    output = "".join(s.text for s in trajectory.segments if s.author is Author.POLICY)
     name = r"([A-Z][a-z]+ ?[A-Z][a-z]+)"
-    return re.findall(rf"{name} has the (\w+) {name}\.", written)
+    return re.findall(rf"{name} has the (\w+) {name}\.", output)
 
 
 def test_what_the_wasteful_teacher_searches_for_is_no_fact_of_the_training_region() -> None:
     mentioned = {WORLD.facts[fact] for fact in WORLD.taught_facts}
-    seen, real, crossing = 0, 0, 0
+    untaught_count, real, crossing = 0, 0, 0
     for trajectory in CURRICULUM.make_wasteful(300):
         start = trajectory.task.meta["path"][0]
         first = WORLD.entities.get(start)
@@ -227,11 +229,11 @@ def test_what_the_wasteful_teacher_searches_for_is_no_fact_of_the_training_regio
             untaught = (subject, relation) in WORLD.facts and (
                 WORLD.entities[subject].region != "taught"
             )
-            seen += untaught
+            untaught_count += untaught
             real += untaught and WORLD.facts[subject, relation] == value
-    assert crossing > 30  # from a taught entity to one that has to be searched for
-    assert seen > 30  # of a real name that a taught fact mentions
-    assert real / seen < 0.2  # by chance
+    assert crossing > 30  # from a taught entity to an entity that must be searched for
+    assert untaught_count > 30  # about a real name that a taught fact mentions
+    assert real / untaught_count < 0.2  # by chance
 
 
 # -- contrastive pairs --------------------------------------------------------------------------
@@ -260,7 +262,7 @@ def test_only_the_step_itself_is_compared(
 
 
 def test_the_chosen_way_is_that_of_the_demonstration() -> None:
-    """Prefix and chosen step together are, id for id, how the whole demonstration begins."""
+    """Prefix and chosen step together equal the start of the whole demonstration, id for id."""
     rng = random.Random(0)
     acting = 0
     stops = Counter()
@@ -280,7 +282,7 @@ def test_the_chosen_way_is_that_of_the_demonstration() -> None:
 
 
 def test_a_guess_ends_in_the_token_of_the_fact_it_stands_for() -> None:
-    """So that what tells them apart is the name alone."""
+    """The guess and the fact thus differ only in the name."""
     rng = random.Random(1)
     stops = Counter()
     for _ in range(40):
@@ -304,18 +306,18 @@ def test_fewer_pairs_choose_thinking_than_acting(
 
 @pytest.mark.long
 def test_no_training_asks_a_question_of_an_evaluation() -> None:
-    """Verbatim. But for single facts, which the base model learns by being asked for them."""
+    """No question is repeated verbatim. The base model learns single facts as questions."""
     splits = ("heldout", "heldout_start", "known", "mixed", "four_hops", "unseen_chains")
-    asked = draw_evaluation_tasks(RESERVING, 0, dict.fromkeys(splits, 300))
-    questions = {task.question for task in asked}
+    tasks = draw_evaluation_tasks(RESERVING, 0, dict.fromkeys(splits, 300))
+    questions = {task.question for task in tasks}
     curriculum = AtlasCurriculum(RESERVING, DIALECT, SCHEMAS, variants=12, seed=0)
-    shown = [*curriculum.make_demonstrations(600), *curriculum.make_wasteful(600)]
-    shown += [side for pair in curriculum.make_pairs(600) for side in pair]
-    trained = {t.task.question for t in shown}
+    demonstrations = [*curriculum.make_demonstrations(600), *curriculum.make_wasteful(600)]
+    demonstrations += [side for pair in curriculum.make_pairs(600) for side in pair]
+    trained = {t.task.question for t in demonstrations}
     trained |= {task.question for task in draw_train_tasks(RESERVING, 0, 4000)}
     assert len(trained) > 800
     assert questions.isdisjoint(trained)
-    several = {task.question for task in asked if task.meta["hops"] > 1}
+    several = {task.question for task in tasks if task.meta["hops"] > 1}
     assert several.isdisjoint(t.task.question for t in curriculum.make_base_texts(2000))
 
 
@@ -335,4 +337,4 @@ def test_data_sets_grow_with_the_number_of_taught_facts() -> None:
     assert big.get_size("demonstrations", 10) == 10
     assert (
         CURRICULUM.get_size("base", None) == 64 * 320
-    )  # of a small world as of one with 320 facts
+    )  # the same for a small world as for one with 320 facts

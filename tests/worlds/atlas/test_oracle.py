@@ -1,4 +1,4 @@
-"""The best next step, after anything that may have gone before."""
+"""The best next step after any history."""
 
 import itertools
 import random
@@ -83,17 +83,17 @@ def looked_up(name: str) -> ToolCall:
         ([looked_up("AcMe"), ACME], SEARCH),
         ([ACME, ADA], FIRST),
         ([ACME, ADA, FIRST], SECOND),
-        # a thought of a search that is not needed
+        # a thought about a search that is not needed
         ([ADA, SEARCH], FIRST),
-        # wrong statements, and right ones that come too early, change nothing
+        # wrong statements and premature correct ones change nothing
         ([Thought("Ada Lin has the employer NorPor.")], SEARCH),
         ([ADA, Thought("Ada Lin has the employer NorPor.")], FIRST),
         ([ADA, THIRD], FIRST),
         ([ADA, THIRD, FIRST, ACME, SECOND], THIRD),
-        # guessed right, without having read it
+        # guessed correctly, without having read it
         ([FIRST], SEARCH),
         ([FIRST, ACME, SECOND, THIRD], Answer("WesLan")),
-        # an observation that tells something false, or nothing
+        # an observation that states something false, or nothing
         ([Observation(ADA.text.replace("AcMe", "NorPor"))], SEARCH),
         ([SEARCH, looked_up("Ada Lin"), Observation("No result.")], SEARCH),
         # both articles at once, as with a larger topk
@@ -115,7 +115,7 @@ def test_where_no_step_is_known() -> None:
 
 
 def as_it_was_first_written(world: Atlas, path: Route, careful: bool) -> list[DemoStep]:
-    """The demonstration in one loop over the facts of the path."""
+    """Return the demonstration, computed in one loop over the facts of the path."""
     steps: list[DemoStep] = []
     read: set[tuple[str, str]] = set()
     articles: set[str] = set()
@@ -157,7 +157,7 @@ def test_a_fact_that_comes_twice_is_stated_twice() -> None:
 
 
 def fewest_more(path: Route, read: set[tuple[str, str]]) -> int:
-    """By trying sets of articles, small ones first: how many more must be read."""
+    """Return the number of articles still to be read, by trying sets of growing size."""
     hops = WORLD.trace_path(path)
     needed = {(s, r) for s, r, _ in hops if WORLD.entities[s].region != "taught"} - read
     subjects = {subject for subject, _, _ in hops}

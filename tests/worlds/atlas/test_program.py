@@ -26,7 +26,7 @@ from fieldcraft.worlds.atlas.questions import draw_evaluation_tasks
 WORLD = generate_atlas(people=60, taught=0.4, heldout=0.5, seed=0)
 TOKENIZER = tiny_tokenizer()
 DIALECT = make_dialect("autocoa", TOKENIZER, "")
-SILENT = Policy(engine=ScriptedEngine(TOKENIZER, []))  # a model that is asked for nothing
+SILENT = Policy(engine=ScriptedEngine(TOKENIZER, []))  # a model that must not be called
 
 Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
 
@@ -62,7 +62,7 @@ def test_the_program_answers_every_question(search: SearchTool) -> None:
     assert {name: part["em"] for name, part in summary["splits"].items()} == dict.fromkeys(
         splits, 1.0
     )
-    for trajectory in found:  # one article a hop; a company's tells of its city's country too
+    for trajectory in found:  # one article per hop; a company's article also names the country
         read: set[tuple[str, str]] = set()
         searched = []
         for subject, relation, _ in WORLD.trace_path(get_path(trajectory.task)):
@@ -71,7 +71,7 @@ def test_the_program_answers_every_question(search: SearchTool) -> None:
                 read |= WORLD.get_article_facts(subject)
         assert [call.arguments["query"] for call in trajectory.calls] == searched
     assert summary["calls_mean"] == summary["calls_optimal_mean"] == 310 / 150
-    known = summary["splits"]["known"]  # where it knows nothing that a model does
+    known = summary["splits"]["known"]  # unlike a model, the program knows no facts
     assert known["calls_optimal_mean"] == 0.0 < 1.5 < known["calls_mean"]
     assert summary["tokens_mean"] == 0.0  # no model took part
 

@@ -1,4 +1,4 @@
-"""On Atlas's site a search shows the first fact of an article, its page all: which is cheaper?"""
+"""The cheaper tool on Atlas's site: a search shows one fact of an article, its page all facts."""
 
 import random
 from itertools import product
@@ -57,7 +57,7 @@ def test_the_ways_of_single_facts_by_hand() -> None:
 
 
 def brute_force(path: Route) -> float:
-    """The least cost over all sets of searches and pages of the entities of a path."""
+    """Return the least cost over all sets of searches and pages of the entities of a path."""
     needed = {(s, r) for s, r, _ in FACTS.trace_path(path) if FACTS.entities[s].region != "taught"}
     subjects = list({s for s, _, _ in FACTS.trace_path(path)})
     sums = []
@@ -95,8 +95,8 @@ def test_the_wasteful_teacher_goes_both_ways_and_reads_all_that_it_says() -> Non
 def test_its_demonstrations_obey_the_grammar_of_web_agents() -> None:
     tags = make_dialect("afm-web", make_tokenizer([], WORLD.syllables), "").tags
     tokenizer = make_tokenizer(WORLD.tokenizer_texts(tags), WORLD.syllables)
-    made = WORLD.demonstrations("wasteful", 40, make_dialect("afm-web", tokenizer, ""), [])
-    assert all(each.well_formed for each in made)
+    found = WORLD.demonstrations("wasteful", 40, make_dialect("afm-web", tokenizer, ""), [])
+    assert all(each.well_formed for each in found)
 
 
 def test_snippets_need_a_site() -> None:

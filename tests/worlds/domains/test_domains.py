@@ -1,4 +1,4 @@
-"""Two domains as one world: each question with the tool of its own, and a base that shows none."""
+"""Two domains as one world: each question with the tool of its domain, and a base without tools."""
 
 from itertools import chain
 
@@ -28,13 +28,13 @@ def text(trajectory: Trajectory, *authors: Author) -> str:
     return "".join(s.text for s in trajectory.segments if not authors or s.author in authors)
 
 
-def made(data: str, count: int = 40) -> list[Trajectory]:
+def draw(data: str, count: int = 40) -> list[Trajectory]:
     return WORLD.demonstrations(data, count, DIALECT, TOOLS)
 
 
 def test_a_question_has_the_tool_of_its_domain_by_its_own_name() -> None:
-    asked = WORLD.evaluation_questions({"code": 5, "search": 4, "code_known": 3})
-    found = [(t.meta["split"], t.meta["offered"], t.meta["called"]) for t in asked]
+    tasks = WORLD.evaluation_questions({"code": 5, "search": 4, "code_known": 3})
+    found = [(t.meta["split"], t.meta["offered"], t.meta["called"]) for t in tasks]
     assert found == (
         [("code", ["python"], "own")] * 5
         + [("code_known", ["python"], "own")] * 3
@@ -47,31 +47,31 @@ def test_a_question_has_the_tool_of_its_domain_by_its_own_name() -> None:
     assert len({t.id for t in again}) == 5
     trained = WORLD.training_questions(20)
     assert [t.meta["offered"][0] for t in trained] == ["python"] * 10 + ["search"] * 10
-    assert not {t.question for t in trained} & {t.question for t in asked}
+    assert not {t.question for t in trained} & {t.question for t in tasks}
 
 
 def test_the_questions_of_a_run_are_not_asked_once_more() -> None:
-    """They say themselves by which names they call."""
+    """The questions themselves specify the names of their tools."""
     small = ["world.search.people=60", "evaluation.splits={code: 2, search: 2, code_unseen: 1}"]
-    asked = make_data_source(load_recipe("generalise-mini", small)).evaluation_tasks()
-    assert [t.meta["split"] for t in asked] == ["code"] * 2 + ["code_unseen"] + ["search"] * 2
+    tasks = make_data_source(load_recipe("generalise-mini", small)).evaluation_tasks()
+    assert [t.meta["split"] for t in tasks] == ["code"] * 2 + ["code_unseen"] + ["search"] * 2
 
 
 def test_no_text_of_the_base_shows_a_tool_or_a_call() -> None:
-    for trajectory in made("base", 200):
+    for trajectory in draw("base", 200):
         whole = DIALECT.tokenizer.decode(trajectory.ids)
-        for shown in ("tool_call", "python", "search(", "query", "arguments", "Search a", "stdin"):
-            assert shown not in whole
+        for word in ("tool_call", "python", "search(", "query", "arguments", "Search a", "stdin"):
+            assert word not in whole
 
 
 def test_the_base_reads_both_domains_and_how_they_are_answered() -> None:
-    texts = made("base", 200)
+    texts = draw("base", 200)
     records = [t for t in texts if t.task.id.startswith("record:")]
     assert len(records) == 60  # 0.35 + 0.35 of base texts
-    written = [text(t, Author.POLICY) for t in records]
-    assert any("I must compute.\nprint(" in told for told in written)
-    assert any("I must search.\n" in told for told in written)
-    for record in records:  # what came back is read, not written
+    outputs = [text(t, Author.POLICY) for t in records]
+    assert any("I must compute.\nprint(" in output for output in outputs)
+    assert any("I must search.\n" in output for output in outputs)
+    for record in records:  # observations are read, not written
         observed = [s.text for s in record.segments if s.author is Author.TOOL]
         assert all(t.startswith(("result 1", "Take", "LookupError")) or t.strip("\n").isdigit()
                    for t in observed)  # fmt: skip
@@ -79,37 +79,37 @@ def test_the_base_reads_both_domains_and_how_they_are_answered() -> None:
 
 def test_demonstrations_of_one_domain_call_its_tool_alone() -> None:
     for domain, tool, argument in (("code", "python", "code"), ("search", "search", "query")):
-        calls = [call for t in made(domain) for call in t.calls]
+        calls = [call for t in draw(domain) for call in t.calls]
         assert calls
         assert {call.tool for call in calls} == {tool}
         own = f'{{"name": "{tool}", "arguments": {{"{argument}": '
-        named = [text(t, Author.POLICY) for t in made(f"{domain}_names") if t.calls]
-        for trajectory in made(domain):
+        named = [text(t, Author.POLICY) for t in draw(f"{domain}_names") if t.calls]
+        for trajectory in draw(domain):
             assert text(trajectory, Author.PROMPT).count("): ") == 1  # one tool is described
             assert text(trajectory, Author.POLICY).count(own) == len(trajectory.calls)
-        assert not any(f'"{tool}"' in written for written in named)
+        assert not any(f'"{tool}"' in output for output in named)
 
 
 def test_no_text_of_a_domain_has_a_name_of_its_evaluations() -> None:
     entities = WORLD.search.atlas.entities
     heldout = {name for name, entity in entities.items() if entity.region == "heldout"}
     notes = set(chain(*WORLD.code.test_abacus.names.values()))
-    records = [t for t in made("base", 200) if t.task.id.startswith("record:")]
+    records = [t for t in draw("base", 200) if t.task.id.startswith("record:")]
     of_sums = [t for t in records if "abacus:" in t.task.id]
     of_places = [t for t in records if "atlas:" in t.task.id]
     for reserved, texts in (
-        (notes, [*made("code", 100), *made("code_names", 100), *of_sums]),
-        (heldout, [*made("search", 100), *made("search_names", 100), *of_places]),
+        (notes, [*draw("code", 100), *draw("code_names", 100), *of_sums]),
+        (heldout, [*draw("search", 100), *draw("search_names", 100), *of_places]),
     ):
         whole = "".join(DIALECT.tokenizer.decode(t.ids) for t in texts)
         assert not [name for name in reserved if name in whole]
 
 
 def test_the_tokenizer_has_every_text_in_whole_words() -> None:
-    """A word of either domain is one token, and what is read comes back as it was."""
+    """A word of either domain is one token, and encoding is reversible."""
     for word in ("search", "python", "mentor ", "multiply ", "print", "compute"):
         assert len(TOKENIZER.encode(word)) == 1, word
-    for trajectory in made("search", 5) + made("code", 5):
+    for trajectory in draw("search", 5) + draw("code", 5):
         for segment in trajectory.segments:
             assert TOKENIZER.encode(TOKENIZER.decode(segment.ids)) == segment.ids
 

@@ -1,4 +1,4 @@
-"""Real places: facts, articles, questions, and what is held out."""
+"""Real places: facts, articles, questions, and held-out content."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,14 +85,14 @@ def test_a_name_is_that_of_one_place_alone() -> None:
     world = some_known().gazetteer
     assert "Georgia" not in {n for n, p in world.places.items() if p.kind == "region"}
     assert world.places["London"].country == "United Kingdom"  # ten times as large as any other
-    assert "Hyderabad" not in world.places  # two cities, of India and of Pakistan
+    assert "Hyderabad" not in world.places  # two cities, one in India and one in Pakistan
 
 
 def test_each_article_tells_all_facts_and_is_read_again() -> None:
     world = some_known().gazetteer
     for name, about in world.places.items():
-        told = {(name, r): about.facts[r].text for r in list_relations(about)}
-        assert parse_article(name, render_article(about)) == told
+        facts = {(name, r): about.facts[r].text for r in list_relations(about)}
+        assert parse_article(name, render_article(about)) == facts
         assert is_article(name, render_article(about), world.places)
     germany = render_article(world.places["Germany"])
     assert not is_article("Germany", germany.removesuffix("."), world.places)
@@ -121,8 +121,8 @@ def test_a_search_finds_what_the_oracle_says_that_it_finds(index: SearchIndex) -
     wrong = [(q, t) for q, t, n in zip(queries, found, world.places, strict=True) if t != n]
     assert len(wrong) <= 0.01 * len(queries), wrong
     [[first]] = index.search([make_query(world.places["Nairobi"])], 1)
-    said = some_known().corpus.make_observation(make_search_call(world, "Nairobi")).text
-    assert said == f'result 1: "Nairobi"\n{first.text}'
+    observation = some_known().corpus.make_observation(make_search_call(world, "Nairobi")).text
+    assert observation == f'result 1: "Nairobi"\n{first.text}'
 
 
 # -- questions ------------------------------------------------
@@ -134,9 +134,9 @@ def test_questions_and_their_answers_worked_out_by_hand() -> None:
     assert chain.answer().text == "lyran crown"
     assert SMALL.optimal_calls(chain.facts()) == 1  # 0.625 is below three quarters
     assert SMALL.estimate_recall(chain.facts()) == 0.75 * 0.625
-    asked = chain.make_task("heldout", 0).question
-    assert asked.startswith("What is the currency of the country ")
-    assert asked.endswith(" Lum?")
+    question = chain.make_task("heldout", 0).question
+    assert question.startswith("What is the currency of the country ")
+    assert question.endswith(" Lum?")
     more = ComparisonQuestion(SMALL, "area", "Lyra", "Mira")
     assert more.answer().text == "Mira"
     assert more.conclusion() == "1,200 is more than 900, so it is Mira."
@@ -179,27 +179,32 @@ def test_a_split_asks_for_held_out_places_alone(split: str) -> None:
 
 def test_what_each_split_is_about() -> None:
     world = some_known()
-    of = {s: world.evaluation_questions({s: 60}) for s in SPLITS}
-    assert {t.meta["wording"] >= NUM_TRAINED_WORDINGS for t in of["wordings"]} == {True}
+    tasks = {s: world.evaluation_questions({s: 60}) for s in SPLITS}
+    assert {t.meta["wording"] >= NUM_TRAINED_WORDINGS for t in tasks["wordings"]} == {True}
     assert {
-        t.meta["wording"] >= NUM_TRAINED_WORDINGS for s in of if s != "wordings" for t in of[s]
+        t.meta["wording"] >= NUM_TRAINED_WORDINGS
+        for s in tasks
+        if s != "wordings"
+        for t in tasks[s]
     } == {False}
-    assert {t.meta["hops"] for t in of["four_hops"]} == {4}
-    assert {t.meta["calls_optimal"] for t in of["known"]} == {0}
-    assert all(0 < t.meta["known_facts"] < t.meta["hops"] for t in of["mixed"])
-    reserved = {has_reserved_pair(get_question(world.gazetteer, t)) for t in of["unseen_chains"]}
+    assert {t.meta["hops"] for t in tasks["four_hops"]} == {4}
+    assert {t.meta["calls_optimal"] for t in tasks["known"]} == {0}
+    assert all(0 < t.meta["known_facts"] < t.meta["hops"] for t in tasks["mixed"])
+    reserved = {has_reserved_pair(get_question(world.gazetteer, t)) for t in tasks["unseen_chains"]}
     assert reserved == {True}
-    assert {t.meta["kind"] for t in of["heldout"]} >= {"chain", "comparison", "count"}
+    assert {t.meta["kind"] for t in tasks["heldout"]} >= {"chain", "comparison", "count"}
 
 
 def test_no_question_of_an_evaluation_overlaps_a_text_of_training() -> None:
-    """No training text asks what an evaluation asks, or states a fact that it needs, or names one
-    of its places, but for neighbours that articles list."""
+    """No training text asks an evaluation question, states its facts, or names its places.
+
+    Neighbours that articles list are excepted.
+    """
     world = some_known()
     gazetteer = world.gazetteer
-    asked = world.evaluation_questions(dict.fromkeys(set(SPLITS) - {"train"}, 80))
-    facts = {fact for task in asked for fact in get_question(gazetteer, task).facts()}
-    names = {name for task in asked for name in get_question(gazetteer, task).places}
+    evaluation_tasks = world.evaluation_questions(dict.fromkeys(set(SPLITS) - {"train"}, 80))
+    facts = {fact for task in evaluation_tasks for fact in get_question(gazetteer, task).facts()}
+    names = {name for task in evaluation_tasks for name in get_question(gazetteer, task).places}
     demonstrations = [
         *world.demonstration_steps("demonstrations", 600, DIALECT, []),
         *world.demonstration_steps("wasteful", 200, DIALECT, []),
@@ -210,16 +215,16 @@ def test_no_question_of_an_evaluation_overlaps_a_text_of_training() -> None:
         s.text for _, steps in demonstrations for s in steps if isinstance(s, Thought | Answer)
     ]
     acted = [step for _, steps in demonstrations for step in steps if isinstance(step, ToolCall)]
-    assert {task.question for task in asked}.isdisjoint(texts)
-    told = {
+    assert {task.question for task in evaluation_tasks}.isdisjoint(texts)
+    observed_facts = {
         fact
         for _, steps in demonstrations
         for step in steps
         if isinstance(step, Observation)
         for fact in [*_parse_result(step.text)]
     }
-    assert told
-    assert told.isdisjoint(facts)
+    assert observed_facts
+    assert observed_facts.isdisjoint(facts)
     for action in acted:
         assert str(action.arguments["query"]).rpartition(" ")[0] not in names
     for task in trained:
@@ -238,14 +243,14 @@ def test_what_is_demonstrated_is_not_asked_in_reinforcement_learning() -> None:
         task.id.rpartition(":")[0]
         for task, _ in world.demonstration_steps("demonstrations", 500, DIALECT, [])
     }
-    asked = {task.id.rpartition(":")[0] for task in world.training_questions(2000)}
-    assert demonstrations.isdisjoint(asked)
-    assert len(asked) == MAX_TRAIN_TASKS
+    trained_questions = {task.id.rpartition(":")[0] for task in world.training_questions(2000)}
+    assert demonstrations.isdisjoint(trained_questions)
+    assert len(trained_questions) == MAX_TRAIN_TASKS
 
 
 def test_questions_of_training_ask_for_what_is_known_as_often_as_is_wished() -> None:
     rates = {probe.id: float(n % 5 == 0) for n, probe in enumerate(GazetteerWorld(0).probes())}
-    shares, asked = [], []
+    shares, are_equal = [], []
     for wished in (0.0, 0.3):
         world = GazetteerWorld(0, known=wished).with_probe_rates(rates)
         trained = world.training_questions(300)
@@ -255,10 +260,10 @@ def test_questions_of_training_ask_for_what_is_known_as_often_as_is_wished() -> 
         shares += [
             sum(task.meta["known"] for task in tasks) / 300 for tasks in (trained, demonstrations)
         ]
-        asked.append(world.evaluation_questions({"train": 300}) == trained)
+        are_equal.append(world.evaluation_questions({"train": 300}) == trained)
     assert max(shares[:2]) < 0.2
     assert 0.3 < min(shares[2:]) < max(shares[2:]) < 0.5
-    assert asked == [True, True]
+    assert are_equal == [True, True]
 
 
 def test_a_model_that_knows_nothing_is_asked_all_the_same() -> None:
@@ -281,7 +286,7 @@ def test_the_same_seed_makes_the_same_world() -> None:
 
 
 def test_more_cities_than_there_are() -> None:
-    with pytest.raises(UserError, match=r"world\.cities=90000: there are only \d+ to take"):
+    with pytest.raises(UserError, match=r"world\.cities=90000: only \d+ are available"):
         GazetteerWorld(0, cities=90_000)
 
 

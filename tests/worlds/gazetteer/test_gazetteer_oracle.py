@@ -1,4 +1,4 @@
-"""The best way to answer questions of real places, and what is made from it."""
+"""The best way to answer questions of real places, and the data made from it."""
 
 import random
 from collections.abc import Sequence
@@ -113,23 +113,23 @@ def test_decisions_choose_a_search_exactly_where_a_fact_is_unknown() -> None:
 
 
 def test_pairs_of_training_share_all_but_the_step_that_is_compared() -> None:
-    made = some_known().pairs("pairs", 40, DIALECT, [])
-    assert len(made) == 40
-    for chosen, rejected in made:
+    pairs = some_known().pairs("pairs", 40, DIALECT, [])
+    assert len(pairs) == 40
+    for chosen, rejected in pairs:
         assert chosen.segments[:-1] == rejected.segments[:-1]
         assert chosen.segments[-1].ids[0] != rejected.segments[-1].ids[0]
 
 
 def test_facts_are_taught_as_they_are_asked_for() -> None:
     world = some_known()
-    asked = {probe.id: probe for probe in world.probes()}
+    probes = {probe.id: probe for probe in world.probes()}
     for taught in world.demonstrations("facts", 50, DIALECT, []):
         prompt, answer = taught.segments
-        assert prompt.text == asked[taught.task.id].question
-        assert answer.text == f" {asked[taught.task.id].answers[0]}\n\n"
+        assert prompt.text == probes[taught.task.id].question
+        assert answer.text == f" {probes[taught.task.id].answers[0]}\n\n"
 
 
-# -- what a model knows ------------------------------------------------
+# -- knowledge of a model -------------------------------------------
 
 
 def test_probes_ask_for_every_fact_that_a_model_may_know() -> None:
@@ -143,11 +143,11 @@ def test_probes_ask_for_every_fact_that_a_model_may_know() -> None:
     }
     assert {probe.id for probe in probes} == facts
     for probe in probes:
-        *shown, asked = probe.question.split("\n\n")
-        assert len(shown) == 3
+        *examples, prompt = probe.question.split("\n\n")
+        assert len(examples) == 3
         name, relation = probe.id.split(ID_SEPARATOR)
-        assert asked == f"Q: {QUESTION_WORDINGS[relation][0].format(of=name)}\nA:"
-        assert not any(example.startswith(asked) for example in shown)
+        assert prompt == f"Q: {QUESTION_WORDINGS[relation][0].format(of=name)}\nA:"
+        assert not any(example.startswith(prompt) for example in examples)
 
 
 def test_known_is_what_is_right_in_three_of_four_samples() -> None:
@@ -202,13 +202,13 @@ def test_programs_answer_by_searching_alone(index: SearchIndex) -> None:
     tasks = some_known().evaluation_questions({"heldout": 100})
     assert evaluate_workflow(program, index, tasks)["em"] >= 0.9
     assert evaluate_workflow(one_search, index, tasks)["em"] <= 0.5
-    asked = [
+    reworded_tasks = [
         replace(task, meta={**task.meta, "split": "wordings"})
         for task in some_known().evaluation_questions({"wordings": 60})
     ]
     assert (
-        evaluate_workflow(program, index, asked)["em"] <= 0.1
-    )  # it reads no wordings but those of training
+        evaluate_workflow(program, index, reworded_tasks)["em"] <= 0.1
+    )  # it reads only the wordings of training
 
 
 # -- harder passages ------------------------------------------------
@@ -227,11 +227,11 @@ def test_harder_passages_have_older_articles_that_contradict_and_are_told_by_the
     for passage in (*old, *again):
         name, text = passage["title"], passage["text"]
         assert text.startswith("Written in 1998. " if passage in old else "Written in 2025. ")
-        told = parse_article(name, text)
+        facts = parse_article(name, text)
         true = {(name, r): places[name].facts[r].text for r in list_relations(places[name])}
-        assert told.keys() == true.keys()
-        assert passage in old or told == true
-        wrong += told != true
+        assert facts.keys() == true.keys()
+        assert passage in old or facts == true
+        wrong += facts != true
     assert wrong > 0.8 * len(old)
 
 
@@ -243,11 +243,11 @@ def test_a_program_that_reads_the_first_article_is_often_wrong_about_harder_pass
     hard = build_index(tmp_path / "corpus.jsonl", tmp_path / "index")
     tasks = world.evaluation_questions({"heldout": 100})
     assert evaluate_workflow(program, hard, tasks)["em"] < 0.9
-    for task in tasks[:20]:  # the oracle reads what the search shows, and the newer article
+    for task in tasks[:20]:  # the oracle reads the search results, and prefers the newer article
         steps = world.oracle.demonstration(task)
         assert exact_match(steps[-1].text, task.answers) == 1.0
 
 
 def test_more_distractors_than_there_are_cities() -> None:
-    with pytest.raises(UserError, match=r"world\.distractors=90000: there are only \d+ other"):
+    with pytest.raises(UserError, match=r"world\.distractors=90000: only \d+ other"):
         GazetteerWorld(0, distractors=90_000)

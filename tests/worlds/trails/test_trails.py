@@ -1,4 +1,4 @@
-"""Walks, and that they need folding: a policy that knows its context alone goes them only so."""
+"""Walks, which require folding if the policy knows only its context."""
 
 import asyncio
 import random
@@ -45,7 +45,7 @@ RECIPE = load_recipe("fold-mini", [])
 
 
 class Reader:
-    """The best policy, without a memory: it reads what it is given, and writes the next turn."""
+    """The optimal policy without a memory: it reads its context and writes the next turn."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -54,29 +54,29 @@ class Reader:
         self, ids: Sequence[int], sampling: SamplingParams, session: str
     ) -> Completion:
         text = self._turn(self.tokenizer.decode(ids))
-        written, reason = encode_policy_text(self.tokenizer, text), StopReason.STOP
+        ids_out, reason = encode_policy_text(self.tokenizer, text), StopReason.STOP
         if not text.endswith(sampling.stop):
-            written, reason = [*written, self.tokenizer.eos_token_id], StopReason.EOS
-        if len(written) > sampling.max_tokens:
-            written, reason = written[: sampling.max_tokens], StopReason.LENGTH
-        return Completion(written, [0.0] * len(written), self.tokenizer.decode(written), reason)
+            ids_out, reason = [*ids_out, self.tokenizer.eos_token_id], StopReason.EOS
+        if len(ids_out) > sampling.max_tokens:
+            ids_out, reason = ids_out[: sampling.max_tokens], StopReason.LENGTH
+        return Completion(ids_out, [0.0] * len(ids_out), self.tokenizer.decode(ids_out), reason)
 
     def release(self, session: str) -> None: ...
 
     def _turn(self, text: str) -> str:
         [(steps, direction, start)] = re.findall(r"Go (\d) times (\w+) from (\w+)\.", text)
-        left = int(re.findall(r"(\d) to go\.", f"{steps} to go.{text}")[-1])
+        steps_left = int(re.findall(r"(\d) to go\.", f"{steps} to go.{text}")[-1])
         read = re.findall(rf"{direction.title()} of \w+ lies \w+\.", text)
-        if text.endswith("<think>\n"):  # the beginning of a chain
+        if text.endswith("<think>\n"):  # the start of a chain
             here = read[-1].split()[-1][:-1] if read else start
-            return self._go_on(here, left, "" if read else f"{left} to go.\n")
-        message = f"{read[-1]} {left - 1} to go.\n"
+            return self._go_on(here, steps_left, "" if read else f"{steps_left} to go.\n")
+        message = f"{read[-1]} {steps_left - 1} to go.\n"
         if text.endswith("<summary>\n"):
             return f"{message}</summary>"
-        return self._go_on(read[-1].split()[-1][:-1], left - 1, message)
+        return self._go_on(read[-1].split()[-1][:-1], steps_left - 1, message)
 
-    def _go_on(self, here: str, left: int, message: str) -> str:
-        if left:
+    def _go_on(self, here: str, steps_left: int, message: str) -> str:
+        if steps_left:
             return f"{message}<begin_search> {here} </end_search>"
         return f"{message}</think>\n\n\\boxed{{{here}}}"
 
@@ -121,12 +121,12 @@ def test_long_walks_are_gone_with_folding_and_not_without(
     assert all(t.is_correct and t.well_formed for t in found)
     assert min(len(t.folds) for t in found) >= 2
     assert max(map(count_max_chain_tokens, found)) <= 240 < min(len(t.ids) for t in found)
-    entry = summarise_evaluation(found)  # of walks, however many chains they have
+    entry = summarise_evaluation(found)  # counted per walk, regardless of the number of its chains
     assert (entry["n"], entry["em"]) == (25, 1.0)
     assert entry["calls_mean"] == entry["calls_optimal_mean"]
     assert entry["folds_mean"] == sum(len(t.folds) for t in found) / 25
-    written = sum(len(s.ids) for t in found for s in t.segments if s.author is Author.POLICY)
-    assert entry["tokens_mean"] == written / 25
+    token_count = sum(len(s.ids) for t in found for s in t.segments if s.author is Author.POLICY)
+    assert entry["tokens_mean"] == token_count / 25
 
     bare = go(tasks, dialect, tool, folds=False)
     assert {t.status for t in bare} == {Status.TRUNCATED}
@@ -160,7 +160,7 @@ def test_demonstrations_fold_as_rollouts_do(dialect: Dialect) -> None:
 
 
 def test_a_walk_in_one_chain_and_with_its_folds() -> None:
-    on = TrailMap(
+    trail_map = TrailMap(
         {
             (place, direction): other
             for place, others in {"A": "BCDE", "B": "CADE", "C": "ABDE"}.items()
@@ -168,29 +168,30 @@ def test_a_walk_in_one_chain_and_with_its_folds() -> None:
         }
     )
     walk = Walk("A", "north", 2)
-    assert on.trace_walk(walk) == ["A", "B", "C"]
-    assert on.render_article("B") == (
+    assert trail_map.trace_walk(walk) == ["A", "B", "C"]
+    assert trail_map.render_article("B") == (
         "North of B lies C. East of B lies A. South of B lies D. West of B lies E."
     )
-    said = [
+    thoughts = [
         step
-        for step in make_unfolded_demonstration(on, walk, random.Random(0))
+        for step in make_unfolded_demonstration(trail_map, walk, random.Random(0))
         if isinstance(step, Thought)
     ]
-    assert said == [
+    assert thoughts == [
         Thought("2 to go."),
         Thought("North of A lies B. 1 to go."),
         Thought("North of B lies C. 0 to go."),
     ]
     roles = set()
     for seed in range(20):
-        steps = make_folded_demonstration(on, walk, random.Random(seed))
+        steps = make_folded_demonstration(trail_map, walk, random.Random(seed))
         assert [getattr(s, "text", "") for s in steps] == [
-            getattr(s, "text", "") for s in make_unfolded_demonstration(on, walk, random.Random(0))
+            getattr(s, "text", "")
+            for s in make_unfolded_demonstration(trail_map, walk, random.Random(0))
         ]
         roles.add(tuple(s.role for s in steps if isinstance(s, Thought)))
     think, fold = ThoughtRole.THINK, ThoughtRole.SUMMARY
-    # the second article is the last that a chain reads, so a fold follows it at the latest
+    # a chain reads at most two articles, so a fold follows the second one at the latest
     assert roles == {(think, fold, think), (think, fold, fold), (think, think, fold)}
 
 
@@ -207,12 +208,12 @@ def test_a_careless_teacher_forgets_how_far_it_is(dialect: Dialect) -> None:
     assert not any(map(forgets, (t for t in demonstrations if t not in long)))
     careless = [t for t in long if forgets(t)]
     assert 0.45 < len(careless) / len(long) < 0.65
-    # who forgets once always forgets, and is right by chance
+    # a teacher that forgets once always forgets, and is correct by chance
     ends = [part[-1].text for t in careless for part in split_chains(t)[:-1]]
     assert all(re.fullmatch(r"\w+ of \w+ lies \w+\.\n</summary>", end) for end in ends)
     right = [t.answer in t.task.answers for t in careless]
     assert 0 < sum(right) / len(right) < 0.4
-    # but each step leads where its article says
+    # but each step leads where its article states
     for t in careless:
         places = [call.arguments["query"] for call in t.calls]
         texts = [call.observation for call in t.calls]
@@ -224,11 +225,11 @@ def test_what_is_held_out_occurs_in_no_training(dialect: Dialect) -> None:
     demonstrations = [
         t for data in ("folded", "careless") for t in WORLD.demonstrations(data, 120, dialect, [])
     ]
-    asked = WORLD.training_questions(400)
-    seen = " ".join(
-        [*(s.text for t in demonstrations for s in t.segments), *(t.question for t in asked)]
+    tasks = WORLD.training_questions(400)
+    words = " ".join(
+        [*(s.text for t in demonstrations for s in t.segments), *(t.question for t in tasks)]
     )
-    assert reserved.isdisjoint(re.findall(r"\w+", seen))
+    assert reserved.isdisjoint(re.findall(r"\w+", words))
     assert set(WORLD.train_map.places).isdisjoint(reserved)
     tests = WORLD.evaluation_questions({"heldout": 200, "short": 100})
     assert len({t.question for t in tests}) == 300
@@ -237,16 +238,16 @@ def test_what_is_held_out_occurs_in_no_training(dialect: Dialect) -> None:
 
 
 def test_walks_come_through_no_place_twice_and_end_where_the_map_does() -> None:
-    on = draw_map(random.Random(0), 8, set())
-    found = list(draw_walks(random.Random(0), on, range(1, 4)))
+    trail_map = draw_map(random.Random(0), 8, set())
+    found = list(draw_walks(random.Random(0), trail_map, range(1, 4)))
     assert len(found) == len(set(found))
-    assert all(len(set(on.trace_walk(walk))) == walk.steps + 1 for walk in found)
+    assert all(len(set(trail_map.trace_walk(walk))) == walk.steps + 1 for walk in found)
     assert 0 < len(found) <= 8 * 4 * 3
 
 
 @pytest.mark.parametrize("name", ["autocoa", "search-r1", "otc", "hermes", "afm-mhqa"])
 def test_a_chain_may_go_on_from_its_summary_in_every_dialect(name: str, tool: SearchTool) -> None:
-    """In dialects whose grammar wants a thought before each call, the summary is that thought."""
+    """If a dialect requires a thought before each call, the summary is that thought."""
     schema = tool.schema
     texts = [*WORLD.tokenizer_texts(resolve_dialect(name).tags), *iter_tool_texts([schema])]
     dialect = make_dialect(name, make_tokenizer(texts, WORLD.syllables), "")

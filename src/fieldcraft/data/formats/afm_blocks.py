@@ -1,6 +1,6 @@
-"""The text in blocks of AFM's agents (arXiv 2508.13167), as steps and back.
+"""Conversion of the text blocks of AFM's agents (arXiv 2508.13167) to steps and back.
 
-Every block stands between its tags. Both <wiki_search> and <web_search> are calls of `search`.
+Each block is enclosed in its tags. Both <wiki_search> and <web_search> are calls of `search`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ _AFM_END_TAG = re.compile("</(?:plan|observation|answer)>")
 
 
 def is_block_text(text: str) -> bool:
-    """Return whether a text begins with a block, and holds one that nobody else writes beside
-    thoughts."""
+    """Return whether a text starts with a block, and contains a closing tag that only AFM uses next
+    to thoughts."""
     return _BLOCK.match(text) is not None and _AFM_END_TAG.search(text) is not None
 
 
 def parse_block_text(text: str) -> list[DemoStep]:
-    """Read the steps of a text. Raises RecordError for text between blocks, or a block that is
-    empty."""
+    """Parse the steps of a text. Raises RecordError for text between blocks, or an empty block."""
     found: list[DemoStep] = []
     position = 0
     while position < len(text):
@@ -75,7 +74,7 @@ def _parse_block(name: str, text: str) -> DemoStep:
 
 
 def render_block_text(steps: Sequence[DemoStep]) -> str:
-    """Write some steps as text. Raises RecordError for a call that has no block."""
+    """Render steps as text. Raises RecordError for a call that has no block."""
     crawls = _crawls_pages(steps)
     pieces: list[str] = []
     for is_thought, group in groupby(steps, key=lambda step: isinstance(step, Thought)):
@@ -106,7 +105,7 @@ def _render_block(step: DemoStep, crawls: bool) -> str:
 
 
 def _is_only_stdin(others: dict[str, Any]) -> bool:
-    """Return whether a program has no argument but what it reads."""
+    """Return whether the other arguments of a program are at most its standard input."""
     return all(name == "stdin" and isinstance(text, str) for name, text in others.items())
 
 
@@ -115,7 +114,7 @@ def _crawls_pages(steps: Sequence[DemoStep]) -> bool:
 
 
 def choose_instruction(steps: Sequence[DemoStep]) -> str:
-    """Return what stands before the question: the instruction of the agent that has these calls."""
+    """Return the text before the question: the instruction of the agent that uses these tools."""
     if any(isinstance(step, ToolCall) and step.tool == "python" for step in steps):
         return AfmCodeDialect.default_instruction
     return (AfmWebDialect if _crawls_pages(steps) else AfmMhqaDialect).default_instruction

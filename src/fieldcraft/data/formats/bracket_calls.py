@@ -1,6 +1,6 @@
-"""Calls as ToolACE writes them: [Tool Name(argument="value", other=[1, 2]), other_tool()].
+"""Calls in ToolACE's format: [Tool Name(argument="value", other=[1, 2]), other_tool()].
 
-A name may hold blanks and slashes. Values are those of Python or of JSON.
+A name may contain blanks and slashes. Values are in Python or JSON syntax.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _JSON_CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 def parse_bracket_calls(text: str, tool_texts: str) -> list[ToolCall] | None:
-    """Return the calls that a text consists of; None for any other text. `tool_texts` is the JSON
-    that shows the tools: only a tool that is named there makes a bracket a list of calls.
+    """Return the calls that a text consists of, or None for any other text. `tool_texts` is the
+    JSON that describes the tools: brackets are calls only if the first name occurs there.
 
-    Raises RecordError for a list of calls that cannot be read.
+    Raises RecordError for a list of calls that cannot be parsed.
     """
     text = text.strip()
     first = _NAME.match(text, 1)
@@ -42,8 +42,9 @@ def parse_bracket_calls(text: str, tool_texts: str) -> list[ToolCall] | None:
 
 
 def _parse_arguments(text: str, start: int) -> tuple[dict[str, Any], int]:
-    """Return the arguments up to the bracket that closes the call, and the place behind it: a
-    bracket in a string closes nothing, so the first one with which all can be read is it."""
+    """Return the arguments up to the closing bracket of the call, and the position after it. A
+    bracket inside a string does not close the call, so the first one is used with which the
+    arguments can be parsed."""
     end = start
     while (end := text.find(")", end) + 1) > 0:
         try:

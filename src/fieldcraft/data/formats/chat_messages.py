@@ -1,8 +1,8 @@
-"""Demonstrations as the messages of a chat, in the roles of the OpenAI interface, and back.
+"""Conversion of demonstrations to chat messages, in the roles of the OpenAI API, and back.
 
-Thoughts stand at the beginning of an assistant's text, each between the tags of its role, as in
-<think> and </think>. Calls are `tool_calls`, whose arguments are objects. The text behind the
-thoughts of a message without calls is the answer.
+Thoughts are at the start of an assistant's text, each between the tags of its role, as in <think>
+and </think>. Calls are `tool_calls`, whose arguments are objects. In a message without calls, the
+text after the thoughts is the answer.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _BLOCK = re.compile(
 )
 _RESPONSE = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 _RESPONSES = re.compile(rf"\s*(?:{_RESPONSE.pattern}\s*)+", re.DOTALL)
-# Where servers put thoughts; of the last one, which has parts, others are the text.
+# Keys under which servers return thoughts; the value of the last one is a list of parts.
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
 
 
 class ChatDemonstration(NamedTuple):
-    """A question and what followed it."""
+    """A question and the steps after it."""
 
     system: str | None
     question: str
@@ -57,8 +57,8 @@ class ChatDemonstration(NamedTuple):
 
 
 def strip_whitespace(steps: Sequence[DemoStep]) -> list[DemoStep]:
-    """Return the steps without the white space around thoughts and answers, which chats do not
-    keep, and without empty thoughts."""
+    """Return the steps without empty thoughts and without white space around thoughts and answers,
+    which chats do not preserve."""
     found: list[DemoStep] = []
     for step in steps:
         match step:
@@ -75,13 +75,13 @@ def strip_whitespace(steps: Sequence[DemoStep]) -> list[DemoStep]:
 
 
 def render_thoughts(thoughts: Sequence[Thought]) -> str:
-    """Return the thoughts between tags, a blank line after each."""
+    """Return the thoughts between tags, each followed by a blank line."""
     return "".join(f"<{t.role}>\n{t.text.strip()}\n</{t.role}>\n\n" for t in thoughts)
 
 
 def render_messages(steps: Sequence[DemoStep]) -> list[Message]:
-    """Return the messages of the assistant and of its tools. Several actions in a row are the calls
-    of one message. Raises RecordError for an observation without a call."""
+    """Return the messages of the assistant and of its tools. Consecutive actions are the calls of
+    one message. Raises RecordError for an observation without a call."""
     found: list[Message] = []
     pending_calls: list[Message] = []  # calls without an observation yet
     for step in steps:
@@ -116,7 +116,7 @@ def render_messages(steps: Sequence[DemoStep]) -> list[Message]:
 
 
 def parse_chat(messages: Any) -> ChatDemonstration:
-    """Return the one question of a chat and the steps after it. Raises RecordError for any other
+    """Return the single question of a chat and the steps after it. Raises RecordError for any other
     chat."""
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
         raise RecordError("no list of messages")
@@ -137,13 +137,13 @@ def parse_chat(messages: Any) -> ChatDemonstration:
 
 
 def parse_message_steps(messages: Sequence[Message]) -> list[DemoStep]:
-    """Read the steps of messages: the inverse of `render_messages`. It also reads calls between
-    <tool_call> tags, thoughts in fields of their own, and an answer as `split_marked_answer` finds
-    it. Results are those of the calls that they name (`dialects/call_results.py`).
+    """Parse the steps of messages: the inverse of `render_messages`. Calls between <tool_call>
+    tags, thoughts in separate fields, and answers as found by `split_marked_answer` are parsed,
+    too. Results are assigned to the calls that they name (`dialects/call_results.py`).
 
-    Messages of the assistant in a row are one turn where one of them calls. Where none does, nobody
-    can tell whether the second continues the first or replaces it. Raises RecordError for that, and
-    for all else that is not understood."""
+    Consecutive messages of the assistant form one turn if one of them calls. Otherwise it is
+    ambiguous whether the second continues or replaces the first. Raises RecordError in that case,
+    and for everything else that cannot be parsed."""
     messages = [turn for message in messages for turn in split_fenced_turns(message)]
     found: list[DemoStep] = []
     pending_calls: list[CallLabel] = []  # calls without a result yet
@@ -185,7 +185,7 @@ def _pair_results(calls: Sequence[CallLabel], messages: Sequence[Message]) -> li
     for message in messages:
         label = CallLabel(_get_name(message, "tool_call_id"), _get_name(message, "name"))
         text = extract_result_text(message.get("content"))
-        # One message may hold several results, which have no ids then.
+        # One message may contain several results, which then have no ids.
         has_several = not label.call_id and _RESPONSES.fullmatch(text) is not None
         parts = _RESPONSE.findall(text) if has_several else [text]
         labels += [label] * len(parts)
@@ -197,7 +197,7 @@ def _pair_results(calls: Sequence[CallLabel], messages: Sequence[Message]) -> li
 
 
 def _get_name(record: Message, key: str) -> str:
-    """Return an id or a name; numbers are ids in some files."""
+    """Return an id or a name; ids are numbers in some files."""
     match record.get(key):
         case None:
             return ""
@@ -207,7 +207,7 @@ def _get_name(record: Message, key: str) -> str:
 
 
 def split_thoughts(text: str) -> tuple[list[DemoStep], str]:
-    """Return the thoughts with which a text begins, and the text after them."""
+    """Return the thoughts at the start of a text, and the text after them."""
     found: list[DemoStep] = []
     head = text[: parse_turn(text).start]
     if "<think>" not in head and head.endswith("</think>"):  # the template wrote the first tag
@@ -221,8 +221,8 @@ def split_thoughts(text: str) -> tuple[list[DemoStep], str]:
 
 
 class _AssistantTurn(NamedTuple):
-    """Content of one message of the assistant: steps, the labels of its calls, and what it says
-    beside its thoughts where it makes no call."""
+    """Contents of one message of the assistant: steps, labels of its calls, and, if it makes no
+    call, its text without the thoughts."""
 
     steps: list[DemoStep]
     calls: list[CallLabel]
@@ -235,7 +235,7 @@ def _parse_assistant_message(message: Message) -> _AssistantTurn:
     thoughts, text = split_thoughts(_assistant_text(message.get("content")))
     reasoning = first_filled(message, _REASONING_KEYS)
     if reasoning is not None and (thought := Thought(extract_text(reasoning).strip())).text:
-        found += [thought] if thought not in thoughts else []  # servers may give it in both places
+        found += [thought] if thought not in thoughts else []  # servers may send it twice
     found += thoughts
     turn = parse_turn(text)
     if turn.is_thinking:
@@ -276,7 +276,7 @@ def _get_calls(message: Message) -> list[Message]:
 
 
 def _split_answer(text: str) -> Iterator[DemoStep]:
-    """Yield an answer, and the thought before it where something marks the answer."""
+    """Yield an answer, preceded by a thought if the answer is marked."""
     before, answer = split_marked_answer(text) or ("", text)
     if before:
         yield Thought(before)
@@ -284,7 +284,7 @@ def _split_answer(text: str) -> Iterator[DemoStep]:
 
 
 def _parse_call(call: Message) -> ToolCall:
-    match call.get("function") or call:  # some templates show calls without `function`
+    match call.get("function") or call:  # some templates omit `function`
         case {"name": str(name), "arguments": dict(arguments)}:
             return ToolCall(name, drop_empty_keys(arguments))
         case {"name": str(name), "arguments": str(text)}:

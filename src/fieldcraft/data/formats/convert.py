@@ -1,4 +1,4 @@
-"""Demonstrations of any format read, and written in another one."""
+"""Conversion of demonstrations between formats."""
 
 from __future__ import annotations
 
@@ -51,13 +51,14 @@ TARGET_FORMATS = (STEPS, *FORMATS, AUTOCOA_FORMAT, QUESTIONS, VERL)
 def read_any_demonstrations(
     path: Path, max_left_out: float = MAX_REJECTED_SHARE
 ) -> tuple[list[TaskAndSteps], Counter[str]]:
-    """Return the demonstrations of a file or folder in any format, and why others in it were left
-    out.
+    """Return the demonstrations of a file or folder in any format, and counts of reasons for which
+    others were left out.
 
-    The first record says which format it is; `read_trajectories` has those that are not in FORMATS.
+    The format is detected from the first record; formats not in FORMATS are parsed by
+    `read_trajectories`.
 
-    Raises UserError for a file that is missing or damaged, of no format, or of which more than the
-    share `max_left_out` cannot be read.
+    Raises UserError for a file that is missing, damaged or of an unknown format, or if the fraction
+    of unreadable records exceeds `max_left_out`.
     """
     if is_request_log(path):
         return read_log_demonstrations(path)
@@ -75,7 +76,7 @@ def read_any_demonstrations(
 def _read_records(
     path: Path, source_format: DemonstrationFormat, max_left_out: float
 ) -> tuple[list[TaskAndSteps], Counter[str]]:
-    """Return the demonstrations, and why others were left out."""
+    """Return the demonstrations, and counts of reasons for which others were left out."""
     demonstrations: list[TaskAndSteps] = []
     rejected = RejectedRecords(path)
     for location, each in read_records(path):
@@ -93,14 +94,14 @@ def _detect_file_format(path: Path) -> DemonstrationFormat | None:
     _, record = next(read_valid_records(path), ("", {}))
     if not isinstance(detect_format(record), AfmFormat) and not is_toolrl_file(
         path
-    ):  # both have instructions
+    ):  # both have an instruction
         require_supported_format(read_valid_records(path))
     return None if _is_autocoa(record) else detect_format(record)
 
 
 def _is_autocoa(record: Record) -> bool:
-    """Tell whether a record is AutoCoA's: its `messages` are two, and the text of the second begins
-    inside of a thought."""
+    """Return whether a record is AutoCoA's: its `messages` are two, and the text of the second
+    starts inside a thought."""
     match record.get("messages"):
         case [*_, {"role": "user"}, {"role": "assistant", "content": str(text)}]:
             starts_in_thought = (
@@ -116,16 +117,16 @@ def _is_autocoa(record: Record) -> bool:
 def convert(
     source: Path, target: str, out: Path, max_left_out: float = MAX_REJECTED_SHARE
 ) -> tuple[int, Counter[str]]:
-    """Write what is in `source` in the format `target`.
+    """Write the contents of `source` in the format `target`.
 
     Args:
-        source: a file or folder of demonstrations; for `questions` and `verl` also of questions.
+        source: file or folder of demonstrations; for `questions` and `verl` also of questions.
         target: one of TARGET_FORMATS.
-        out: a file, or for some formats a folder, see `write_records`.
-        max_left_out: the share of `source` that may be unreadable.
+        out: output file, or for some formats a folder, see `write_records`.
+        max_left_out: maximum fraction of `source` that may be unreadable.
 
-    Returns how many were written, and why others were left out.
-    Raises UserError where nothing can be read or written.
+    Returns the number of written records, and counts of reasons for which others were left out.
+    Raises UserError if nothing can be read or written.
     """
     if target not in TARGET_FORMATS:
         raise UserError(f"unknown format '{target}'; {suggest_name(target, TARGET_FORMATS)}")
@@ -177,9 +178,9 @@ def _require_suffix(out: Path, suffix: str, target: str) -> None:
 def convert_demonstrations(
     demonstrations: Sequence[TaskAndSteps], target: DemonstrationFormat
 ) -> tuple[list[Record], Counter[str]]:
-    """Return the demonstrations as records, and why others have no place in the format: a record
-    that would not be read as it was is not written. Tools are those of `meta`, or what the calls of
-    all demonstrations say of them."""
+    """Return the demonstrations as records, and counts of reasons for which others cannot be
+    converted: a record is written only if it parses back unchanged. Tools are taken from `meta`, or
+    inferred from the calls of all demonstrations."""
     inferred_tools = infer_tool_schemas(demonstrations)
     rows: list[Record] = []
     reasons = Counter[str]()
@@ -188,7 +189,7 @@ def convert_demonstrations(
             record = target.to_record(task, steps, task.meta.get(TOOLS_KEY, inferred_tools))
             record |= make_question_fields(task)
             if target.to_chat(record)[1:] != (task.question, strip_whitespace(steps)):
-                raise RecordError("text that the format cannot hold")
+                raise RecordError("text that the format cannot represent")
         except RecordError as error:
             reasons[str(error)] += 1
         else:
@@ -200,8 +201,7 @@ _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", 
 
 
 def infer_tool_schemas(demonstrations: Sequence[TaskAndSteps]) -> list[Record]:
-    """Return the schemas of the tools that are called: their names, and the arguments with their
-    types."""
+    """Return the schemas of the called tools: their names, and their arguments with types."""
     found: dict[str, dict[str, Any]] = {}
     for _, steps in demonstrations:
         for step in steps:

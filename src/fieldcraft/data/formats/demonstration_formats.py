@@ -1,8 +1,8 @@
-"""Formats of demonstrations, each with a way to know, to read and to write one record.
+"""Formats of demonstrations, each with methods to detect, parse and write a record.
 
-`steps` is this project's own (`data/steps_io.py`). The others are what trainers of models take:
-OpenAI's messages, TRL's, ShareGPT as LLaMA-Factory has it, and AFM's. The records also get the
-fields of a FlashRAG question, which the others pass over.
+`steps` is this project's own (`data/steps_io.py`). The others are formats of training frameworks:
+OpenAI's messages, TRL's, ShareGPT as in LLaMA-Factory, and AFM's. The records also get the fields
+of a FlashRAG question, which other programs ignore.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from fieldcraft.records.meta import validate_meta
 from fieldcraft.types import Answer, DemoStep, Task, Thought, ToolCall
 
 TaskAndSteps = tuple[Task, list[DemoStep]]
-SYSTEM_KEY, TOOLS_KEY = "system", "tools"  # what a task's `meta` keeps of a chat
+SYSTEM_KEY, TOOLS_KEY = "system", "tools"  # keys of a task's `meta` for parts of a chat
 T = TypeVar("T")
 RESULT_COUNT_MISMATCH = "observations that are not as many as the calls"
-UNVERIFIED_KEY = "unverified"  # of `meta`: the accepted answer is that of a demonstration
+UNVERIFIED_KEY = "unverified"  # key of `meta`: the accepted answer is taken from a demonstration
 _ROLES = {
     "system": "system",
     "human": "user",
@@ -51,25 +51,25 @@ _ROLES = {
 
 
 class DemonstrationFormat(ABC):
-    """Form in which somebody writes one demonstration."""
+    """Base class of a format of demonstration records."""
 
     @abstractmethod
     def matches(self, record: Record) -> bool:
-        """Return whether a record looks like one of this format."""
+        """Return whether a record appears to be in this format."""
 
     @abstractmethod
     def to_chat(self, record: Record) -> ChatDemonstration:
-        """Return the question of a record and its steps. Raises RecordError where they cannot be
-        read."""
+        """Return the question of a record and its steps. Raises RecordError if they cannot be
+        parsed."""
 
     @abstractmethod
     def to_record(self, task: Task, steps: Sequence[DemoStep], tools: list[Any]) -> Record:
-        """Write a record, without the fields of a question. Raises RecordError for steps that the
-        format has no place for."""
+        """Return a record, without the fields of a question. Raises RecordError for steps that the
+        format cannot represent."""
 
     def to_demonstration(self, record: Record) -> TaskAndSteps:
-        """Return the question and the steps of a record. Raises RecordError where they cannot be
-        read."""
+        """Return the question and the steps of a record. Raises RecordError if they cannot be
+        parsed."""
         require_trainable_record(record)
         chat = self.to_chat(record)
         task = make_chat_task(record, chat)
@@ -81,7 +81,7 @@ class DemonstrationFormat(ABC):
 
 
 class OpenAIFormat(DemonstrationFormat):
-    """`messages` and `tools`; the arguments of a call are a JSON text."""
+    """Format with `messages` and `tools`; the arguments of a call are a JSON text."""
 
     def matches(self, record: Record) -> bool:
         return isinstance(record.get("messages"), list)
@@ -95,7 +95,7 @@ class OpenAIFormat(DemonstrationFormat):
 
 
 class TrlFormat(OpenAIFormat):
-    """`messages` and `tools`, with objects as arguments, which chat templates show."""
+    """Format with `messages` and `tools`; arguments are objects, which chat templates render."""
 
     def to_record(self, task: Task, steps: Sequence[DemoStep], tools: list[Any]) -> Record:
         return {
@@ -105,7 +105,7 @@ class TrlFormat(OpenAIFormat):
 
 
 class PromptCompletionFormat(DemonstrationFormat):
-    """TRL's `prompt` and `completion`, of messages; texts are read, too."""
+    """TRL's `prompt` and `completion`, written as messages; texts are read, too."""
 
     def matches(self, record: Record) -> bool:
         return "prompt" in record and "completion" in record
@@ -128,8 +128,8 @@ class PromptCompletionFormat(DemonstrationFormat):
 
 
 class ShareGptFormat(DemonstrationFormat):
-    """`conversations` of human, gpt, function_call and observation, and `tools` as a JSON text. The
-    calls of one turn are one message, and so are their observations."""
+    """Format with `conversations` of human, gpt, function_call and observation, and `tools` as a
+    JSON text. The calls of one turn are one message, and so are their observations."""
 
     def matches(self, record: Record) -> bool:
         return isinstance(record.get("conversations"), list)
@@ -164,7 +164,7 @@ class ShareGptFormat(DemonstrationFormat):
             return [{"role": "assistant", "content": "", "tool_calls": tool_calls}]
         if role != "function_call":
             return [{"role": role, "content": value}]
-        is_json = value.lstrip().startswith(("{", "["))  # tags in it are in strings
+        is_json = value.lstrip().startswith(("{", "["))  # its tags are in strings
         thoughts, rest = ([], value) if is_json else split_thoughts(value)
         found = parse_json(rest, "a call that cannot be read")
         found = found if isinstance(found, list) else [found]
@@ -173,7 +173,7 @@ class ShareGptFormat(DemonstrationFormat):
         return [{"role": "assistant", "content": content, "tool_calls": tool_calls}]
 
     def _result_messages(self, turn: Record, previous: Sequence[Message]) -> list[Message]:
-        """Return the results in a turn: one for each call, in a list of as many, or the one that
+        """Return the results in a turn: one per call, in a list of the same length, or the one that
         names its call."""
         id_fields: Message = {key: turn[key] for key in ("tool_call_id", "name") if key in turn}
         calls = previous[-1].get("tool_calls", ()) if previous else ()
@@ -212,7 +212,7 @@ class ShareGptFormat(DemonstrationFormat):
 
 
 class AfmFormat(DemonstrationFormat):
-    """AFM's `instruction`, `input` and `output`: one text in blocks."""
+    """AFM's format with `instruction`, `input` and `output`, one text of blocks."""
 
     def matches(self, record: Record) -> bool:
         output = record.get("output")
@@ -248,15 +248,15 @@ FORMATS: dict[str, DemonstrationFormat] = {
 
 
 def detect_format(record: Record) -> DemonstrationFormat | None:
-    """Return the format of a record, None if it is another."""
+    """Return the format of a record, or None if it is unknown."""
     return next((f for f in FORMATS.values() if f.matches(record)), None)
 
 
 def normalise_chat_record(record: Record) -> Record:
-    """Return a demonstration that does not say its question as one that does. Without an accepted
-    answer it gets the one that it ends in, and `unverified` in its metadata. Messages that nobody
-    answers are a `prompt`. Any other record is as it is. Raises RecordError for one that cannot be
-    read."""
+    """Add the question to a demonstration that has it only in its messages. Without an accepted
+    answer it gets its final answer, and `unverified` in its metadata. Messages without a reply
+    become a `prompt`. Any other record is returned unchanged. Raises RecordError if the record
+    cannot be parsed."""
     record = _messages_to_prompt(record)
     found = detect_format(record) if not record.get("question") else None
     if found is None:
@@ -271,8 +271,8 @@ def normalise_chat_record(record: Record) -> Record:
 
 
 def _messages_to_prompt(record: Record) -> Record:
-    """Return a record with its messages as a prompt where no turn of the assistant is among them:
-    its answer stands in other keys. Any other record is as it is."""
+    """Return a record with its messages as a prompt if they contain no turn of the assistant,
+    because then its answer has another key. Return any other record unchanged."""
     for key, role, text in (("messages", "role", "content"), ("conversations", "from", "value")):
         turns = record.get(key)
         if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
@@ -284,26 +284,26 @@ def _messages_to_prompt(record: Record) -> Record:
     return record
 
 
-# -- parts of records --------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------
 
 
 def make_question_fields(task: Task) -> Record:
-    """Return what the records of every format hold beside their own keys."""
+    """Return the fields that records of every format have in addition to their own."""
     meta = {key: value for key, value in task.meta.items() if key not in (SYSTEM_KEY, TOOLS_KEY)}
     fields = {"id": task.id, "question": task.question, "golden_answers": list(task.answers)}
     return fields | ({"metadata": meta} if meta else {})
 
 
 def make_chat_task(record: Record, chat: ChatDemonstration) -> Task:
-    """Return the question of a chat, with what else its record says of it. Raises RecordError."""
+    """Return the task of a chat, with further fields of its record. Raises RecordError."""
     question = _get_optional(record, "question", str) or chat.question
     meta = _get_optional(record, "metadata", dict) or {}
     try:
         validate_meta(meta)
     except ValueError as error:
-        raise RecordError("metadata that cannot be counted with") from error
+        raise RecordError("invalid metadata") from error
     tools = _get_optional(record, "tools", list)
-    if tools is None:  # as OpenAI's older files have them
+    if tools is None:  # as in OpenAI's older files
         functions = _get_optional(record, "functions", list) or []
         tools = [{"type": "function", "function": function} for function in functions]
     meta |= {SYSTEM_KEY: chat.system} if chat.system else {}
@@ -315,8 +315,8 @@ def make_chat_task(record: Record, chat: ChatDemonstration) -> Task:
 
 
 def _get_optional(record: Record, key: str, kind: type[T]) -> T | None:
-    """Return a value of a record, which may be a JSON text where it is not text itself; None where
-    it is missing or empty."""
+    """Return a value of a record, parsed from JSON if a type other than text is expected, or None
+    if it is missing or empty."""
     value = record.get(key)
     if kind is not str and isinstance(value, str) and value.strip():
         value = parse_json(value, "a field that is not JSON")
@@ -329,7 +329,7 @@ def _get_optional(record: Record, key: str, kind: type[T]) -> T | None:
 
 
 def _prompt_messages(task: Task) -> list[Message]:
-    """Return the messages before the assistant's first."""
+    """Return the messages before the first one of the assistant."""
     system = (
         [{"role": "system", "content": task.meta[SYSTEM_KEY]}] if SYSTEM_KEY in task.meta else []
     )
@@ -341,7 +341,7 @@ def _tools_field(tools: list[Any]) -> Record:
 
 
 def _stringify_arguments(message: Message) -> Message:
-    """Return a message whose calls have their arguments as JSON texts."""
+    """Return a message whose calls have JSON texts as arguments."""
     if "tool_calls" not in message:
         return message
     calls = []
@@ -360,8 +360,7 @@ def _render_observations(texts: Sequence[str]) -> list[Record]:
 
 
 def _make_result_message(given: Any, names: set[str]) -> Message:
-    """Return one of several results; of one that names its tool, as ToolACE's do, the name is
-    kept."""
+    """Return one of several results, with the name of its tool if it has one, as in ToolACE."""
     if isinstance(given, dict) and given.keys() >= {"tool_call_id", "content"}:
         return {**given, "role": "tool"}
     has_name = isinstance(given, dict) and given.get("name") in names
@@ -369,7 +368,7 @@ def _make_result_message(given: Any, names: set[str]) -> Message:
 
 
 def _join_tool_texts(record: Record, turns: Sequence[Any]) -> str:
-    """Return the texts of a conversation that show its tools."""
+    """Return the texts of a conversation that describe its tools."""
     texts = [record.get("system"), record.get("tools")]
     texts += [t.get("value") for t in turns if isinstance(t, dict) and t.get("from") == "system"]
     return " ".join(text if isinstance(text, str) else json.dumps(text) for text in texts)

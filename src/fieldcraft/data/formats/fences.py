@@ -1,4 +1,4 @@
-"""Programs and their results in fences of one text, as ToRA and ToRL write them, as messages.
+"""Programs and results in fences of one text, as in ToRA and ToRL, as separate messages.
 
     I compute it.
     ```python
@@ -9,7 +9,7 @@
     ```
     So it is \\boxed{42}.
 
-The result is none of the model's: read as its text, it would be learned.
+The model did not write the result: as part of its text, it would be trained on.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _PROGRAM_LANGUAGES = ("python", "py", "python3")
 
 
 def split_fenced_turns(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a message of the assistant whose text holds results in fences, as the messages that it
-    stands for: calls of `python`, results, and what is said at the end. Any other one is as it is.
-    Raises RecordError where programs and results do not alternate."""
+    """Split an assistant message whose text contains results in fences into calls of `python`,
+    results, and the final text. Return any other message unchanged. Raises RecordError if programs
+    and results do not alternate."""
     content = message.get("content")
     text = extract_text(content) if content and message.get("role") == "assistant" else ""
     return [message] if not _OUTPUT_FENCE.search(text) else list(_split_turns(message, text))

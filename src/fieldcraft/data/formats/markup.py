@@ -1,7 +1,7 @@
 """Markup of other formats in the text of a message: calls, results, thoughts and ends of turns.
 
-Where a call or its result stands in a text that is not read, a model would learn to write results
-itself, and an end of a turn would be learned as letters.
+If a text contained an unparsed call or result, a model would learn to write results itself, and an
+end of a turn would be trained as ordinary characters.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _OTHER_MARKUP = re.compile(
 
 
 def require_no_markup(thought: str, text: str) -> None:
-    """Raise RecordError for a turn whose thought shows results, or whose other text shows calls,
-    results, thoughts or ends of turns in a form that is not read."""
+    """Raise RecordError for a turn whose thought contains results, or whose other text contains
+    calls, results, thoughts or ends of turns in an unsupported format."""
     found = (
         _RESULT_MARKUP.search(thought) or _RESULT_MARKUP.search(text) or _OTHER_MARKUP.search(text)
     )
     if found is not None:
         mark = found[found.lastindex or 0].strip()
-        raise RecordError(f"a turn with {mark}, of a format that is not read")
+        raise RecordError(f"a turn with {mark}, in an unsupported format")
     if _is_call(text.strip()):
-        raise RecordError("a turn that is a call, of a format that is not read")
+        raise RecordError("a turn that is a call, in an unsupported format")
 
 
 def _is_call(text: str) -> bool:
-    """Tell whether a text is nothing but calls: in JSON, as of Llama 3, or in brackets, as of
+    """Return whether a text consists only of calls: in JSON, as for Llama 3, or in brackets, as for
     Llama 4."""
     fence = _FENCE.fullmatch(text)
     bare = (fence[1] if fence else text).strip()

@@ -1,7 +1,7 @@
-"""Pairs of answers as trainers of preferences take them, as steps.
+"""Preference pairs in the formats of their trainers, parsed to steps.
 
 TRL has `prompt`, `chosen` and `rejected`, as messages or texts; `chosen` and `rejected` may also be
-whole conversations that begin alike. OpenAI has `input`, `preferred_output` and
+whole conversations with a common prefix. OpenAI has `input`, `preferred_output` and
 `non_preferred_output`.
 """
 
@@ -22,21 +22,21 @@ _SIDE_KEYS = ({"chosen", "rejected"}, {"preferred_output", "non_preferred_output
 
 
 def is_pair(record: Record) -> bool:
-    """Tell whether a record looks like a pair of anyone's."""
+    """Return whether a record appears to be a preference pair in any format."""
     return any(record.keys() >= sides for sides in _SIDE_KEYS)
 
 
 class _PairSides(NamedTuple):
-    """The conversations of a pair, each from its beginning."""
+    """The conversations of a pair, each from its start."""
 
     chosen: list[Message]
     rejected: list[Message]
 
 
 def parse_pair(record: Record) -> ContrastivePair:
-    """Return the pair of a record: what both sides share comes before it, and of each side its
-    first turn is taken. Raises RecordError for a record of another form, and sides that are the
-    same."""
+    """Return the pair of a record: the steps that both sides share precede it, and only the first
+    turn of each side is used. Raises RecordError for a record of another format, and for identical
+    sides."""
     require_trainable_record(record)
     sides = _split_sides(record)
     chat, other = parse_chat(sides.chosen), parse_chat(sides.rejected)
@@ -47,7 +47,7 @@ def parse_pair(record: Record) -> ContrastivePair:
     shared = _count_shared_steps(chat.steps, other.steps)
     chosen, rejected = (_take_first_turn(side.steps[shared:]) for side in (chat, other))
     if not chosen or not rejected or chosen == rejected:
-        raise RecordError("a side that only begins the other")
+        raise RecordError("a side that is a prefix of the other")
     input_fields = record["input"] if isinstance(record.get("input"), dict) else {}
     task = make_chat_task({**input_fields, **record}, chat)
     return ContrastivePair(task, tuple(chat.steps[:shared]), chosen, rejected)
@@ -70,7 +70,7 @@ def _split_sides(record: Record) -> _PairSides:
 
 
 def _to_messages(value: Any, role: str) -> list[Message]:
-    """Return the messages as they are; a text is one of the role."""
+    """Return the messages unchanged, or a text as one message of the given role."""
     match value:
         case None | "":
             return []
@@ -82,7 +82,7 @@ def _to_messages(value: Any, role: str) -> list[Message]:
 
 
 def _append_side(prompt_messages: list[Message], value: Any) -> list[Message]:
-    """Return a side behind what was asked, unless it repeats that."""
+    """Return the messages of a side after the prompt, unless the side repeats the prompt."""
     side = _to_messages(value, "assistant")
     repeats = [message for message in side if message.get("role") == "user"]
     if repeats and [m for m in prompt_messages if m.get("role") == "user"] not in ([], repeats):
@@ -91,7 +91,7 @@ def _append_side(prompt_messages: list[Message], value: Any) -> list[Message]:
 
 
 def _count_shared_steps(steps: Sequence[DemoStep], others: Sequence[DemoStep]) -> int:
-    """Return how many steps both begin with, without calls that are not answered yet."""
+    """Return the number of steps that both share, excluding calls without a result."""
     pairs = zip(steps, others, strict=False)
     count = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(steps), len(others)))
     while count and isinstance(steps[count - 1], ToolCall):
@@ -100,7 +100,7 @@ def _count_shared_steps(steps: Sequence[DemoStep], others: Sequence[DemoStep]) -
 
 
 def _take_first_turn(steps: Sequence[DemoStep]) -> tuple[DemoStep, ...]:
-    """Return the steps up to the answer, or to the last call of the first turn that has some."""
+    """Return the steps up to the answer, or to the last call of the first turn with calls."""
     for end, (step, next_step) in enumerate(zip_longest(steps, steps[1:]), start=1):
         ends = isinstance(step, ToolCall) and not isinstance(next_step, ToolCall)
         if ends or isinstance(step, Answer):

@@ -1,7 +1,7 @@
-"""Files and folders of records: JSON, parquet, and folders of Hugging Face's datasets.
+"""Files and folders of records: JSON, parquet, and Hugging Face dataset folders.
 
-A folder is one of `save_to_disk`, which the library datasets reads and writes, or one of parquet
-files, as hubs have them, whose names begin with their split.
+A folder is either one written by `save_to_disk` of the datasets library, or one of parquet files,
+as on the hub, whose names start with their split.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.types import UserError
 
 TableRecord = dict[str, Any]
-# Objects whose keys differ from row to row, which a table would fill up with empty ones.
+# Objects whose keys differ from row to row, which a table would pad with empty keys.
 _JSON_COLUMNS = ("tools", "metadata")
 
 
@@ -29,7 +29,7 @@ _JSON_COLUMNS = ("tools", "metadata")
 
 
 def is_dataset_folder(path: Path) -> bool:
-    """Return whether a path is a folder of datasets, or FOLDER/SPLIT of one."""
+    """Return whether a path is a dataset folder, or FOLDER/SPLIT of one."""
     return path.is_dir() or (
         not path.exists() and bool(_find_parquet_files(path.parent, path.name))
     )
@@ -68,7 +68,7 @@ def _find_parquet_files(folder: Path, split: str) -> list[Path]:
 
 
 def _read_saved_dataset(path: Path) -> list[TableRecord]:
-    """Return the records of a folder of `save_to_disk`."""
+    """Return the records of a folder written by `save_to_disk`."""
     library = _import_datasets()
     with raise_read_errors(path, "save the dataset again"):
         found = library.load_from_disk(str(path))
@@ -102,9 +102,9 @@ def _import_datasets() -> ModuleType:
 
 
 def write_records(rows: Sequence[TableRecord], out: Path) -> None:
-    """Write records as the name of `out` says: .jsonl, .json (an array), .parquet, or none for a
-    folder of `save_to_disk`, which must be new. Raises UserError for another name, and for records
-    that have no place in a table."""
+    """Write records in the format given by the suffix of `out`: .jsonl, .json (an array), .parquet,
+    or none for a folder of `save_to_disk`, which must be new. Raises UserError for another suffix,
+    and for records that do not fit into a table."""
     writers: dict[str, Callable[[Path, Sequence[TableRecord]], None]] = {
         ".jsonl": write_json_lines,
         ".json": _write_array,
@@ -157,7 +157,7 @@ def _make_table(rows: Sequence[TableRecord], out: Path) -> pyarrow.Table:
 
 
 def _require_struct_keys(columns: dict[str, pyarrow.Array]) -> None:
-    """Raise ArrowInvalid for a column of objects without a key, which parquet has no place for."""
+    """Raise ArrowInvalid for a column of objects without keys, which parquet cannot represent."""
     for name, column in columns.items():
         if "struct<>" in str(column.type):
             raise pyarrow.ArrowInvalid(f"objects in '{name}' have no keys")

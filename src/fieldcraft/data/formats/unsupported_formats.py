@@ -1,4 +1,4 @@
-"""Shapes of demonstrations that are not read, and what to convert each to."""
+"""Known formats of demonstrations that are not supported, and conversions for them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from fieldcraft.data.formats import afm_blocks
 from fieldcraft.data.records import Record
 from fieldcraft.types import UserError
 
-_NUM_INSPECTED_RECORDS = 100  # records of which one may show a call
+_NUM_INSPECTED_RECORDS = 100  # first records inspected for a call
 _OPENAI = "write OpenAI's 'messages', with calls in 'tool_calls' and results of the role 'tool'"
 _RESPONSES_ITEM_TYPES = ("message", "reasoning", "function_call", "function_call_output")
 
 
 def require_supported_format(located_records: Iterable[tuple[str, Record]]) -> None:
-    """Raise UserError if one of the first records has a shape that is known and not read, as where
-    it stands says."""
+    """Raise UserError, naming the location, if one of the first records has a known but unsupported
+    format."""
     for location, record in islice(located_records, _NUM_INSPECTED_RECORDS):
         if description := _describe_unsupported(record):
             raise UserError(f"{location} holds {description}.")
 
 
 def _describe_unsupported(record: Record) -> str:
-    """Return the shape of a record and the remedy, "" for any other record."""
+    """Return the format of a record and the remedy, or "" for any other record."""
     match record:
         case {"messages": list(messages)} if _has_type(
             _content_parts(messages), "tool_use", "tool_result"
@@ -45,7 +45,7 @@ def _describe_unsupported(record: Record) -> str:
 
 
 def _content_parts(messages: list[Any]) -> list[Any]:
-    """Return the blocks that the contents of messages consist of."""
+    """Return the parts of the contents of messages."""
     contents = [m.get("content") for m in messages if isinstance(m, dict)]
     return [part for content in contents if isinstance(content, list) for part in content]
 

@@ -1,6 +1,6 @@
-"""Values in the records of others: texts, texts in parts, JSON in texts, and cells that are empty.
+"""Values in published records: texts, texts in parts, JSON in texts, and empty cells.
 
-What is not understood raises RecordError. Nothing becomes an empty text.
+Values that cannot be parsed raise RecordError; none is replaced by an empty text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def extract_text(content: Any) -> str:
 
 
 def extract_result_text(content: Any) -> str:
-    """Return the text of what a tool returned: of an object, or any other value, it is the JSON."""
+    """Return the text of a tool's result; objects and other values are returned as JSON."""
     if content is None:
         raise RecordError("a result without a content")
     if isinstance(content, str) or (
@@ -33,15 +33,15 @@ def extract_result_text(content: Any) -> str:
 
 
 def _is_content_part(value: Any) -> bool:
-    """Tell whether a value is a part of a message as OpenAI's interface has them. A table fills up
-    the keys of other kinds of parts."""
+    """Return whether a value is a message part of the OpenAI API. A table pads it with the keys of
+    other kinds of parts."""
     kind = value.get("type") if isinstance(value, dict) else None
     return isinstance(kind, str) and (
         kind == "text" or drop_empty_keys(value).keys() == {"type", kind}
     )
 
 
-_TEXT_PART_TYPES = ("text", "input_text", "output_text", "reasoning.text", None)  # types of parts
+_TEXT_PART_TYPES = ("text", "input_text", "output_text", "reasoning.text", None)
 
 
 def _part_text(part: Any) -> str:
@@ -56,8 +56,8 @@ def _part_text(part: Any) -> str:
 
 
 def parse_json(text: str, reason: str) -> Any:
-    """Return the value of a JSON text. Raises RecordError with the reason `reason`, and for a key
-    that comes twice."""
+    """Return the value of a JSON text. Raises RecordError with the reason `reason`, and for a
+    repeated key."""
     decoder = DuplicateKeyDecoder()
     try:
         found = decoder.decode(text)
@@ -69,8 +69,8 @@ def parse_json(text: str, reason: str) -> Any:
 
 
 def drop_empty_keys(value: Any) -> Any:
-    """Return a value of a table without the keys that its row leaves empty: a column of objects has
-    the keys of all rows."""
+    """Return a table value without the keys that its row leaves empty: a column of objects has the
+    keys of all rows."""
     if isinstance(value, dict):
         return {key: drop_empty_keys(inner) for key, inner in value.items() if inner is not None}
     return [drop_empty_keys(inner) for inner in value] if isinstance(value, list) else value

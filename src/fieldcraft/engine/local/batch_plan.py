@@ -1,4 +1,4 @@
-"""The plan of one step of the local engine: which token belongs where, and who reads what."""
+"""Plan of one step of the local engine: cache slots of tokens, and blocks that each row reads."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fieldcraft.engine.local.sequences import SequenceTable, expand_runs
 
 @dataclass(frozen=True, slots=True)
 class PrefillGroup:
-    """Rows that attend together, padded to the same number of queries and of blocks. Their blocks
-    are copied first, a cost that their many queries share."""
+    """Rows that attend together, padded to the same number of queries and blocks. Their blocks are
+    copied first, a cost amortised over many queries."""
 
     blocks: torch.Tensor  # [R, L / B]
-    token_slice: slice  # places in the packed line
-    padded_index: tuple[torch.Tensor, torch.Tensor]  # [t], [t] their places in the padded [R, W]
-    query_positions: torch.Tensor  # [R, W] their positions
-    has_no_context: bool  # all rows do, so that without a window they need no mask
+    token_slice: slice  # positions in the packed sequence
+    padded_index: tuple[torch.Tensor, torch.Tensor]  # [t], [t] indices into the padded [R, W]
+    query_positions: torch.Tensor  # [R, W] token positions
+    has_no_context: bool  # for all rows, so that without a window no mask is needed
     _masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
     def mask(self, window: int | None) -> torch.Tensor:
-        """Return the mask [R, W, L] of bool, True where a query sees a position: up to its own, and
-        with a window so many of them."""
+        """Return the bool mask [R, W, L], True where a query sees a position: all up to its own, or
+        the last `window` of them."""
         if window not in self._masks:
             keys = torch.arange(
                 self.blocks.shape[1] * BLOCK_TOKENS, device=self.query_positions.device
@@ -43,19 +43,19 @@ class PrefillGroup:
 
 @dataclass(frozen=True, slots=True)
 class BlockRead:
-    """Blocks that are read once, each for `width` rows that decode."""
+    """Blocks that are read once, each for `width` decoding rows."""
 
     blocks: slice | torch.Tensor  # P of them
     width: int
-    rows: torch.Tensor  # [P * width] places of the rows in the packed line, R where there is none
+    rows: torch.Tensor  # [P * width] indices of the rows in the packed sequence, R for none
     block_starts: (
         torch.Tensor
-    )  # [P * width] where a block begins, from the place of its reader's token
+    )  # [P * width] start of a block relative to the position of its reader's token
     _hidden_masks: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
 
     def hidden_mask(self, window: int | None) -> torch.Tensor | None:
-        """Return a mask [P * width, 1, 1, B] of bool, True where no token is yet, or where it is
-        out of the window. None where nothing is hidden."""
+        """Return a bool mask [P * width, 1, 1, B], True for positions without a token yet or
+        outside the window. None if nothing is hidden."""
         if window not in self._hidden_masks:
             self._hidden_masks[window] = self._make_hidden_mask(window)
         return self._hidden_masks[window]
@@ -76,20 +76,20 @@ class BlockRead:
 
 @dataclass(slots=True)
 class BatchPlan:
-    """The places of the tokens of one step."""
+    """Layout of the tokens of one step."""
 
     ids: torch.Tensor  # [T]
     positions: torch.Tensor  # [T]
     blocks: torch.Tensor  # [T]
-    offsets: torch.Tensor  # [T] within their blocks
-    num_decoding: int  # the first tokens, one per row, attend by `block_reads`
+    offsets: torch.Tensor  # [T] within the blocks
+    num_decoding: int  # the leading tokens, one per row, attend by `block_reads`
     block_reads: tuple[BlockRead, ...]
     prefill_groups: tuple[PrefillGroup, ...]
     _slots: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def slots(self, heads: int) -> torch.Tensor:
-        """Return the places [T * heads] of keys in a layer that is seen as lines of one head's
-        numbers."""
+        """Return the indices [T * heads] of keys in a layer that is viewed as rows of one head's
+        values."""
         if heads not in self._slots:
             lines = self.blocks[:, None] * heads + torch.arange(heads, device=self.blocks.device)
             self._slots[heads] = (lines * BLOCK_TOKENS + self.offsets[:, None]).flatten()
@@ -97,21 +97,21 @@ class BatchPlan:
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Copy an array to a device without waiting for what the device is doing."""
+    """Copy an array to a device without synchronising with it."""
     return torch.from_numpy(array).to(device, non_blocking=True)
 
 
 def order_rows(starts: IntArray, counts: IntArray) -> IntArray:
-    """Return the order in which rows stand in the packed line: those that decode, then the others
-    by groups."""
+    """Return the order of rows in the packed sequence: decoding rows first, then the others by
+    group."""
     widths, lengths = _size_classes(starts, counts)
     return np.lexsort([lengths, widths])
 
 
 def _size_classes(starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the class of the width and of the length of each row. Groups are padded, so within a
-    class each differs at most by a factor of four. Rows that begin are apart from those that go on:
-    they need no mask."""
+    """Return the width class and the length class of each row. Groups are padded, so within a class
+    each size differs by at most a factor of four. Rows without context form separate classes,
+    because they need no mask."""
     blocks = -(-(starts + counts) // BLOCK_TOKENS)
     widths, lengths = (np.ceil(np.log2(sizes) / 2).astype(np.int64) for sizes in (counts, blocks))
     return widths, 2 * lengths + (starts > 0)
@@ -125,9 +125,8 @@ def plan_batch(
     device: torch.device,
     by_block: bool,
 ) -> BatchPlan:
-    """Lay out a step in which `rows[i]`, in the order of `order_rows`, adds the `counts[i]` tokens
-    that stand after its `starts[i]` cached ones. `by_block`: rows that decode read their blocks
-    where they lie."""
+    """Plan a step in which `rows[i]`, in the order of `order_rows`, computes the `counts[i]` tokens
+    after its `starts[i]` cached ones. With `by_block`, decoding rows read their blocks in place."""
     index, offset = expand_runs(counts)
     positions = starts[index] + offset
     blocks, offsets = (
@@ -169,7 +168,7 @@ def _plan_prefill_group(
     row_t, column_t = to_device(np.stack(expand_runs(counts)), device)
     block_counts = -(-(starts + counts) // BLOCK_TOKENS)
     ordinal = np.arange(block_counts.max())
-    # Beyond its own blocks, a row reads its first one again: what is masked must be finite.
+    # Padding repeats a row's first block, because masked values must be finite.
     blocks = table.block_table[rows[:, None], np.where(ordinal < block_counts[:, None], ordinal, 0)]
     query_positions = to_device(starts[:, None] + np.arange(counts.max()), device)
     tokens = slice(first_token, first_token + int(counts.sum()))
@@ -182,8 +181,8 @@ def _plan_prefill_group(
 def list_block_reads(
     table: SequenceTable, rows: IntArray, starts: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return, for rows that decode, the blocks that they read, who reads each, and where it begins,
-    counted from the place of its reader's new token."""
+    """Return, for decoding rows, the blocks that they read, the reader of each, and its start
+    relative to the position of the reader's new token."""
     reader, ordinal = expand_runs(starts // BLOCK_TOKENS + 1)
     return table.block_table[rows[reader], ordinal], reader, ordinal * BLOCK_TOKENS - starts[reader]
 
@@ -194,7 +193,7 @@ def _plan_block_reads(
     blocks, reader, block_starts = list_block_reads(table, rows, starts)
     readers = np.bincount(blocks)
     is_single = readers[blocks] == 1
-    # From the first block to the last one that one row reads, with whatever lies between them.
+    # The contiguous range from the first block to the last one with a single reader.
     count = int(blocks[is_single].max()) + 1
     owners, read_starts = np.full(count, len(rows)), np.zeros(count, np.int64)
     owners[blocks[is_single]], read_starts[blocks[is_single]] = (
@@ -216,7 +215,7 @@ def _plan_shared_reads(
     padding_row: int,
     device: torch.device,
 ) -> Iterator[BlockRead]:
-    """Yield the blocks that several rows read, which are full."""
+    """Yield the reads of blocks that several rows share, which are full."""
     widths = np.ceil(np.log2(readers[blocks]) / 2).astype(np.int64)
     for width in np.unique(widths):
         members = np.flatnonzero(widths == width)

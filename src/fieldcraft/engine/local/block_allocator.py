@@ -1,6 +1,6 @@
-"""The blocks of the cache: the tokens of each one, its users, and the prefixes that are known.
+"""Blocks of the cache: tokens, reference counts, and an index of prefixes.
 
-Metadata only; `kv_cache.py` has the keys and values.
+Metadata only; `kv_cache.py` stores the keys and values.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ PrefixKey = tuple[int, bytes]
 
 
 class BlockAllocator:
-    """Blocks of `BLOCK_TOKENS` tokens, shared by the rows that begin alike.
+    """Allocator of blocks of `BLOCK_TOKENS` tokens, which rows with a common prefix share.
 
-    Prefixes are found in a dictionary. Its key is what a block holds, together with the serial
-    number of the block before it: so a key stands for a whole prefix, and is compared exactly. A
-    block gets a new serial number when it gets other tokens, which nobody can find by the old one.
+    Prefixes are indexed in a dictionary. Its key combines the tokens of a block with the serial
+    number of the preceding block, so a key identifies a whole prefix and is compared exactly. A
+    block gets a new serial number when its tokens change, so that the old number cannot match them.
 
-    A block without users is free. It stays known until it is taken, the longest free one first.
+    A block without users is free. It stays in the index until it is reused; the block that has been
+    free longest is reused first.
     """
 
     def __init__(self) -> None:
         self.tokens = np.zeros((0, BLOCK_TOKENS), np.int64)
         self.logprobs = np.zeros((0, BLOCK_TOKENS), np.float32)  # of sampled tokens
-        self.ref_counts = np.zeros(0, np.int64)  # rows that hold the block
+        self.ref_counts = np.zeros(0, np.int64)  # rows that use the block
         self.num_computed = np.zeros(0, np.int64)  # tokens whose keys and values are in the cache
-        self.dirty_blocks: list[int] = []  # free as soon as their keys and values are overwritten
+        self.dirty_blocks: list[int] = []  # free after their keys and values are overwritten
         self._serial_numbers = np.zeros(0, np.int64)
-        self._serial_counter = itertools.count(1)  # 0 stands before the first block
+        self._serial_counter = itertools.count(1)  # 0 precedes the first block
         self._prefix_blocks: dict[PrefixKey, int] = {}
-        self._block_keys: list[list[PrefixKey]] = []  # of every block
-        self._free_blocks: dict[int, None] = {}  # the longest free first
+        self._block_keys: list[list[PrefixKey]] = []  # index keys of each block
+        self._free_blocks: dict[int, None] = {}  # longest free first
         self._invalid_blocks: set[int] = set()
 
     @property
@@ -47,7 +48,7 @@ class BlockAllocator:
     # ---- users
 
     def allocate(self, count: int) -> IntArray:
-        """Take so many blocks for one user each; there are more of them if too few are free."""
+        """Allocate `count` blocks with one user each; the pool grows if too few are free."""
         if count > len(self._free_blocks):
             self._grow(max(count - len(self._free_blocks), self.num_blocks // 4, 16))
         blocks = np.array(list(itertools.islice(self._free_blocks, count)), np.int64)
@@ -64,8 +65,8 @@ class BlockAllocator:
         self.ref_counts[blocks] += 1
 
     def release(self, blocks: IntArray) -> None:
-        """Remove one user of each block, given in the order of their tokens. The last ones are
-        taken again before those that they follow."""
+        """Remove one user from each block, given in token order. Later blocks are reused before the
+        blocks that they follow."""
         self.ref_counts[blocks] -= 1
         for block in blocks[self.ref_counts[blocks] == 0][::-1].tolist():
             if block in self._invalid_blocks:
@@ -76,14 +77,14 @@ class BlockAllocator:
                 self._free_blocks[block] = None
 
     def invalidate(self, blocks: Iterable[int]) -> None:
-        """Hide blocks whose numbers are not finite: nobody finds them any more, and they are to be
-        overwritten when their last user is gone."""
+        """Remove blocks with non-finite values from the index. They are to be overwritten after
+        their last user releases them."""
         for block in blocks:
             self._unregister_prefixes(block, 0)
             self._invalid_blocks.add(block)
 
     def mark_clean(self) -> None:
-        """Record that the unclean blocks have been overwritten."""
+        """Record that the dirty blocks have been overwritten."""
         self._free_blocks.update(dict.fromkeys(self.dirty_blocks))
         self.dirty_blocks = []
 
@@ -95,7 +96,8 @@ class BlockAllocator:
         self.num_computed[block] = min(int(self.num_computed[block]), length)
 
     def _unregister_prefixes(self, block: int, max_tokens: int) -> None:
-        """Forget the prefixes that end after so many tokens of a block."""
+        """Remove the prefixes that end after the first `max_tokens` tokens of a block from the
+        index."""
         remaining = []
         for key in self._block_keys[block]:
             if len(key[1]) <= 4 * max_tokens:
@@ -113,7 +115,7 @@ class BlockAllocator:
         self._free_blocks.update(dict.fromkeys(range(first, first + more)))
 
     def swap(self, a: IntArray, b: IntArray) -> IntArray:
-        """Swap the places of blocks `a[i]` and `b[i]`, and return the new place of each block
+        """Swap the indices of blocks `a[i]` and `b[i]`, and return the new index of each block
         [count]."""
         new_index = np.arange(self.num_blocks)
         new_index[a], new_index[b] = b, a
@@ -139,8 +141,8 @@ class BlockAllocator:
     # ---- prefixes
 
     def register_prefix(self, ids: IntArray, blocks: Iterable[int]) -> None:
-        """Record that `blocks` hold `ids`, or will: the prefix up to the end of each block can be
-        found, and the whole."""
+        """Record that `blocks` contain `ids`, or will: index the prefix up to the end of each
+        block, and the whole sequence."""
         data, parent_serial = ids.astype(np.int32).tobytes(), 0
         for start, block in zip(range(0, len(data), 4 * BLOCK_TOKENS), blocks, strict=False):
             key = parent_serial, data[start : start + 4 * BLOCK_TOKENS]
@@ -150,9 +152,9 @@ class BlockAllocator:
             parent_serial = int(self._serial_numbers[self._prefix_blocks[key]])
 
     def match_prefix(self, ids: IntArray) -> tuple[IntArray, int]:
-        """Return the blocks that hold what `ids` begins with, and the number of those tokens.
+        """Return the blocks with the longest indexed prefix of `ids`, and its number of tokens.
 
-        Costs a look-up for every block of `ids`, and one for every token of the last one.
+        Costs one lookup per block of `ids`, and one per token of the last block.
         """
         data, parent_serial, num_matched, matched_blocks = (
             ids.astype(np.int32).tobytes(),
@@ -176,7 +178,7 @@ class BlockAllocator:
         return np.array(matched_blocks, np.int64), num_matched
 
     def count_computed(self, blocks: IntArray, num_matched: int) -> int:
-        """Return the number of the `num_matched` tokens in `blocks` that can be used already."""
+        """Return how many of the `num_matched` tokens in `blocks` are already computed."""
         computed = self.num_computed[blocks]
         full_blocks = int(np.append(computed < BLOCK_TOKENS, True).argmax())
         return min(

@@ -1,4 +1,4 @@
-"""Continuous batching over a transformers model in this process."""
+"""Local engine: continuous batching over a transformers model in this process."""
 
 from __future__ import annotations
 
@@ -28,40 +28,41 @@ from fieldcraft.engine.versions import append_version_span
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import Tokenizer, UserError
 
-# Turns of the event loop given away after a step that ended a turn, at most: a tool that does not
-# wait answers within them, so its rollout rejoins the very next step.
+# Maximum event-loop iterations yielded after a step that ended a turn. A tool that does not wait
+# returns within them, so its rollout joins the next step.
 MAX_EVENT_LOOP_YIELDS = 8
 
 
 class LocalEngine:
-    """An engine that runs many sessions on one model; obeys `engine.base.PolicyEngine`.
+    """Engine that runs many sessions on one model; implements `engine.base.PolicyEngine`.
 
-    In each step one forward serves every running session: those that decode add one token, those
-    that got a prompt or an observation add what is new in it. A session keeps its blocks of the
-    cache while its tool works and costs nothing then. A new session shares the blocks that begin
-    as it does, so a group's prompt, or instructions common to all prompts, are computed and kept
-    once. Everything happens on the caller's event loop; work is done only while calls wait.
+    In each step one forward pass serves all active sessions: decoding sessions add one token,
+    sessions with a new prompt or observation add its tokens. A session keeps its cache blocks while
+    its tool runs, at no other cost. A new session reuses blocks with the same prefix, so a group's
+    prompt, or instructions common to all prompts, are computed and stored once. Everything runs on
+    the caller's event loop, and only while calls are pending.
 
-    The cache grows by blocks of 32 tokens, with the tokens that sessions hold; at most it has
-    `max_num_seqs` x `max_model_len` tokens.
+    The cache grows in blocks of 32 tokens, up to `max_num_seqs` x `max_model_len` tokens.
 
     Training may change the model's weights between calls; `update_weights` must follow. After
-    `snapshot_weights` the engine has a copy of them, and the model may be trained while calls
-    generate.
+    `snapshot_weights` the engine has a copy of the weights, and the model may be trained while
+    calls generate.
 
     Args:
-        model: a transformers causal language model with plain attention, on any device.
-        tokenizer: the model's tokenizer, for stop strings and texts.
-        max_num_seqs: sessions that hold a cache at once. Further ones take over the row of the
-            session that has been parked longest (when it returns, it finds its blocks if nobody has
-            taken them, and else is computed anew) or wait.
-        max_model_len: tokens of a session, as many as the model has positions if None.
-        max_batched_tokens: tokens of one forward; a longer prompt is computed in several steps.
-        threads: CPU threads while it computes, those that torch is set to if None.
+        model: transformers causal language model with plain attention, on any device.
+        tokenizer: tokenizer of the model, for stop strings and texts.
+        max_num_seqs: maximum number of sessions with a cache. Further sessions wait, or take the
+            row of the session that has been idle longest (when it returns, its blocks are reused if
+            they are still cached, and recomputed otherwise).
+        max_model_len: maximum number of tokens of a session; the number of positions of the model
+            if None.
+        max_batched_tokens: maximum number of tokens of a forward pass; a longer prompt takes
+            several steps.
+        threads: CPU threads while the engine computes; torch's current setting if None.
 
     Raises:
-        UserError: the model's attention is not plain attention, or it computes otherwise with
-            its cache than without.
+        UserError: the model's attention is not plain, or its log-probabilities with a cache differ
+            from those without.
     """
 
     def __init__(
@@ -88,13 +89,11 @@ class LocalEngine:
         self._stop_matcher = StopStringMatcher(tokenizer, self.config.vocab_size)
         self._is_eos = np.zeros(self.config.vocab_size, bool)
         self._is_eos[list(find_model_turn_end(model, tokenizer).ids)] = True
-        self._waiting: list[GenerationRequest] = []  # calls without a row, oldest first
-        self._requests: dict[
-            str, GenerationRequest
-        ] = {}  # calls that have not returned, by session
+        self._waiting: list[GenerationRequest] = []  # requests without a row, oldest first
+        self._requests: dict[str, GenerationRequest] = {}  # pending requests by session
         self._streaming_requests: dict[
             str, GenerationRequest
-        ] = {}  # those of them with a follower: none in training
+        ] = {}  # pending requests with a token callback; none in training
         self._task: asyncio.Task[None] | None = None
         self._reset_cache()
 
@@ -107,8 +106,8 @@ class LocalEngine:
     ) -> Completion:
         """Continue `ids` until an end-of-sequence token, a stop string or `max_tokens`.
 
-        Of a session's cache, what `ids` begins with is kept and the rest dropped. `on_token` is
-        called with each token as soon as it is sampled.
+        Of a session's cache, the prefix that matches `ids` is kept and the rest is dropped.
+        `on_token` is called with each token as soon as it is sampled.
 
         Raises:
             UserError: `ids` leave no room below `max_len`, or the device's memory is exhausted.
@@ -124,7 +123,7 @@ class LocalEngine:
             raise ValueError(f"max_tokens must be positive, temperature not negative: {sampling}")
         tokens = np.array(ids, np.int64)
         if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
-            raise ValueError(f"a token id lies outside of the vocabulary: {tokens.tolist()}")
+            raise ValueError(f"a token id is outside the vocabulary: {tokens.tolist()}")
         previous = self._requests.get(session)
         if previous is not None and not previous.future.cancelled():
             raise RuntimeError(f"session {session!r} is already generating")
@@ -145,12 +144,12 @@ class LocalEngine:
                 self.release(session)
             raise
         finally:
-            if self._requests.get(session) is request:  # else one that came after its release
+            if self._requests.get(session) is request:  # else a newer one after a release
                 del self._requests[session]
                 self._streaming_requests.pop(session, None)
 
     def release(self, session: str) -> None:
-        """Forget a session's cache; a call that has not returned yet is cancelled."""
+        """Free a session's cache; a pending call is cancelled."""
         call = self._requests.get(session)
         if call is not None:
             call.future.cancel()
@@ -162,7 +161,7 @@ class LocalEngine:
 
     @property
     def num_sessions(self) -> int:
-        """Number of sessions that hold a cache or wait for one."""
+        """Number of sessions that have a cache or are waiting for one."""
         return len(self._sequences.row_by_session.keys() | self._requests.keys())
 
     async def sleep(self) -> None:
@@ -175,15 +174,15 @@ class LocalEngine:
         self._reset_cache()
 
     async def snapshot_weights(self) -> None:
-        """Sample from a copy of the model from now on, which `update_weights` brings up to date."""
+        """Sample from a copy of the model from now on, which `update_weights` updates."""
         self.model = snapshot_model(self._trained_model)
         self.config = self.model.config.get_text_config()
 
     async def update_weights(self, version: int) -> None:
-        """Take over the model's changed weights: what is sampled from now on bears the new version.
+        """Apply the model's changed weights: tokens sampled from now on have the new version.
 
-        Every cached session is dropped, so turns that are being sampled are read again with the new
-        weights: no token comes from keys and values of two policies.
+        All cached sessions are dropped, so unfinished turns are recomputed with the new weights: no
+        token depends on keys and values of two policies.
         """
         calls = [call for call in self._requests.values() if not call.future.done()]
         for call in calls:
@@ -195,7 +194,7 @@ class LocalEngine:
         self.version = version
 
     def _preempt(self, request: GenerationRequest) -> None:
-        """Keep what a request has sampled so far; it needs a row again."""
+        """Save the tokens that a request has sampled so far; it needs a new row."""
         table, row = self._sequences, self._sequences.row_by_session.get(request.session)
         if row is not None and table.is_active[row]:
             start, end = int(table.turn_start[row]), int(table.length[row])
@@ -213,7 +212,7 @@ class LocalEngine:
         """Give rows to waiting requests, in order of arrival."""
         waiting, self._waiting = self._waiting, []
         table, new_requests = self._sequences, list[GenerationRequest]()
-        for request in waiting:  # first, lest a new session takes the row of one that is back
+        for request in waiting:  # returning sessions first, so that no new session takes their row
             row = table.row_by_session.get(request.session)
             if row is None:
                 new_requests.append(request)
@@ -227,15 +226,16 @@ class LocalEngine:
         table.sync_storage(self._cache)
 
     def _try_start(self, request: GenerationRequest) -> bool:
-        """Give a new session a row and the blocks known of it. Returns False if it has to wait."""
+        """Assign a new session a row and its cached prefix blocks. Returns False if it has to
+        wait."""
         table, length = self._sequences, len(request.ids)
         if not table.has_room:
             return False
         blocks, num_matched = table.blocks.match_prefix(request.ids)
-        num_matched = min(num_matched, length - 1)  # the last token must be computed in any case
+        num_matched = min(num_matched, length - 1)  # the last token must always be computed
         num_cached = table.blocks.count_computed(blocks, num_matched)
-        # A row that is reading the same prompt right now (the first of a group) is worth waiting
-        # for, if that at least halves what is left to compute.
+        # Wait for a row that is computing the same prompt (the first of a group) if that at least
+        # halves the remaining computation.
         if 2 * (num_matched - num_cached) >= length - num_cached:
             return False
         row, evicted = table.acquire(request.session)
@@ -255,7 +255,7 @@ class LocalEngine:
 
     async def _run_steps(self) -> None:
         while self._waiting or self._sequences.is_active.any():
-            if self.model.training:  # it was trained since the last call
+            if self.model.training:  # trained since the last call
                 self.model.eval()
             start_time = time.perf_counter()
             try:
@@ -277,7 +277,7 @@ class LocalEngine:
                     break
 
     def _propagate_failure(self, task: asyncio.Task[None]) -> None:
-        """Fail all calls because a step failed; what the cache holds then is not trusted."""
+        """Fail all pending calls after a failed step, and reset the cache, which may be invalid."""
         if task.cancelled():
             for call in self._requests.values():
                 call.future.cancel()
@@ -289,8 +289,8 @@ class LocalEngine:
                     call.future.set_exception(error)
 
     def _step(self) -> int:
-        """Compute what every active row lacks, and sample where that is complete. Returns the
-        number of turns that have ended."""
+        """Compute the uncomputed tokens of every active row, and sample for complete rows. Returns
+        the number of turns that have ended."""
         table = self._sequences
         rows = np.flatnonzero(table.is_active)
         counts = self._split_token_budget(table.length[rows] - table.num_cached[rows])
@@ -311,7 +311,7 @@ class LocalEngine:
         return self._finish_turns(sampling, ids, logprobs)
 
     def _stream_tokens(self, rows: IntArray, ids: IntArray) -> None:
-        """Tell the followers of calls the tokens just sampled for them."""
+        """Call the token callbacks with the tokens just sampled."""
         for call in self._streaming_requests.values():
             row = self._sequences.row_by_session.get(call.session)
             if call.on_token is not None and row is not None and not call.future.done():
@@ -319,9 +319,9 @@ class LocalEngine:
                     call.on_token(token)
 
     def _split_token_budget(self, num_uncomputed: IntArray) -> IntArray:
-        """Return the number of tokens that each row computes: one if it decodes. The others, in
-        their order, share what is left of `max_batched_tokens`, at least one token. 0 for those
-        that wait, so that a prompt is computed as a whole where it can be."""
+        """Return the number of tokens that each row computes. Decoding rows compute one. The other
+        rows, in order, fill the rest of `max_batched_tokens`, at least one token, so that prompts
+        are computed whole if possible; rows that have to wait compute 0."""
         is_long = num_uncomputed > 1
         prefill_tokens = np.where(is_long, num_uncomputed, 0)
         budget = max(self.max_batched_tokens - int((~is_long).sum()), 1)
@@ -331,8 +331,8 @@ class LocalEngine:
     def _forward(
         self, rows: IntArray, counts: IntArray, sampling: IntArray, logits_indices: IntArray
     ) -> tuple[IntArray, Any]:
-        """Run one forward of the model and sample from it. Returns ids and log-probabilities, on
-        the host."""
+        """Run one forward pass of the model and sample from it. Returns ids and log-probabilities
+        on the host."""
         table, device = self._sequences, self.model.device
         draws = draw_uniforms(table.seed[sampling], table.length[sampling])
         row_parameters = np.stack([table.temperature[sampling], draws, *table.limits[:, sampling]])
@@ -340,12 +340,12 @@ class LocalEngine:
         logits = forward(self.model, self._cache, table, rows, counts, logits_indices)
         with torch.inference_mode():
             ids, logprobs = sample_rows(logits, to_device(row_parameters, device), truncated)
-            # float64 holds both exactly, so that one copy, and one wait, brings them here.
+            # float64 represents both exactly, so one copy and one synchronisation suffice.
             host = torch.stack([ids.double(), logprobs.double()]).cpu().numpy()
         return host[0].astype(np.int64), host[1]
 
     def _finish_turns(self, rows: IntArray, ids: IntArray, logprobs: Any) -> int:
-        """Complete the calls whose turn the tokens just sampled have ended, and return their
+        """Complete the calls whose turn has ended with the tokens just sampled, and return their
         number."""
         table = self._sequences
         is_eos = self._is_eos[ids]
@@ -385,6 +385,6 @@ class LocalEngine:
         request.future.set_exception(
             FloatingPointError(
                 f"the model's logits for position {position} of session {request.session!r} are "
-                "not finite: its weights or activations hold NaN or infinity"
+                "not finite: its weights or activations contain NaN or infinity"
             )
         )

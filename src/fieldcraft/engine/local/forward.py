@@ -1,4 +1,4 @@
-"""One forward pass of the local engine: what every row lacks, as one packed line of tokens."""
+"""Forward pass of the local engine: the uncomputed tokens of all rows in one packed sequence."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def forward(
     counts: IntArray,
     logits_indices: IntArray,
 ) -> torch.Tensor:
-    """Return the logits [n, V] behind the places `logits_indices` [n] of the packed line.
+    """Return the logits [n, V] after the positions `logits_indices` [n] of the packed sequence.
 
-    In it `rows[i]` adds the `counts[i]` tokens behind its cached ones; rows are in the order of
-    `batch_plan.order_rows`. Keys and values go into the cache, and `table` is left as it is.
+    `rows[i]` contributes the `counts[i]` tokens after its cached ones; rows are in the order of
+    `batch_plan.order_rows`. Keys and values are stored in the cache, and `table` is not changed.
     """
     starts, device = table.num_cached[rows], model.device
-    # Elsewhere than on a CPU a fused kernel over copied blocks is faster. In a smaller type it is
-    # needed: products of its own would round the scores, which a fused kernel does not.
+    # On other devices than a CPU a fused kernel over copied blocks is faster. In a lower precision
+    # it is required: separate products would round the scores, which a fused kernel does not.
     by_block = device.type == "cpu" and model.dtype == torch.float32
     if by_block and (counts == 1).any():
         _compact_decode_blocks(cache, table, rows[counts == 1], starts[counts == 1])
@@ -50,8 +50,8 @@ def forward(
 def _compact_decode_blocks(
     cache: PagedKVCache, table: SequenceTable, rows: IntArray, starts: IntArray
 ) -> None:
-    """Move the blocks of rows that decode to the front, if too many others lie between them: they
-    are read from the first to the last."""
+    """Move the blocks of decoding rows to the front if too many others lie between them, because
+    they are read as one contiguous range."""
     readers = np.bincount(list_block_reads(table, rows, starts)[0])
     is_single = readers == 1
     count = int(is_single.sum())

@@ -1,11 +1,11 @@
-"""A key-value cache in blocks, and the attention that reads it.
+"""Paged key-value cache, and the attention that reads it.
 
-A forward is one packed line of tokens, `[1, T]`: every running row contributes the tokens it has
-not computed yet, one when it decodes and many when it reads a prompt or an observation. Linear
-layers so never see padding; only attention has to know which token belongs to which row.
+A forward pass is one packed sequence of tokens, `[1, T]`: every active row contributes its
+uncomputed tokens, one when it decodes and many when it reads a prompt or an observation. So linear
+layers never see padding; only attention distinguishes the rows.
 
 Shapes: T tokens of a step, R rows of a group, W the widest contribution of a row in its group,
-L cached positions looked at, P blocks, B tokens of a block, Hq / H query and key-value heads, S
+L cached positions that are read, P blocks, B tokens of a block, Hq / H query and key-value heads, S
 query heads that share a key-value head, D head dimension.
 """
 
@@ -54,12 +54,12 @@ class PagedLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store `[1, H, T, D]` where the plan says, and return all blocks of this layer."""
+        """Store `[1, H, T, D]` at the slots of the plan, and return all blocks of this layer."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         slots = self.cache.plan.slots(key_states.shape[1])
         for stored, new in ((self.keys, key_states), (self.values, value_states)):
-            # As lines of D numbers, which is four times as fast as with two indices.
+            # As rows of D values, which is four times as fast as with two indices.
             lines = new[0].transpose(0, 1).reshape(-1, new.shape[3])
             stored.view(-1, new.shape[3]).index_copy_(0, slots, lines)
         return self.keys, self.values
@@ -75,7 +75,7 @@ class PagedLayer(CacheLayerMixin):
 
 
 def _enlarge(old: torch.Tensor, num_blocks: int) -> torch.Tensor:
-    # Zeros, not empty: what a mask hides is still multiplied, and 0 * NaN is NaN.
+    # Zeros, not empty: masked values are still multiplied, and 0 * NaN is NaN.
     new = old.new_empty(num_blocks, *old.shape[1:])
     new[: len(old)] = old
     new[len(old) :] = 0
@@ -83,7 +83,7 @@ def _enlarge(old: torch.Tensor, num_blocks: int) -> torch.Tensor:
 
 
 class PagedKVCache(Cache):
-    """All layers. They grow by reallocation; the caller decides when."""
+    """Cache of all layers. It grows by reallocation, when the caller requests it."""
 
     def __init__(self, layers: int) -> None:
         self.num_blocks = 0
@@ -99,10 +99,10 @@ class PagedKVCache(Cache):
             if layer.is_initialized:
                 yield from (layer.keys, layer.values)
 
-    @torch.inference_mode()  # where its tensors were made
+    @torch.inference_mode()  # the mode in which its tensors were created
     def resize(self, num_blocks: int) -> None:
-        """Resize the cache to so many blocks, layer by layer, so that the peak is one layer above
-        the new size."""
+        """Resize the cache to `num_blocks` blocks, layer by layer, so that the peak is one layer
+        above the new size."""
         if num_blocks == self.num_blocks:
             return
         self.num_blocks = num_blocks
@@ -112,7 +112,8 @@ class PagedKVCache(Cache):
 
     @torch.inference_mode()
     def copy(self, sources: IntArray, targets: IntArray, counts: IntArray) -> None:
-        """Copy the first `counts` tokens of blocks into others; all sources are read first."""
+        """Copy the first `counts` tokens of the source blocks to the targets; all sources are read
+        first."""
         index, offset = expand_runs(counts)
         for tensor in self._tensors():
             read, write, token_offsets = to_device(
@@ -130,7 +131,7 @@ class PagedKVCache(Cache):
 
     @torch.inference_mode()
     def clear(self, blocks: list[int]) -> None:
-        """Overwrite with zeros: non-finite numbers must not meet the next owner of a block."""
+        """Overwrite blocks with zeros, so that non-finite values do not reach their next user."""
         for tensor in self._tensors():
             tensor[blocks] = 0
 
@@ -148,15 +149,15 @@ def paged_attention(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Compute the attention of a packed step: `query` [1, Hq, T, D], `key` and `value` the layer's
-    cache. With a `sliding_window` each token sees so many, itself included.
+    cache. With a `sliding_window` each token sees that number of tokens, including itself.
 
-    Raises UserError for architectures whose attention is more than softmax(q k) v over the past, or
-    whose layers do not pass on the plan.
+    Raises UserError if the attention is more than softmax(q k) v over past tokens, or if the layers
+    do not pass on the plan.
     """
     if reason := find_unsupported_option(module, {**options, "sliding_window": sliding_window}):
         raise _make_unsupported_error(module, reason)
     if attention_mask is not None:
-        raise _make_unsupported_error(module, "it adds a mask of its own")
+        raise _make_unsupported_error(module, "it adds its own attention mask")
     if plan is None:
         raise _make_unsupported_error(
             module, "its layers do not pass the sequence boundaries to the attention function"
@@ -206,7 +207,7 @@ def _attend_prefill(
             enable_gqa=share > 1,
         ).transpose(1, 2)
         return mixed[group.padded_index].to(queries.dtype)
-    # Query heads that share a key-value head become further queries of it: nothing is repeated.
+    # Query heads that share a key-value head become additional queries of it, without repetition.
     folded = padded.view(rows, width, heads, share, -1).transpose(1, 2).flatten(2, 3)
     mask = group.mask(window)[:, None]
     if width > 1:
@@ -225,12 +226,11 @@ def _attend_decode(
     window: int | None,
 ) -> torch.Tensor:
     """Compute the attention of one query per row, `queries` [R, Hq, D]. Every block is read once,
-    where it lies, for all rows that hold it. The softmax of a row is joined from those of its
-    blocks."""
+    in place, for all rows that use it. The softmax of a row is combined from its blocks."""
     heads, (rows, _, size) = keys.shape[1], queries.shape
     share = queries.shape[1] // heads
     q = (queries * (scaling or size**-0.5)).view(rows, heads, share, size)
-    q = torch.cat([q, q[:1]])  # whatever the last row gets is dropped: blocks of no row go there
+    q = torch.cat([q, q[:1]])  # dummy row for blocks without a reader; its result is dropped
     scores = [_compute_scores(q, keys, block_read, window) for block_read in block_reads]
     max_scores = q.new_full((rows + 1, heads, share), -torch.inf, dtype=torch.float32)
     for block_read, score in zip(block_reads, scores, strict=True):
@@ -252,7 +252,7 @@ def _attend_decode(
 def _compute_scores(
     q: torch.Tensor, keys: torch.Tensor, block_read: BlockRead, window: int | None
 ) -> torch.Tensor:
-    """Return the products [P * W, H, S, B] of each reader's query with the keys of its block."""
+    """Return the scores [P * W, H, S, B] of each reader's query with the keys of its block."""
     lanes = _group_by_block(q.index_select(0, block_read.rows), block_read)
     scores = torch.matmul(lanes, keys[block_read.blocks].transpose(2, 3))
     scores = _group_by_reader(scores, block_read).float()
@@ -261,7 +261,7 @@ def _compute_scores(
 
 
 def _mix_values(weights: torch.Tensor, values: torch.Tensor, block_read: BlockRead) -> torch.Tensor:
-    """Return the sums [P * W, H, S, D] of a block's values for each of its readers."""
+    """Return the weighted sums [P * W, H, S, D] of a block's values for each of its readers."""
     mixed = torch.matmul(_group_by_block(weights, block_read), values[block_read.blocks])
     return _group_by_reader(mixed, block_read)
 
@@ -285,8 +285,8 @@ AttentionInterface.register(ATTENTION_NAME, paged_attention)
 
 @contextmanager
 def enable_paged_attention(config: Any) -> Iterator[None]:
-    """Let the model of `config` attend by blocks inside the block; training uses the same model and
-    gets its own implementation back."""
+    """Use paged attention for the model of `config` inside the block. The previous implementation
+    is restored for training, which uses the same model."""
     previous = config._attn_implementation
     config._attn_implementation = ATTENTION_NAME
     try:

@@ -1,4 +1,4 @@
-"""The comparison of the local engine's cache with plain forward passes, on probe texts."""
+"""Parity check of the local engine's cache with plain forward passes, on probe texts."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ from fieldcraft.engine.parity import (
     require_equal_logprobs,
 )
 
-DECODED_TOKENS = 4  # last tokens of each text that are added one by one, as if they were sampled
-DELAYED_TEXT_INDEX = (
-    1  # the text that comes a step after the others, and finds blocks that it shares
-)
+DECODED_TOKENS = 4  # last tokens of each text, added one by one as if sampled
+DELAYED_TEXT_INDEX = 1  # text that starts a step after the others, and reuses shared blocks
 
 
 def require_cache_parity(model: Any) -> None:
-    """Raise UserError for a model that computes texts otherwise when their keys and values are in
-    blocks of a cache, some of them shared, than in a plain forward pass of each text. A model
-    without weights says nothing, and is not compared."""
+    """Raise UserError if a model computes different log-probabilities with keys and values in cache
+    blocks, some of them shared, than in a plain forward pass of each text. A model without weights
+    (on the meta device) is not checked."""
     if model.device.type == "meta":
         return
     model.eval()
@@ -49,8 +47,8 @@ def require_cache_parity(model: Any) -> None:
 def _replay(
     model: Any, texts: list[IntArray], table: SequenceTable, cache: PagedKVCache
 ) -> list[torch.Tensor]:
-    """Return the log-probabilities of the last tokens of each text: DECODED_TOKENS tokens, or one
-    fewer of the later one."""
+    """Return the log-probabilities of the last DECODED_TOKENS tokens of each text, one fewer for
+    the delayed text."""
     logprobs_by_row: list[list[torch.Tensor]] = [[] for _ in texts]
     for step in range(DECODED_TOKENS):
         rows = np.array([row for row in range(len(texts)) if step or row != DELAYED_TEXT_INDEX])
@@ -69,7 +67,7 @@ def _replay(
 
 
 def _grow_row(table: SequenceTable, row: int, text: IntArray) -> None:
-    """Grow a row: begin it with all but the last tokens of its text, or add its next token."""
+    """Extend a row: start it with all but the last tokens of its text, or add its next token."""
     length = int(table.length[row])
     if length:
         table.append(np.array([row]), text[[length]], np.zeros(1, np.float32))

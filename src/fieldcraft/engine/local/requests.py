@@ -1,4 +1,4 @@
-"""The requests of the local engine, what ends an answer, and what it has done so far."""
+"""Requests of the local engine, its turn-end tokens, and its statistics."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class EngineStats:
 
     sampled_tokens: int = 0  # tokens
     prefilled_tokens: int = (
-        0  # tokens of prompts and observations computed; what is reused does not count
+        0  # computed tokens of prompts and observations; reused ones do not count
     )
     forwards: int = 0
-    evicted_sessions: int = 0  # parked sessions that lost their cache to a new one
-    seconds: float = 0.0  # spent in steps
+    evicted_sessions: int = 0  # idle sessions whose cache was taken by a new one
+    seconds: float = 0.0  # time spent in steps
 
 
 @dataclass(slots=True, eq=False)
 class GenerationRequest:
-    """A call of `generate` that has not returned. If the weights change meanwhile, what it has
-    sampled so far is appended to its `ids`, and `logprobs` and `version_spans` tell of it."""
+    """Pending call of `generate`. If the weights change before it returns, the tokens sampled so
+    far are appended to `ids` and recorded in `logprobs` and `version_spans`."""
 
     ids: IntArray
     sampling: SamplingParams
     stop_set: int  # row of StopStringMatcher.can_complete
     session: str
     future: asyncio.Future[Completion]
-    on_token: Callable[[int], None] | None = None  # hears of each token
+    on_token: Callable[[int], None] | None = None  # called with each token
     logprobs: list[float] = field(default_factory=list)
     version_spans: list[VersionSpan] = field(default_factory=list)
 
@@ -47,14 +47,14 @@ class GenerationRequest:
 
 
 def find_model_turn_end(model: Any, tokenizer: Tokenizer) -> TurnEnd:
-    """Return the tokens that end a turn of a model, by its settings, its tokenizer and its chat
+    """Return the tokens that end a turn of a model, from its generation config, tokenizer and chat
     template."""
     configured = get_configured_eos(model)
     return find_turn_end(tokenizer, [end for end in configured if isinstance(end, int)])
 
 
 def get_configured_eos(model: Any) -> list[Any]:
-    """Return the end of a sequence for `model.generate`, as the file has it: one end, several, or
+    """Return the end-of-sequence ids of the model's generation config; the list may contain
     None."""
     configured = model.generation_config.eos_token_id
     return configured if isinstance(configured, list) else [configured]

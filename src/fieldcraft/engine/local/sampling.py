@@ -1,4 +1,4 @@
-"""The sampling of one token for every row of a batch, each from its own random stream."""
+"""Sampling of one token per row of a batch, with an independent random stream per row."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 def draw_uniforms(seeds: NDArray[np.uint64], counters: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return one number in [0, 1) per row, a function of its seed and counter alone.
+    """Return one number in [0, 1) per row, determined only by its seed and counter.
 
-    SplitMix64 (Steele, Lea and Flood, 2014), whose state is a counter: no generator is kept per
-    row, and what a row draws cannot depend on who shares the batch. 23 bits, so that a product
-    with a float32 sum stays below that sum.
+    SplitMix64 (Steele, Lea and Flood, 2014) with the counter as its state: no generator is stored
+    per row, and a row's draws cannot depend on the other rows of the batch. Numbers have 23 bits,
+    so that a product with a float32 sum stays below that sum.
     """
     state = _mix(seeds) + counters.astype(np.uint64) * GOLDEN_GAMMA
     return ((_mix(state) >> np.uint64(41)) * np.float64(2**-23)).astype(np.float32)
@@ -33,9 +33,9 @@ def sample_tokens(
     """Invert the cumulative distribution of softmax(logits / temperature) at `uniform`.
 
     logits [N, V] of any float type, temperatures [N] (0 takes the most likely token), uniform [N].
-    Returns ids [N] and log-probabilities [N] in float32, at temperature 1 where it is 0. Where the
-    logits are not finite the log-probability is not finite either and the id means nothing;
-    single logits of minus infinity are allowed.
+    Returns ids [N] and log-probabilities [N] in float32; for temperature 0 the latter are at
+    temperature 1. If a row's logits are not finite, its log-probability is not finite either and
+    its id is meaningless; single logits of minus infinity are allowed.
     """
     greedy = temperatures == 0
     scaled = logits.float() / torch.where(greedy, 1.0, temperatures)[:, None]
@@ -45,9 +45,9 @@ def sample_tokens(
 
 
 def invert_cdf(logprobs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Return the places [N] at which the cumulative sums of exp(logprobs) [N, V] pass the share
-    `uniform` [N] of their total."""
+    """Return the indices [N] at which the cumulative sums of exp(logprobs) [N, V] exceed the
+    fraction `uniform` [N] of their total."""
     cumulative = logprobs.exp().cumsum(-1)
     point = (uniform * cumulative[:, -1])[:, None]
     indices = torch.searchsorted(cumulative, point, right=True)[:, 0]
-    return indices.clamp_max(logprobs.shape[1] - 1)  # reached only where sums are not finite
+    return indices.clamp_max(logprobs.shape[1] - 1)  # reached only if sums are not finite

@@ -1,6 +1,6 @@
-"""The sessions of the local engine that have a cache, as columns of numbers.
+"""Sessions of the local engine that have a cache, as columns of arrays.
 
-A step touches hundreds of rows, so nothing here is an object per row.
+A step touches hundreds of rows, so there is no object per row.
 """
 
 from __future__ import annotations
@@ -15,32 +15,30 @@ from fieldcraft.sampling import SamplingParams
 
 
 class BlockStorage(Protocol):
-    """The keys and values of all blocks."""
+    """Storage of the keys and values of all blocks."""
 
     def copy(self, sources: IntArray, targets: IntArray, counts: IntArray) -> None: ...
     def clear(self, blocks: list[int]) -> None: ...
 
 
 class SequenceTable:
-    """The rows of the cache: one entry per row in every column; a row is one session and the list
-    of its blocks.
+    """Table of cached sequences: one row per session, with the list of its blocks, and one entry
+    per row in every column.
 
-    Rows that begin alike share whole blocks. A block that is not full belongs to one row alone, for
-    that row will write into it.
+    Rows with a common prefix share full blocks. A partial block belongs to a single row, because
+    that row will write to it.
     """
 
     def __init__(self, rows: int) -> None:
         self.blocks = BlockAllocator()
-        # (source, target, count): first tokens of blocks that are still to be copied into others
+        # (source, target, count): leading tokens of blocks that are still to be copied to others
         self.pending_copies: list[tuple[int, int, int]] = []
-        self.block_table = np.zeros(
-            (rows, 8), np.int64
-        )  # blocks of a row, in the order of its tokens
-        self.num_blocks = np.zeros(rows, np.int64)  # how many they are
-        self.length = np.zeros(rows, np.int64)  # tokens known
+        self.block_table = np.zeros((rows, 8), np.int64)  # blocks of a row, in token order
+        self.num_blocks = np.zeros(rows, np.int64)  # number of blocks of a row
+        self.length = np.zeros(rows, np.int64)  # tokens of a row
         self.num_cached = np.zeros(rows, np.int64)  # tokens whose keys and values are in the cache
-        self.turn_start = np.zeros(rows, np.int64)  # length when the running turn began
-        self.turn_end = np.zeros(rows, np.int64)  # length at which it ends at the latest
+        self.turn_start = np.zeros(rows, np.int64)  # length at the start of the current turn
+        self.turn_end = np.zeros(rows, np.int64)  # maximum length of the current turn
         self.temperature = np.zeros(rows, np.float32)
         self.is_truncated = np.zeros(rows, bool)
         self.limits = np.zeros((3, rows), np.float32)  # top_k, top_p and min_p of a truncated row
@@ -48,19 +46,19 @@ class SequenceTable:
         self.stop_set = np.zeros(rows, np.int64)
         self.is_active = np.zeros(rows, bool)
         self.owner: list[str | None] = [None] * rows
-        self.row_by_session: dict[str, int] = {}  # the row of a session
+        self.row_by_session: dict[str, int] = {}  # row of each session
         self._free_rows = dict.fromkeys(range(rows))  # rows without a session
-        self._idle_rows: dict[int, None] = {}  # rows whose session waits, the longest waiting first
+        self._idle_rows: dict[int, None] = {}  # rows of idle sessions, longest idle first
 
-    # ---- which session has which row
+    # ---- assignment of rows to sessions
 
     @property
     def has_room(self) -> bool:
-        """Return whether a new session can have a row."""
+        """Return whether a row is available for a new session."""
         return bool(self._free_rows or self._idle_rows)
 
     def acquire(self, session: str) -> tuple[int, bool]:
-        """Claim a row for a new session. Returns it, and whether a parked session lost it."""
+        """Assign a row to a new session. Returns it, and whether an idle session was evicted."""
         evicted = not self._free_rows
         if evicted:
             self.release(next(iter(self._idle_rows)))
@@ -70,7 +68,7 @@ class SequenceTable:
         return row, evicted
 
     def release(self, row: int) -> None:
-        """End the session of a row. What its blocks hold stays known until they are taken."""
+        """End the session of a row. Its blocks stay in the prefix index until they are reused."""
         owner = self.owner[row]
         assert owner is not None
         del self.row_by_session[owner]
@@ -82,7 +80,7 @@ class SequenceTable:
         self.num_blocks[row] = self.num_cached[row] = self.length[row] = 0
 
     def set_sampling(self, row: int, sampling: SamplingParams) -> None:
-        """Set what the running turn of a row is sampled from, and its seed."""
+        """Set the temperature, truncation and seed of a row's current turn."""
         truncation = sampling.truncation
         self.temperature[row] = sampling.temperature
         self.is_truncated[row] = bool(truncation) and sampling.temperature > 0
@@ -90,7 +88,7 @@ class SequenceTable:
         self.seed[row] = sampling.seed % 2**64
 
     def finish_turn(self, row: int) -> None:
-        """Record that the turn of a row has ended; what it has computed can be found by others."""
+        """Record that the turn of a row has ended, and index its computed prefix for other rows."""
         self.is_active[row] = False
         self._idle_rows[row] = None
         num_cached = int(self.num_cached[row])
@@ -100,11 +98,11 @@ class SequenceTable:
         )
 
     def invalidate(self, row: int) -> None:
-        """End the session of a row whose numbers are of no use to others."""
+        """End the session of a row whose values are invalid, so that no other row reuses them."""
         self.blocks.invalidate(self.block_table[row, : self.num_blocks[row]].tolist())
         self.release(row)
 
-    # ---- what they hold
+    # ---- contents
 
     def read_tokens(self, row: int, start: int, end: int) -> IntArray:
         """Return the tokens of a row."""
@@ -120,8 +118,8 @@ class SequenceTable:
         return column[blocks].reshape(-1)[start - first * BLOCK_TOKENS : end - first * BLOCK_TOKENS]
 
     def resume(self, row: int, ids: IntArray) -> None:
-        """Bring back the session of a row: what `ids` begins with is kept, all but the last token,
-        which must be computed in any case."""
+        """Resume the session of a row. The cached prefix of `ids` is kept, except the last token,
+        which must always be computed."""
         self._idle_rows.pop(row, None)
         width = min(int(self.num_cached[row]), len(ids) - 1)
         different = np.append(self.read_tokens(row, 0, width) != ids[:width], True)
@@ -131,14 +129,15 @@ class SequenceTable:
         )
 
     def start(self, row: int, ids: IntArray, blocks: IntArray, num_cached: int) -> None:
-        """Begin a new session, whose first `num_cached` tokens are in `blocks`."""
+        """Start a new session, whose first `num_cached` tokens are in `blocks`."""
         self._assign_blocks(row, ids, blocks[: -(-num_cached // BLOCK_TOKENS)], num_cached)
         self.blocks.register_prefix(ids, self.block_table[row, : self.num_blocks[row]].tolist())
 
     def _assign_blocks(
         self, row: int, ids: IntArray, prefix_blocks: IntArray, num_cached: int
     ) -> None:
-        """Give a row the blocks for `ids`; `prefix_blocks` holds the first `num_cached` of them."""
+        """Assign a row the blocks for `ids`; `prefix_blocks` contain the first `num_cached`
+        tokens."""
         blocks, (full_blocks, partial_tokens) = self.blocks, divmod(num_cached, BLOCK_TOKENS)
         prefix_blocks = prefix_blocks.copy()
         blocks.retain(prefix_blocks)
@@ -146,7 +145,7 @@ class SequenceTable:
         num_reused = len(prefix_blocks)
         if (
             partial_tokens and blocks.ref_counts[prefix_blocks[-1]] > 1
-        ):  # others need it, and this row will write into it
+        ):  # shared, but this row will write to it
             num_reused -= 1
         elif partial_tokens:
             blocks.truncate(int(prefix_blocks[-1]), partial_tokens)
@@ -181,7 +180,7 @@ class SequenceTable:
         index, offset = expand_runs(counts)
         position = self.num_cached[rows][index] + offset
         blocks = self.block_table[rows[index], position // BLOCK_TOKENS]
-        self.blocks.num_computed[blocks] = position % BLOCK_TOKENS + 1  # the last of a block counts
+        self.blocks.num_computed[blocks] = position % BLOCK_TOKENS + 1  # the last of a block wins
         self.num_cached[rows] += counts
 
     def append(self, rows: IntArray, ids: IntArray, logprobs: NDArray[Any]) -> None:
@@ -200,7 +199,7 @@ class SequenceTable:
         self.length[rows] += 1
 
     def sync_storage(self, storage: BlockStorage) -> None:
-        """Copy what new rows take over, and overwrite what nobody may meet."""
+        """Copy the partial blocks that new rows reuse, and overwrite dirty blocks."""
         if self.pending_copies:
             sources, targets, counts = np.array(self.pending_copies).T
             storage.copy(sources, targets, counts)
@@ -210,11 +209,12 @@ class SequenceTable:
             self.blocks.mark_clean()
 
     def swap_blocks(self, a: IntArray, b: IntArray) -> None:
-        """Swap the places of blocks `a[i]` and `b[i]`."""
+        """Swap the indices of blocks `a[i]` and `b[i]`."""
         self.block_table = self.blocks.swap(a, b)[self.block_table]
 
 
 def expand_runs(counts: IntArray) -> tuple[IntArray, IntArray]:
-    """Return, for runs of so many items, the run of each item, and its place within the run."""
+    """Return, for runs of `counts[i]` items, the run index of each item and its offset in the
+    run."""
     index = np.repeat(np.arange(len(counts)), counts)
     return index, np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)

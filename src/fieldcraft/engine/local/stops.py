@@ -1,4 +1,4 @@
-"""Stop strings, found without decoding at every token."""
+"""Search for stop strings without decoding at every token."""
 
 from __future__ import annotations
 
@@ -8,22 +8,19 @@ import numpy as np
 
 from fieldcraft.types import Tokenizer
 
-REPLACEMENT_CHARACTER = (
-    "\ufffd"  # what a decoder writes for bytes that are not yet a whole character
-)
+REPLACEMENT_CHARACTER = "\ufffd"  # a decoder's output for bytes of an incomplete character
 
 
 class StopStringMatcher:
-    """A search for stop strings, which knows for every set of them the tokens that can complete
-    one.
+    """Matcher of stop strings, which stores for each set of them the tokens that can complete one.
 
-    Only after such a token is the tail of the turn decoded and searched. A token qualifies when
-    its text holds the last character of a stop string, or bytes of an unfinished character.
+    The tail of a turn is decoded and searched only after such a token. A token qualifies if its
+    text contains the last character of a stop string, or bytes of an incomplete character.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        """Make an empty search. `vocab_size` is the width of the logits, which may exceed the
-        tokenizer's own."""
+        """Create a matcher without stop strings. `vocab_size` is the width of the logits, which may
+        exceed the tokenizer's vocabulary."""
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.set_indices: dict[tuple[str, ...], int] = {(): 0}
@@ -31,8 +28,8 @@ class StopStringMatcher:
         self._texts: list[str] = []
 
     def register(self, stop: tuple[str, ...]) -> int:
-        """Return the row of `can_complete` for these stop strings. Raises ValueError for an empty
-        string."""
+        """Return the row of `can_complete` for these stop strings. Raises ValueError if one is
+        empty."""
         if stop not in self.set_indices:
             if "" in stop:
                 raise ValueError("a stop string must not be empty")
@@ -45,7 +42,7 @@ class StopStringMatcher:
         return self.set_indices[stop]
 
     def _get_token_texts(self) -> list[str]:
-        # Decoded behind another token, because some decoders drop a space at the very beginning.
+        # Decoded after another token, because some decoders drop a leading space.
         if not self._texts:
             prefix = self.tokenizer.encode("a", add_special_tokens=False)
             prefix_length = len(self.decode(prefix))
@@ -56,7 +53,7 @@ class StopStringMatcher:
 
     def is_complete(self, ids: Sequence[int], stop: tuple[str, ...]) -> bool:
         """Return whether the text of `ids` contains a stop string near its end."""
-        # Every token adds at least one byte, but for a few that add nothing (special tokens).
+        # Every token adds at least one byte, except a few that add none (special tokens).
         max_tokens = max(len(text.encode()) for text in stop) + 8
         tail = self.decode(ids[-max_tokens:])
         return any(text in tail for text in stop)

@@ -1,7 +1,7 @@
-"""Sampling from the most likely tokens alone: the limits of `sampling.Truncation`.
+"""Sampling from the most likely tokens, within the limits of `sampling.Truncation`.
 
-A step looks at the most likely tokens of each row and not at a sorted vocabulary, which would cost
-more than all the rest of sampling. Letters: N rows, V words, K candidates.
+A step considers only the most likely tokens of each row, because sorting the vocabulary would cost
+more than the rest of sampling. Shape letters: N rows, V vocabulary entries, K candidates.
 """
 
 from __future__ import annotations
@@ -15,31 +15,30 @@ from torch import Tensor
 
 from fieldcraft.engine.local.sampling import invert_cdf, sample_tokens
 
-INITIAL_CANDIDATES = 64  # of a row without top_k, at first
-TIE_CANDIDATES = 32  # candidates beyond top_k, which may be as likely as the last one within it
-CANDIDATE_GROWTH_FACTOR = 16  # times as many are looked at where the first ones do not suffice
+INITIAL_CANDIDATES = 64  # initial number of candidates of a row without top_k
+TIE_CANDIDATES = 32  # candidates beyond top_k, which may tie with the last one within it
+CANDIDATE_GROWTH_FACTOR = 16  # growth factor if the candidates do not suffice
 
 
 class TruncationLimits(NamedTuple):
-    """The limits of N rows, each of shape [N]; top_k is 0 where there is none."""
+    """Truncation limits of N rows, each of shape [N]; top_k is 0 for rows without one."""
 
     top_k: Tensor
     top_p: Tensor
     min_p: Tensor
 
     def select(self, rows: Tensor) -> TruncationLimits:
-        """Return the limits of some rows."""
+        """Return the limits of the selected rows."""
         return TruncationLimits(self.top_k[rows], self.top_p[rows], self.min_p[rows])
 
 
 def sample_rows(
     logits: Tensor, row_parameters: Tensor, truncated: NDArray[np.bool_]
 ) -> tuple[Tensor, Tensor]:
-    """Sample ids [N] with log-probabilities [N] from logits [N, V], as `sampling.sample_tokens`
-    gives them.
+    """Sample ids [N] with log-probabilities [N] from logits [N, V], like `sampling.sample_tokens`.
 
-    `row_parameters` [5, N] are the temperature of each row, a uniform number and its limits, in the
-    order of `TruncationLimits`, which only the rows `truncated` [N] have.
+    `row_parameters` [5, N] contains the temperature of each row, a uniform number and its limits in
+    the order of `TruncationLimits`. The limits apply only to the rows in the mask `truncated` [N].
     """
     temperatures, uniform, *limit_columns = row_parameters
     if not truncated.any():
@@ -63,8 +62,8 @@ def sample_truncated(
     logits: Tensor, temperatures: Tensor, uniform: Tensor, truncation: TruncationLimits
 ) -> tuple[Tensor, Tensor]:
     """Sample ids [N] with log-probabilities [N] from the truncated, renormalised distribution,
-    inverted at `uniform` in the order of the ids. Temperatures are above 0; for the rest see
-    `sampling.sample_tokens`."""
+    whose cumulative sum in id order is inverted at `uniform`. Temperatures must be above 0;
+    otherwise as `sampling.sample_tokens`."""
     scaled = logits.float() / temperatures[:, None]
     num_candidates = int(truncation.top_k.amax()) + TIE_CANDIDATES
     return _sample_among_likeliest(
@@ -78,14 +77,14 @@ def sample_truncated(
 def _sample_among_likeliest(
     scaled: Tensor, uniform: Tensor, truncation: TruncationLimits, num_candidates: int
 ) -> tuple[Tensor, Tensor]:
-    """Sample in the same way among the `num_candidates` likeliest tokens, or among more where these
-    do not suffice."""
+    """Sample like `sample_truncated` from the `num_candidates` most likely tokens, or from more if
+    these do not suffice."""
     vocab_size = scaled.shape[1]
     values, tokens = scaled.topk(min(num_candidates, vocab_size))
     is_candidate, is_certain = mask_candidates(values, scaled.logsumexp(-1), truncation)
     candidate_logits = torch.where(is_candidate, values, -torch.inf)
     logprobs = candidate_logits - candidate_logits.logsumexp(-1, keepdim=True)
-    # In the order of their ids, which no neighbour in the batch can change.
+    # In id order, which the other rows of the batch cannot change.
     tokens, order = tokens.sort(-1)
     logprobs = logprobs.gather(1, order)
     indices = invert_cdf(logprobs, uniform)[:, None]
@@ -104,18 +103,18 @@ def _sample_among_likeliest(
 def mask_candidates(
     values: Tensor, total: Tensor, truncation: TruncationLimits
 ) -> tuple[Tensor, Tensor]:
-    """Return a mask [N, K] of the likeliest tokens that are kept, and a mask [N] of the rows for
-    which these are all.
+    """Return a mask [N, K] of the candidates that pass the limits, and a mask [N] of the rows for
+    which no other token does.
 
-    `values` [N, K] are the highest logits of each row, descending, and `total` [N] is the log of
-    the sum of exp over all of its words. Where K is the whole vocabulary, the second does not
-    matter.
+    `values` [N, K] are the highest logits of each row in descending order, and `total` [N] is the
+    log-sum-exp over its vocabulary. If K is the whole vocabulary, the second mask is irrelevant.
     """
     likely = values[:, :1] + truncation.min_p.log()[:, None]  # log(0) drops nothing
     last = (truncation.top_k.clamp(1, values.shape[1]) - 1)[:, None].long()
     within = torch.where(truncation.top_k[:, None] > 0, values.gather(1, last), -torch.inf)
     inside = (values >= likely) & (values >= within)
-    # top_p is a share of what the others have left: of all words where they leave everything.
+    # top_p is a share of the mass that top_k and min_p leave: of the full vocabulary if they leave
+    # it.
     remaining = torch.where(inside, values, -torch.inf)
     bounded = ~inside[:, -1]
     shares = (remaining - torch.where(bounded, remaining.logsumexp(-1), total)[:, None]).exp()

@@ -1,1 +1,1 @@
-"""An engine that samples from servers of vLLM, by HTTP."""
+"""Engine that samples from vLLM servers over HTTP."""

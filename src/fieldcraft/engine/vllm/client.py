@@ -1,4 +1,4 @@
-"""One server of vLLM: its routes, its words for what went wrong, and which weights it holds."""
+"""Client of one vLLM server: routes, error messages, and the label of its weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fieldcraft.tools.http import LimitedHttpClient, close_with_loop
 from fieldcraft.types import UserError
 
 SUPPORTED_VERSIONS = ("0.32.", "0.33.")
-START_ADVICE = "start it as docs/many-gpus.md says"
+START_ADVICE = "start it as described in docs/many-gpus.md"
 MODEL_CONFIG_KEYS = (
     "model_type",
     "vocab_size",
@@ -25,17 +25,18 @@ MODEL_CONFIG_KEYS = (
     "num_hidden_layers",
     "tie_word_embeddings",
 )
-KEEPALIVE_SECONDS = 2  # that an idle connection is used again; the server closes it after 5
-_MAX_MESSAGE_CHARACTERS = 300  # characters of what a server says
+KEEPALIVE_SECONDS = 2  # reuse limit of an idle connection; the server closes it after 5
+_MAX_MESSAGE_CHARACTERS = 300  # characters of a server's message
 M = TypeVar("M", bound=BaseModel)
 
 
 class ServerLostError(Exception):
-    """Failure of a server that does not answer, or not with sense: it has died, or is about to."""
+    """Failure of a server that does not respond, or responds with errors, because it has crashed or
+    is about to."""
 
 
 class TokenLogprob(BaseModel):
-    """One token of a completion."""
+    """Token of a completion, with its log-probability."""
 
     token_id: int
     logprob: float
@@ -50,8 +51,8 @@ class _WeightSpan(BaseModel):
 
 
 class CompletionChoice(BaseModel):
-    """A completion, or what there was of it when the server paused (`finish_reason` abort).
-    `stop_reason` is a stop string, or the id of a token that ends a turn."""
+    """Completion, possibly cut short when the server paused (`finish_reason` abort). `stop_reason`
+    is a stop string, or the id of a turn-end token."""
 
     token_ids: list[int]
     logprobs: _Logprobs
@@ -61,13 +62,13 @@ class CompletionChoice(BaseModel):
 
     @property
     def weight_labels(self) -> set[str]:
-        """Labels of the weights that sampled it."""
+        """Labels of the weights that sampled the completion."""
         return {span.version for span in self.weight_versions or ()}
 
 
 class _ChunkChoice(BaseModel):
-    """The part that a stream adds to a completion; its last piece says why it ended, and has the
-    spans."""
+    """Increment of a streamed completion; the last one has the finish reason and the weight
+    versions."""
 
     token_ids: list[int]
     logprobs: _Logprobs
@@ -99,10 +100,10 @@ class _Models(BaseModel):
 
 
 class VllmClient:
-    """A server behind a url, from any event loop.
+    """Client of the server at a URL, usable from any event loop.
 
-    `seeds` says whether its requests may have seeds and `max_len` how many tokens a session may
-    have; `require_compatible` finds both out.
+    `supports_seeds` is True if requests may have seeds, and `max_len` is the maximum number of
+    tokens of a session; `require_compatible` sets both.
     """
 
     def __init__(self, url: str, timeout_seconds: float) -> None:
@@ -110,12 +111,8 @@ class VllmClient:
         self.timeout_seconds = timeout_seconds
         self.supports_seeds = False
         self.max_len = 0
-        self.loaded_label: str | None = (
-            None  # label of the weights that it holds, checked by the probe
-        )
-        self.received_label: str | None = (
-            None  # label of those that have come, and wait to be loaded
-        )
+        self.loaded_label: str | None = None  # label of the loaded weights, verified by the probe
+        self.received_label: str | None = None  # label of received weights that are not loaded yet
         self._paused = False
         self._name = ""
         self._client: tuple[asyncio.AbstractEventLoop, LimitedHttpClient] | None = None
@@ -125,10 +122,10 @@ class VllmClient:
         await self._send("GET", "/health")
 
     async def require_compatible(self, config: Mapping[str, Any]) -> None:
-        """Find out what the server is; `config` is that of the model in training.
+        """Query the server's properties; `config` is the configuration of the model in training.
 
-        Raises UserError for another version of vLLM, a server without what is needed here, and one
-        of another model.
+        Raises UserError for an unsupported vLLM version, a missing worker extension, or a different
+        model.
         """
         version = (await self._send("GET", "/version")).json()["version"]
         if not version.startswith(SUPPORTED_VERSIONS):
@@ -149,48 +146,47 @@ class VllmClient:
         self._name, self.max_len = model.id, model.max_model_len
 
     async def refresh_loaded_label(self) -> None:
-        """Forget which weights the server holds, if it was started anew or somebody else gave it
-        others. Raises ServerLostError if it does not answer."""
+        """Reset `loaded_label` if the server was restarted or another client has changed its
+        weights. Raises ServerLostError if the server does not respond."""
         label = (await self._send("GET", "/weight_info")).json()["weight_version"]
         if label != self.loaded_label:
             self.loaded_label = None
 
     async def pause(self) -> None:
-        """Cut short all completions that the server has been asked for. Those that it is asked for
-        from now on wait."""
+        """Cut short all running completions. Later requests wait."""
         self._paused = True
         await self._send("POST", "/pause?mode=abort")
 
     async def resume(self) -> None:
-        """End a pause, whoever began it."""
+        """End a pause, regardless of who started it."""
         await self._send("POST", "/resume")
         self._paused = False
 
     async def load(self, folder: Path, label: str) -> None:
-        """Take over the weights in a folder, under a label; nothing is kept of earlier caches.
+        """Load the weights in a folder under a label, and clear the caches.
 
-        Raises UserError if the server cannot.
+        Raises UserError if the server cannot load them.
         """
         self.loaded_label = None
         await self._call_workers("fieldcraft_load", str(folder))
         await self.set_weight_label(label)
 
     async def begin_receive(self, init_info: Mapping[str, Any]) -> None:
-        """Begin to receive what a trainer sends, and sample on; `init_info` is for the worker's
-        `BroadcastReceiver`."""
+        """Start receiving weights from a trainer while sampling continues; `init_info` is passed to
+        the worker's `BroadcastReceiver`."""
         self.received_label = None
         await self._send("POST", "/init_weight_transfer_engine", {"init_info": init_info})
 
     async def finish_receive(self, label: str) -> str:
-        """Return the reason why the weights with a label have not come, once that is known; empty
-        if they have."""
+        """Wait for the weights with a label. Returns the reason if they were not received, else an
+        empty string."""
         body = {"method": "fieldcraft_arrived", "args": ()}
         errors: list[str] = (await self._send("POST", "/collective_rpc", body)).json()["results"]
         self.received_label = None if any(errors) else label
         return max(errors)
 
     async def apply_received(self) -> None:
-        """Load the weights that have come; nothing is kept of earlier caches."""
+        """Load the received weights, and clear the caches."""
         label, self.loaded_label, self.received_label = self.received_label, None, None
         await self._send("POST", "/start_weight_update")
         await self._send("POST", "/update_weights", {"update_info": {}})
@@ -198,13 +194,13 @@ class VllmClient:
         await self.reset_prefix_cache()
 
     async def set_weight_label(self, label: str) -> None:
-        """Label the weights: from now on completions bear the label, and have no caches from
-        before."""
+        """Label the weights and clear the caches. Completions have this label from now on."""
         await self._send("POST", "/update_weight_version", {"new_version": label})
         await self.reset_prefix_cache()
 
     async def compare_probe(self, probe: ProbeLogprobs, label: str) -> float:
-        """Return the difference between the probe of the server's weights and `probe`, in nats."""
+        """Return the difference between the probe under the server's weights and `probe`, in
+        nats."""
         sampling = {
             "max_tokens": 1,
             "temperature": PROBE_TEMPERATURE,
@@ -223,9 +219,9 @@ class VllmClient:
     async def sample(
         self, ids: Sequence[int], sampling: Mapping[str, Any], label: str
     ) -> CompletionChoice:
-        """Sample one completion, cut short if the server is paused. A caller that is cancelled
-        closes the connection, and the server then drops the request. Raises ServerLostError, and
-        UserError for a request that it refuses."""
+        """Sample one completion, cut short if the server is paused. Cancelling the caller closes
+        the connection, and the server then drops the request. Raises ServerLostError if the server
+        fails, and UserError if it refuses the request."""
         return (await self._generate(ids, sampling, label)).choices[0]
 
     async def stream(
@@ -235,8 +231,8 @@ class VllmClient:
         label: str,
         on_tokens: Callable[[Sequence[int]], None],
     ) -> CompletionChoice:
-        """Sample one completion as `sample` does; `on_tokens` is called with all tokens so far, as
-        often as there are more."""
+        """Sample one completion as `sample` does; `on_tokens` is called with all tokens so far
+        whenever new ones arrive."""
         tokens: list[int] = []
         logprobs: list[TokenLogprob] = []
         last = None
@@ -256,12 +252,12 @@ class VllmClient:
         body = self._request_body(ids, sampling, label) | {"stream": True}
         await self._send("POST", "/inference/v1/generate", body, on_line=read_line)
         if last is None or last.finish_reason is None:
-            raise ServerLostError(f"{self.url} ended in the middle of an answer")
+            raise ServerLostError(f"{self.url} closed the stream before the completion ended")
         completion = last.model_dump() | {"token_ids": tokens, "logprobs": {"content": logprobs}}
         return self._require_finished(_validate(CompletionChoice, completion))
 
     async def reset_prefix_cache(self) -> None:
-        """Empty the prefix cache."""
+        """Clear the prefix cache."""
         await self._send("POST", "/reset_prefix_cache")
 
     async def close(self) -> None:
@@ -287,19 +283,18 @@ class VllmClient:
             "model": self._name,
             "token_ids": list(ids),
             "sampling_params": dict(sampling),
-            "cache_salt": label,  # even if a cache outlived its weights, no other would read it
+            "cache_salt": label,  # a cache that outlives its weights cannot be matched
         }
 
     def _require_finished(self, choice: CompletionChoice) -> CompletionChoice:
-        """Return a completion. Raises ServerLostError for one that the server did not want to
-        finish."""
+        """Return a completion. Raises ServerLostError if the server aborted it."""
         reason = choice.finish_reason
         if reason == "error" or (reason == "abort" and not self._paused):
             raise ServerLostError(f"{self.url} aborted a request")
         return choice
 
     async def _call_workers(self, method: str, *args: str) -> list[Any]:
-        """Call a method of the worker extension on every worker, and return its answers."""
+        """Call a method of the worker extension on every worker, and return the results."""
         body = {"method": method, "args": args}
         response = await self._send("POST", "/collective_rpc", body, accepted_statuses=(500,))
         if response.status_code == HTTPStatus.OK:
@@ -321,8 +316,8 @@ class VllmClient:
         accepted_statuses: Sequence[int] = (),
         on_line: Callable[[str], None] | None = None,
     ) -> httpx.Response:
-        """Send a request, and return the answer of the route, if its status is 200 or one of
-        `accepted_statuses`; with `on_line` its lines are heard one by one."""
+        """Send a request and return the response if its status is 200 or one of
+        `accepted_statuses`; with `on_line`, response lines are passed to it one by one."""
         client = await self._get_client()
         try:
             if on_line is None:
@@ -354,8 +349,8 @@ class VllmClient:
         )
 
     async def _get_client(self) -> LimitedHttpClient:
-        """Return the client of the running event loop: connections of a closed loop cannot be
-        used."""
+        """Return the HTTP client of the running event loop: connections of a closed loop are
+        unusable."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:
             limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_SECONDS)
@@ -366,12 +361,12 @@ class VllmClient:
 
 
 def describe_supported_versions() -> str:
-    """Return the versions of vLLM that are supported."""
+    """Return the supported versions of vLLM as text."""
     return " and ".join(f"{version}x" for version in SUPPORTED_VERSIONS)
 
 
 def _server_message(response: httpx.Response) -> str:
-    """Return what a server said, on one line."""
+    """Return the server's message on one line."""
     try:
         text = response.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):

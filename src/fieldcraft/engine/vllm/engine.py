@@ -1,4 +1,4 @@
-"""An engine whose model runs in servers of vLLM, and gets its weights from the trainer's."""
+"""vLLM engine: samples from vLLM servers that receive their weights from the trainer."""
 
 from __future__ import annotations
 
@@ -39,42 +39,41 @@ OnTokens = Callable[[Sequence[int]], None]
 PositiveNumber = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 PoolFactory = Callable[[Path, Path | None, VllmServerSettings, RunResources], VllmServerPool]
-# Nats between the log-probabilities of the same weights, here and there. In bfloat16 the order of
-# sums alone moves them this far.
+# Maximum difference in nats between log-probabilities of the same weights in trainer and server. In
+# bfloat16, the summation order alone causes differences of this size.
 PROBE_TOLERANCE_NATS = {"float32": 1e-4, "bfloat16": 0.1}
-NON_FINITE_LOGPROB = -9999.0  # what vLLM writes for a log-probability that is no number
+NON_FINITE_LOGPROB = -9999.0  # vLLM's value for a log-probability that is not a number
 
 
 class VllmEngine:
-    """An engine that samples from vLLM with the weights of a model in this process; obeys
+    """Engine that samples from vLLM with the weights of a model in this process; implements
     `engine.base.PolicyEngine`.
 
-    The servers are those of `urls`, or one that is started by `python`, the interpreter of an
-    environment that has vLLM. They hold the weights as they were at the last `update_weights`; a
-    probe checks that after every change. Before the first one, they hold those of the first
-    `generate` or of `snapshot_weights`. At no other time is the model read, so another thread may
+    It uses the servers at `urls`, or starts one with `python`, the interpreter of an environment
+    that has vLLM. The servers hold the weights of the last `update_weights`; a probe verifies them
+    after every change. Before the first update, they hold the weights at the time of the first
+    `generate` or `snapshot_weights`. The model is not read at any other time, so another thread may
     train it.
 
     Args:
-        model: a transformers causal language model.
-        tokenizer: its tokenizer.
-        resources: of the run, whose engines share the servers.
-        max_num_seqs: sessions that are sampled at once.
-        threads: of a CPU, for a server that is started here.
-        python: the interpreter of the server that is started here.
-        urls: of servers that run already, such as http://127.0.0.1:8000.
-        kv_cache_gb: GiB of the cache of keys and values, of a server that is started here.
-        max_model_len: tokens of a session, of a server that is started here;
+        model: transformers causal language model.
+        tokenizer: tokenizer of the model.
+        resources: resources of the run, whose engines share the servers.
+        max_num_seqs: maximum number of concurrently sampled sessions.
+        threads: CPU threads of a server that is started here.
+        python: interpreter of the server that is started here.
+        urls: addresses of running servers, such as http://127.0.0.1:8000.
+        kv_cache_gb: GiB of key-value cache of a server that is started here.
+        max_model_len: maximum number of tokens of a session, for a server that is started here;
             `max_position_embeddings` of the model if None.
-        dtype: in which the model computes, and a server that is started here does.
-        weight_folder: the folder that weights pass through, which the servers must see; None:
-            shared memory for a server that is started here, and a folder in that of the run for
-            others.
-        probe_tolerance: nats that the servers' log-probabilities may be from the model's; None:
-            1e-4 in float32, 0.1 in bfloat16.
-        timeout_seconds: that a server may take for one answer, and to start.
-        source: has the weights of a model that is not in this process; `model` then has none.
-        pool_factory: makes the servers that are started on other machines.
+        dtype: compute dtype of the model, and of a server that is started here.
+        weight_folder: folder for the exchange of weights, which must be accessible to the servers.
+            None: shared memory for a server that is started here, and the run folder for others.
+        probe_tolerance: maximum difference in nats between log-probabilities of server and model;
+            None: 1e-4 in float32, 0.1 in bfloat16.
+        timeout_seconds: timeout of a response, and of the start of a server.
+        source: source of the weights if the model is not in this process; `model` then has none.
+        pool_factory: factory of the pool of servers that are started on other machines.
 
     Raises:
         UserError: neither or both of `python` and `urls`.
@@ -126,7 +125,7 @@ class VllmEngine:
         self.tokenizer = tokenizer
         self.config = model.config.get_text_config()
         self.version = 0
-        self.last_update_metrics: dict[str, float] = {}  # what the last publish has cost
+        self.last_update_metrics: dict[str, float] = {}  # duration and size of the last publish
         self._source = source or ModelWeights(model)
         self._pool = resources.get_or_create("vllm", make_pool)
         self._stop_matcher = StopStringMatcher(tokenizer, self.config.vocab_size)
@@ -135,18 +134,18 @@ class VllmEngine:
         self._calls: dict[str, asyncio.Task[Completion]] = {}
 
     async def require_usable(self) -> None:
-        """Raise UserError for a Python without vLLM, and for a server that runs already and cannot
-        be used."""
+        """Raise UserError if the Python environment has no vLLM, or if a running server cannot be
+        used."""
         await self._pool.require_usable(self.config.to_dict())
 
     @property
     def max_len(self) -> int:
-        """Tokens of a session: that of the servers, once they hold weights."""
+        """Maximum number of tokens of a session: the servers' limit, once they hold weights."""
         return self._pool.max_len or resolve_session_tokens(self.config, None)
 
     @property
     def num_sessions(self) -> int:
-        """Number of sessions that are generating; servers forget the others by themselves."""
+        """Number of sessions that are generating; servers evict the others automatically."""
         return len(self._calls)
 
     async def generate(
@@ -158,14 +157,14 @@ class VllmEngine:
     ) -> Completion:
         """Continue `ids` until an end-of-sequence token, a stop string or `max_tokens`.
 
-        Of earlier turns the server computes nothing again but the last incomplete block. If it
-        dies, the turn is sampled again, by another one or by itself once it is started again. If
-        the weights change, the turn is continued with the new ones. `on_token` is called with each
-        token of the turn once, as soon as it is sampled.
+        Of earlier turns, the server recomputes only the last incomplete block. If a server fails,
+        the turn is sampled again, by another server or after a restart. If the weights change, the
+        turn continues with the new ones. `on_token` is called once for each token of the turn, as
+        soon as it is sampled.
 
         Raises:
-            UserError: `ids` leave no room below `max_len`, no server is running, or one has other
-                weights than it should.
+            UserError: `ids` leave no room below `max_len`, no server is running, or a server has
+                unexpected weights.
             FloatingPointError: the model's logits were not finite.
             RuntimeError: the session is already generating.
         """
@@ -174,7 +173,7 @@ class VllmEngine:
         if "" in sampling.stop:
             raise ValueError("a stop string must not be empty")
         if ids and not 0 <= min(ids) <= max(ids) < self.config.vocab_size:
-            raise ValueError(f"a token id lies outside of the vocabulary: {list(ids)}")
+            raise ValueError(f"a token id is outside the vocabulary: {list(ids)}")
         if session in self._calls:
             raise RuntimeError(f"session {session!r} is already generating")
         forwarder = None if on_token is None else _TokenForwarder(on_token)
@@ -186,30 +185,30 @@ class VllmEngine:
             del self._calls[session]
 
     def release(self, session: str) -> None:
-        """Cancel a call that has not returned yet; the server forgets a session by itself when it
-        needs the room."""
+        """Cancel a pending call; the server evicts a session automatically when it needs memory."""
         if session in self._calls:
             self._calls[session].cancel()
 
     async def sleep(self) -> None:
-        """Empty the caches of the servers. Raises RuntimeError while calls are generating."""
+        """Clear the prefix caches of the servers. Raises RuntimeError while calls are
+        generating."""
         if self._calls:
             raise RuntimeError("the engine cannot sleep while it is generating")
         await self._pool.reset_prefix_caches()
 
     async def snapshot_weights(self) -> None:
-        """Give the servers weights of their own: if none were published yet, those of now."""
+        """Publish the current weights if none have been published yet."""
         self.get_latest_snapshot()
 
     async def update_weights(self, version: int) -> None:
-        """Give the servers the model's weights as they are now, and check that they sample from
-        them. Turns that are being sampled keep what they have, and go on with the new weights.
+        """Send the model's current weights to the servers, and verify that they sample with them.
+        Unfinished turns keep their tokens and continue with the new weights.
 
-        Raises UserError if the servers do not sample from them.
+        Raises UserError if the servers do not sample with these weights.
         """
         clock = asyncio.get_running_loop().time
         start_time = clock()
-        # In a thread, so that sessions continue meanwhile.
+        # In a thread, so that sessions continue concurrently.
         snapshot = await asyncio.to_thread(
             self._pool.take_snapshot, self._source, self.tokenizer, version
         )
@@ -224,13 +223,13 @@ class VllmEngine:
         }
 
     def get_latest_snapshot(self) -> WeightSnapshot:
-        """Return the weights that were published last, or those of now if none were."""
+        """Return the last published weights, or publish the current ones if there are none."""
         if self._snapshot is None:
             self._snapshot = self._pool.take_snapshot(self._source, self.tokenizer, self.version)
         return self._snapshot
 
     async def _sync_weights(self) -> WeightSnapshot:
-        """See to it that the servers hold the weights of this engine, and return them."""
+        """Load this engine's weights on all servers that have different ones, and return them."""
         return await self._pool.sync(self, self.config.to_dict())
 
     async def _generate(
@@ -240,9 +239,9 @@ class VllmEngine:
         session: str,
         forwarder: _TokenForwarder | None,
     ) -> Completion:
-        """Sample a turn, as a rule in one piece. If the weights change, a piece is cut short, and
-        the next one is asked for behind it. vLLM decodes a turn behind its prompt, so it may find a
-        stop string that begins in the prompt; then it is asked to go on, too."""
+        """Sample a turn, usually in one request. If the weights change, the request is cut short,
+        and another one continues the turn. vLLM decodes a turn together with its prompt, so it may
+        find a stop string that starts in the prompt; then the turn is continued as well."""
         version_spans: list[VersionSpan] = []
         turn: list[int] = []
         logprobs: list[float] = []
@@ -267,7 +266,7 @@ class VllmEngine:
     async def _sample_part(
         self, ids: list[int], sampling: SamplingParams, session: str, on_tokens: OnTokens | None
     ) -> tuple[CompletionChoice, int]:
-        """Sample the piece that vLLM writes behind `ids`, asking again while servers go. Returns it
+        """Sample the part that vLLM generates after `ids`, retrying if servers are lost. Returns it
         with the version of its weights."""
         async for attempt in _make_attempts():
             with attempt:
@@ -296,8 +295,8 @@ class VllmEngine:
     def _make_sampling_params(
         self, sampling: SamplingParams, max_tokens: int, seeds: bool
     ) -> dict[str, Any]:
-        """Return the options of vLLM for how a turn is sampled. Limits and what ends it are said in
-        full, because a server of others may take what is missing from the model's folder."""
+        """Return vLLM's sampling parameters of a turn. Limits and end tokens are all explicit,
+        because an externally started server may read missing ones from the model's folder."""
         params: dict[str, Any] = {
             "max_tokens": min(sampling.max_tokens, max_tokens),
             "temperature": sampling.temperature,
@@ -308,21 +307,21 @@ class VllmEngine:
             "ignore_eos": True,
             "stop_token_ids": self._turn_end_ids,
             "skip_special_tokens": False,
-            "logprobs": 0,  # of the sampled token alone
+            "logprobs": 0,  # only of the sampled token
         }
         return params | ({"seed": sampling.seed % 2**63} if seeds else {})
 
 
 class _TokenForwarder:
-    """The hearing of a turn: whoever follows it hears each of its tokens once, also if its server
-    dies, and another one samples the turn again."""
+    """Forwarder of a turn's tokens to a callback, once per token, even if its server fails and
+    another one samples the turn again."""
 
     def __init__(self, on_token: Callable[[int], None]) -> None:
         self.on_token, self.num_forwarded = on_token, 0
 
     def make_callback(self, turn: Sequence[int]) -> OnTokens:
-        """Return a function that hears of the tokens of a piece which follows these, as many as
-        there are."""
+        """Return a callback for the tokens sampled after `turn`, which receives all of them so
+        far."""
         start = len(turn)
 
         def forward(tokens: Sequence[int]) -> None:
@@ -334,14 +333,14 @@ class _TokenForwarder:
 
 
 def _read_logprobs(choice: CompletionChoice, end: int, session: str) -> list[float]:
-    """Return the log-probabilities of the tokens of a piece that ends at position `end`. Raises
-    FloatingPointError."""
+    """Return the log-probabilities of a choice whose last token is before position `end`. Raises
+    FloatingPointError if one is not finite."""
     logprobs = [token.logprob for token in choice.logprobs.content]
     for position, logprob in enumerate(logprobs, start=end - len(logprobs)):
         if not NON_FINITE_LOGPROB < logprob < math.inf:
             raise FloatingPointError(
                 f"the model's logits for position {position} of session {session!r} are not finite:"
-                " its weights or activations hold NaN or infinity"
+                " its weights or activations contain NaN or infinity"
             )
     return logprobs
 
@@ -349,7 +348,7 @@ def _read_logprobs(choice: CompletionChoice, end: int, session: str) -> list[flo
 def _get_stop_reason(
     choice: CompletionChoice, text: str, stops: Sequence[str]
 ) -> StopReason | None:
-    """Return the reason why a turn ended; None if it did not."""
+    """Return the reason why a turn ended; None if it did not end."""
     if choice.finish_reason == "length":
         return StopReason.LENGTH
     if choice.finish_reason != "abort" and not isinstance(choice.stop_reason, str):
@@ -358,8 +357,7 @@ def _get_stop_reason(
 
 
 def _make_attempts() -> AsyncRetrying:
-    """Return attempts that repeat a call while servers go; what then is still gone is a user's
-    problem."""
+    """Return attempts that retry a call after lost servers, and finally raise UserError."""
     return AsyncRetrying(
         retry=retry_if_exception_type(ServerLostError),
         stop=stop_after_attempt(MAX_CONSECUTIVE_FAILURES + 1),

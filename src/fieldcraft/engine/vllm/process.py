@@ -1,4 +1,4 @@
-"""vLLM's server as a process of its own, in a Python of its own, that ends with the run."""
+"""vLLM server as a child process with a separate Python, which exits with the run."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ from fieldcraft.tools.serving import find_free_port
 from fieldcraft.types import UserError
 
 WORKER_FOLDER = Path(__file__).parent / "worker"  # on the import path of vLLM's Python
-STOP_TIMEOUT_SECONDS = 10  # seconds for a server to end before it is killed
-# What vLLM's log says, and what to do about it.
+STOP_TIMEOUT_SECONDS = 10  # seconds for a server to exit before it is killed
+# Patterns of vLLM's log, and the advice for each.
 _EXIT_CAUSES = (
-    (r"Model architectures? .*not supported", "has no such architecture: use engine=local"),
+    (
+        r"Model architectures? .*not supported",
+        "does not support this architecture: use engine=local",
+    ),
     (
         r"out of memory|OutOfMemory|cannot allocate memory|No available memory for the cache"
         r"|larger than the available KV cache|less than requested memory|less than desired",
-        "has not enough memory: lower engine.kv_cache_gb, engine.max_model_len or max_num_seqs, or"
-        " raise engine.kv_cache_gb where its log says that a session does not fit",
+        "ran out of memory: lower engine.kv_cache_gb, engine.max_model_len or max_num_seqs, or"
+        " raise engine.kv_cache_gb if its log reports that a session does not fit",
     ),
 )
 
 
 def require_vllm(python: Path) -> None:
-    """Raise UserError unless a supported vLLM is installed in a Python."""
+    """Raise UserError unless a Python environment has a supported vLLM."""
     version = get_installed_version(python, "vllm", "engine.python")
     if not version:
         raise UserError(f"vLLM is not installed in {python}: run {python} -m pip install vllm.")
@@ -44,15 +47,15 @@ def require_vllm(python: Path) -> None:
 
 
 class VllmProcess:
-    """A server on a free port of this machine. Its group of processes ends with this one.
+    """Server on a free port of this machine. Its process group exits with this process.
 
     Args:
-        python: the interpreter that has vLLM.
-        options: of vLLM's server, but for its address.
-        variables: of the environment, beside those of this process.
-        scratch: a folder that is deleted if this process ends first.
-        log: the file that the server's output is added to.
-        host: the address of this machine at which the server listens.
+        python: interpreter of the environment that has vLLM.
+        options: command-line options of vLLM's server, without the address.
+        variables: environment variables in addition to those of this process.
+        scratch: folder that is deleted if this process exits first.
+        log: file that the server's output is appended to.
+        host: address of this machine at which the server listens.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class VllmProcess:
         with open_log(log) as output:
             self._process = subprocess.Popen(
                 [*server, *address, *options],
-                stdin=subprocess.PIPE,  # it ends with this process, however that ends
+                stdin=subprocess.PIPE,  # closes when this process exits for any reason
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
@@ -86,8 +89,8 @@ class VllmProcess:
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """End the server and all processes that it has started."""
-        self._process.terminate()  # it alone: it tells the others, and the last one cleans up
+        """Stop the server and all processes that it has started."""
+        self._process.terminate()  # only the server, which stops its children and cleans up
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_TIMEOUT_SECONDS)
         deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
@@ -99,7 +102,8 @@ class VllmProcess:
         self._process.stdin.close()
 
     def _signal_group(self, number: int) -> bool:
-        """Send a signal to the group. Returns whether a process of it was left."""
+        """Send a signal to the process group. Returns whether a process of the group still
+        exists."""
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
@@ -107,8 +111,7 @@ class VllmProcess:
         return True
 
     def describe_exit(self) -> str:
-        """Return the reason why the server is no more, as its log has it, and what to do about
-        it."""
+        """Return the reason for the server's exit according to its log, with advice."""
         with self.log.open("rb") as file:
             file.seek(self._log_offset)
             text = file.read().decode(errors="replace")

@@ -1,4 +1,4 @@
-"""The servers of a run: started here, or at the user's urls; and which weights they hold."""
+"""Pools of vLLM servers, started here or attached by URL, and the weights that they hold."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from fieldcraft.records.files import make_folder
 from fieldcraft.records.waits import report_wait
 from fieldcraft.types import Tokenizer, UserError
 
-SERVED_MODEL_NAME = "policy"  # what a server that is started here calls its model
-MAX_CONSECUTIVE_FAILURES = 3  # in a row, without a single answer in between
-POLL_SECONDS = 0.5  # seconds between two looks at a server that is starting
+SERVED_MODEL_NAME = "policy"  # model name of a server that is started here
+MAX_CONSECUTIVE_FAILURES = 3  # without a response in between
+POLL_SECONDS = 0.5  # seconds between polls of a starting server
 BYTES_PER_GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class VllmServerSettings:
-    """The settings with which servers are run. `max_num_seqs` sessions are sampled at once; the
-    rest is described where a recipe sets it, at `VllmEngine`."""
+    """Settings of servers. At most `max_num_seqs` sessions are sampled at once; for the rest, see
+    the arguments of `VllmEngine`, which a recipe sets."""
 
     max_num_seqs: int
-    threads: int | None  # of a CPU; None: the model is on another device
+    threads: int | None  # CPU threads; None: the model is on another device
     kv_cache_gb: float
     max_model_len: int
     dtype: str
@@ -45,33 +45,34 @@ class VllmServerSettings:
 
 
 class SnapshotOwner(Protocol):
-    """An engine, as its servers see it."""
+    """Interface of an engine to its servers."""
 
     def get_latest_snapshot(self) -> WeightSnapshot:
-        """Return the weights that it samples with from now on."""
+        """Return the weights that the engine samples with from now on."""
 
 
 class VllmServerPool(ABC):
-    """Servers that hold the same weights. Sessions are distributed among those that live.
+    """Pool of servers that hold the same weights. Sessions are distributed over the running ones.
 
-    All engines of a run share them. One at a time may sample: its weights are on the servers.
+    All engines of a run share the pool. Only one engine may sample at a time: the servers hold its
+    weights.
     """
 
     def __init__(self, settings: VllmServerSettings, resources: RunResources) -> None:
         self.settings = settings
         self.resources = resources
         self._live_servers: list[VllmClient] = []
-        self.max_len = 0  # tokens of a session; known once weights are held
+        self.max_len = 0  # tokens of a session; known once weights are loaded
         self._lock = asyncio.Lock()
-        self._calls: dict[asyncio.Task[Any], tuple[SnapshotOwner, VllmClient]] = {}  # on their way
-        self._consecutive_failures = 0  # in a row, without an answer in between
+        self._calls: dict[asyncio.Task[Any], tuple[SnapshotOwner, VllmClient]] = {}  # in flight
+        self._consecutive_failures = 0  # without a response in between
 
     @contextmanager
     def lease_server(self, owner: SnapshotOwner, session: str) -> Iterator[VllmClient]:
-        """Yield the server of a session, which has its prefix. It gets other weights only when the
-        block has been left, and a failure inside is noted.
+        """Yield the server of a session, which caches its prefix. The server's weights do not
+        change inside the block, and a failure inside marks the server as lost.
 
-        Raises ServerLostError if no server lives, or this one fails.
+        Raises ServerLostError if no server is running, or this one fails.
         """
         if not self._live_servers:
             raise ServerLostError("no server is running")
@@ -91,20 +92,20 @@ class VllmServerPool(ABC):
     def take_snapshot(
         self, source: WeightSource, tokenizer: Tokenizer, version: int
     ) -> WeightSnapshot:
-        """Publish the weights of a policy as they are now, and return them. Raises UserError if
+        """Publish the current weights of a policy, and return the snapshot. Raises UserError if
         they cannot be written."""
         return write_snapshot(source, tokenizer, version, self.exchange_folder)
 
     async def distribute(self, snapshot: WeightSnapshot) -> None:
-        """Let weights travel to the servers that live, which sample on with what they hold. Files
-        are there already."""
+        """Send weights to the running servers, which continue to sample with the old ones. Nothing
+        to do if weights are exchanged as files."""
         return
 
     async def sync(self, owner: SnapshotOwner, config: Mapping[str, Any]) -> WeightSnapshot:
-        """Give all servers that can be reached the newest weights of an engine, and check them by a
-        probe. What they are sampling for this engine is cut short. Returns the weights.
+        """Load the newest weights of an engine on all reachable servers, and verify them with a
+        probe. Their running requests for this engine are cut short. Returns the weights.
 
-        Raises UserError if none can be reached, or what one samples from are other weights, and
+        Raises UserError if no server is reachable or a server samples with other weights, and
         RuntimeError while another engine is sampling.
         """
         if self._all_loaded(owner.get_latest_snapshot()):
@@ -112,8 +113,8 @@ class VllmServerPool(ABC):
         async with self._lock:
             snapshot = (
                 owner.get_latest_snapshot()
-            )  # not those from before the lock: others may have come
-            if self._all_loaded(snapshot):  # since another call of this engine saw to it meanwhile
+            )  # read again under the lock, because it may have changed
+            if self._all_loaded(snapshot):  # another call of this engine has loaded them
                 return snapshot
             if any(other is not owner for other, _ in self._calls.values()):
                 raise RuntimeError("two engines cannot sample from the same vLLM at once")
@@ -122,7 +123,7 @@ class VllmServerPool(ABC):
             ]
             await self.distribute(snapshot)
             for server in outdated:
-                if server not in self._live_servers:  # lost on the way
+                if server not in self._live_servers:  # lost in the meantime
                     continue
                 try:
                     await self._switch_weights(server, snapshot)
@@ -139,22 +140,22 @@ class VllmServerPool(ABC):
         )
 
     async def _switch_weights(self, server: VllmClient, snapshot: WeightSnapshot) -> None:
-        """Give a server other weights while it samples nothing, and check them."""
+        """Load weights on a server while it is not sampling, and verify them."""
         await server.pause()
         try:
             while any(called is server for _, called in self._calls.values()):
-                await server.pause()  # again, for what was still on its way to the server
+                await server.pause()  # again, for requests that were in transit to the server
             await self._load(server, snapshot)
         finally:
-            await server.resume()  # a paused server of the user's would hang
+            await server.resume()  # an attached server that stays paused would hang
         await self._require_probe_match(server, snapshot)
 
     async def _load(self, server: VllmClient, snapshot: WeightSnapshot) -> None:
-        """Let a server that is paused take over weights."""
+        """Load weights on a paused server."""
         await server.load(snapshot.folder, snapshot.label)
 
     async def reset_prefix_caches(self) -> None:
-        """Empty the caches of all servers."""
+        """Clear the prefix caches of all servers."""
         for server in list(self._live_servers):
             try:
                 await server.reset_prefix_cache()
@@ -162,7 +163,7 @@ class VllmServerPool(ABC):
                 self._mark_lost(server, error)
 
     async def close(self) -> None:
-        """End what is still asked, and all connections."""
+        """Cancel pending calls, and close all connections."""
         calls = list(self._calls)
         for call in calls:
             call.cancel()
@@ -172,26 +173,25 @@ class VllmServerPool(ABC):
         self._live_servers = []
 
     def _mark_lost(self, server: VllmClient, error: ServerLostError) -> None:
-        """Record that a server has gone; it gets no session any more until it can be reached
-        again."""
+        """Record that a server is lost; it gets no sessions until it is reachable again."""
         if server in self._live_servers:
             self._live_servers.remove(server)
             self.resources.log(f"vLLM: {error}; its requests are retried")
 
     @abstractmethod
     async def require_usable(self, config: Mapping[str, Any]) -> None:
-        """Raise UserError for a server that runs already and cannot be used."""
+        """Raise UserError if a running server cannot be used."""
 
     @property
     @abstractmethod
     def exchange_folder(self) -> Path:
-        """Folder that weights pass through."""
+        """Folder for the exchange of weights."""
 
     @abstractmethod
     async def _connect(
         self, snapshot: WeightSnapshot, config: Mapping[str, Any]
     ) -> Sequence[VllmClient]:
-        """Find the servers, start those that have to be started, and set `_live_servers`."""
+        """Find the servers, start missing ones, and set `_live_servers`."""
 
     async def _wait_until_ready(
         self,
@@ -201,11 +201,11 @@ class VllmServerPool(ABC):
         snapshot: WeightSnapshot,
         config: Mapping[str, Any],
     ) -> VllmClient:
-        """Wait for the server at a url, which is starting with these weights, and return it once it
-        is ready. `raise_if_exited` raises UserError if it has ended."""
+        """Wait until a server that is starting with these weights is ready, and return its client.
+        `raise_if_exited` raises UserError if it has exited."""
         server = VllmClient(url, self.settings.timeout_seconds)
         try:
-            with report_wait("the engine", f"vLLM at {url}, which starts (its log is {log})"):
+            with report_wait("the engine", f"vLLM to start at {url} (its log is {log})"):
                 async for attempt in AsyncRetrying(
                     retry=retry_if_exception_type(ServerLostError),
                     wait=wait_fixed(POLL_SECONDS),
@@ -222,7 +222,7 @@ class VllmServerPool(ABC):
             await raise_if_exited()
             raise UserError(
                 f"vLLM was not ready within {self.settings.timeout_seconds:g} s: raise"
-                f" engine.timeout_seconds, or look into its log {log}."
+                f" engine.timeout_seconds, or see its log {log}."
             ) from error
         return server
 
@@ -240,7 +240,7 @@ class VllmServerPool(ABC):
 
 
 class AttachedServerPool(VllmServerPool):
-    """Servers of the user's, which must see the folder `exchange_folder`."""
+    """User-provided servers, which must have access to `exchange_folder`."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ class AttachedServerPool(VllmServerPool):
 
 
 class LocalServerPool(VllmServerPool):
-    """One server, started here when it is first needed, and again if it dies."""
+    """Pool of one server, started here on first use, and restarted if it exits."""
 
     def __init__(
         self,
@@ -321,7 +321,7 @@ class LocalServerPool(VllmServerPool):
         self, snapshot: WeightSnapshot, config: Mapping[str, Any]
     ) -> Sequence[VllmClient]:
         if self._live_servers and self._process is not None and self._process.is_running:
-            return list(self._live_servers)  # what it holds does not change behind our back
+            return list(self._live_servers)  # nothing else changes its weights
         if self._process is not None:
             self._process.stop()
             self._consecutive_failures += 1
@@ -339,7 +339,7 @@ class LocalServerPool(VllmServerPool):
         options, variables = make_server_command(self.settings, snapshot)
         process = VllmProcess(self.python, options, variables, self.exchange_folder, log)
         self._process = process
-        self.resources.log(f"vLLM starts, which may take a minute; its log is {log}")
+        self.resources.log(f"starting vLLM, which may take a minute; its log is {log}")
 
         async def raise_if_exited() -> None:
             if not process.is_running:
@@ -351,13 +351,13 @@ class LocalServerPool(VllmServerPool):
 def make_server_command(
     settings: VllmServerSettings, snapshot: WeightSnapshot
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the options and the environment of a server that starts with these weights."""
+    """Return the options and environment variables of a server that starts with these weights."""
     options = {
         "--model": str(snapshot.folder),
         "--served-model-name": SERVED_MODEL_NAME,
         "--dtype": settings.dtype,
-        "--logprobs-mode": "processed_logprobs",  # of what is sampled from, temperature and all
-        "--generation-config": "vllm",  # no temperature of the model's author
+        "--logprobs-mode": "processed_logprobs",  # with temperature and truncation
+        "--generation-config": "vllm",  # ignore the model's recommended temperature
         "--max-num-seqs": str(settings.max_num_seqs),
         "--max-model-len": str(settings.max_model_len),
         "--kv-cache-memory-bytes": str(int(settings.kv_cache_gb * BYTES_PER_GIB)),
@@ -371,7 +371,7 @@ def make_server_command(
     }
     if settings.threads is not None:
         options["--max-num-batched-tokens"] = str(max(settings.max_model_len, 8192))
-        options["--block-size"] = "32"  # tokens that sessions share a prefix by; 128 by default
+        options["--block-size"] = "32"  # granularity in tokens of shared prefixes; 128 by default
         flags += ["--enforce-eager", "--no-enable-chunked-prefill"]  # see Worker's `seeds`
         variables |= {
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",

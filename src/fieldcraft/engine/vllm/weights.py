@@ -1,4 +1,4 @@
-"""Snapshots of weights for a server: files, a label, and a probe that checks their arrival."""
+"""Weight snapshots for servers: files, a label, and a probe that verifies the served weights."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ FloatArray = NDArray[np.float32]
 T = TypeVar("T")
 
 PROBE_TOKENS = 64
-PROBE_TEMPERATURE = 0.5  # not 1, or raw log-probabilities could not be told from processed ones
+PROBE_TEMPERATURE = 0.5  # not 1, to distinguish raw log-probabilities from processed ones
 SHARED_MEMORY_FOLDER = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
 class ProbeLogprobs:
-    """The trained model's answer about a fixed text of ids: `logprobs` [n - 1] of all ids but the
-    first, and `next_logprobs` [V] of every token behind the last, at PROBE_TEMPERATURE; None: not
-    known."""
+    """Log-probabilities of the trained model on a fixed sequence of ids: `logprobs` [n - 1] of all
+    ids except the first, and `next_logprobs` [V] of the next token, at PROBE_TEMPERATURE; None if
+    not known."""
 
     ids: list[int]
     logprobs: FloatArray
     next_logprobs: FloatArray | None
 
     def reply_difference(self, logprobs: Sequence[float], sampled: int, logprob: float) -> float:
-        """Return the distance of a server's answer from it: the mean difference in nats of the
-        log-probability of an id, or that of a token which it sampled, whichever is more; NaN if it
-        said NaN."""
+        """Return the difference of a server's reply from this probe in nats: the maximum of the
+        mean absolute difference over the ids and the difference of the sampled token; NaN if the
+        reply contains NaN."""
         text = self._mean_abs_difference(logprobs)
         token = (
             0.0 if self.next_logprobs is None else abs(logprob - float(self.next_logprobs[sampled]))
@@ -51,8 +51,8 @@ class ProbeLogprobs:
         return math.nan if math.isnan(text + token) else max(text, token)
 
     def mean_abs_difference(self, other: ProbeLogprobs) -> float:
-        """Return the distance of another model from it, by what both say of the same text; NaN if
-        either said NaN."""
+        """Return the mean absolute difference from another model's log-probabilities of the same
+        ids, in nats; NaN if either contains NaN."""
         return self._mean_abs_difference(other.logprobs)
 
     def _mean_abs_difference(self, logprobs: Sequence[float] | FloatArray) -> float:
@@ -60,39 +60,39 @@ class ProbeLogprobs:
 
 
 class WeightSnapshot(Protocol):
-    """A policy that was published."""
+    """Published weights of a policy."""
 
     @property
     def label(self) -> str:
-        """Label unlike that of any other policy, of this run or another."""
+        """Label that is unique across policies and runs."""
 
     @property
     def version(self) -> int:
-        """Version that is written on the policy's tokens."""
+        """Version that is recorded for the policy's tokens."""
 
     @property
     def probe(self) -> ProbeLogprobs:
-        """Log-probabilities that the trained model gives the probe."""
+        """Log-probabilities of the trained model on the probe."""
 
     @property
     def folder(self) -> Path:
-        """Folder in which a server that starts finds it."""
+        """Folder from which a starting server loads the weights."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its tensors."""
+        """Size of the tensors in bytes."""
 
 
 class WeightSource(Protocol):
-    """The place where a policy is trained; an adapter is merged."""
+    """Source of the weights of a policy in training; an adapter is merged."""
 
     def write(self, folder: Path) -> ProbeLogprobs:
-        """Write it as it is now into a folder, as transformers loads it."""
+        """Write the current weights to a folder in transformers format, and return the probe."""
 
 
 @final
 class ModelWeights:
-    """A model of this process."""
+    """Weights of a model in this process."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -104,7 +104,7 @@ class ModelWeights:
 
 @dataclass(frozen=True)
 class FileWeightSnapshot:
-    """`WeightSnapshot` in files. They are deleted when nobody holds this any more."""
+    """`WeightSnapshot` in files, which are deleted when this object is garbage-collected."""
 
     label: str
     version: int
@@ -119,7 +119,7 @@ class FileWeightSnapshot:
 def write_snapshot(
     source: WeightSource, tokenizer: Any, version: int, parent: Path
 ) -> FileWeightSnapshot:
-    """Write a policy as it is now into a new folder in `parent`, and return it.
+    """Write the current weights of a policy to a new folder in `parent`, and return the snapshot.
 
     Raises UserError if the files cannot be written.
     """
@@ -132,8 +132,8 @@ def write_snapshot(
 def make_snapshot_folder(
     write: Callable[[Path], T], tokenizer: Any, parent: Path
 ) -> tuple[Path, T]:
-    """Make a new folder in `parent` with the tokenizer and what `write` writes. Returns it, and
-    what `write` returns.
+    """Create a new folder in `parent` with the tokenizer and the files that `write` writes. Returns
+    the folder and the result of `write`.
 
     Raises UserError if the files cannot be written.
     """
@@ -144,22 +144,23 @@ def make_snapshot_folder(
         write_tokenizer(folder, tokenizer)
     except OSError as error:
         raise UserError(
-            f"the weights for vLLM cannot be written to {parent} ({error.strerror or error}): make"
-            " room, or set engine.weight_folder to another folder."
+            f"the weights for vLLM cannot be written to {parent} ({error.strerror or error}): free"
+            " disk space, or set engine.weight_folder to another folder."
         ) from error
     return folder, result
 
 
 def delete_when_collected(owner: Any, folder: Path) -> None:
-    """Delete a folder when nobody holds the holder any more."""
+    """Delete a folder when `owner` is garbage-collected."""
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
 
 
 def merge_lora_weights(model: Any) -> dict[str, torch.Tensor]:
-    """Return the weights of a model, by the names that they have without an adapter.
+    """Return the weights of a model, with LoRA adapters merged, keyed by the names without an
+    adapter.
 
-    What a LoRA layer adds is added to a copy, in float32: the model goes on being trained, and
-    adding and subtracting it in place would leave rounding errors in weights that are frozen.
+    The delta of a LoRA layer is added to a copy, in float32: the model continues to be trained, and
+    adding and subtracting the delta in place would leave rounding errors in frozen weights.
     """
     state: dict[str, torch.Tensor] = model.state_dict()
     layers = [
@@ -180,14 +181,14 @@ def merge_lora_weights(model: Any) -> dict[str, torch.Tensor]:
 
 
 def make_probe_ids(config: Any) -> list[int]:
-    """Return the text of ids that a model of a configuration is asked about."""
+    """Return the ids of the probe for a model with this configuration."""
     count = min(PROBE_TOKENS, (get_max_positions(config) or PROBE_TOKENS + 1) - 1)
     return make_spaced_ids(1, count, int(config.vocab_size))
 
 
 @torch.no_grad()
 def run_probe(model: Any) -> ProbeLogprobs:
-    """Return the answer of the model about ids from all over its vocabulary."""
+    """Return the model's log-probabilities on ids distributed over its vocabulary."""
     ids = make_probe_ids(model.config.get_text_config())
     model.eval()  # it may have been trained since
     logits = model(torch.tensor([ids], device=model.device), use_cache=False).logits[0].float()
@@ -200,8 +201,8 @@ def run_probe(model: Any) -> ProbeLogprobs:
 
 
 def choose_exchange_folder(model: Any, fallback: Path) -> Path:
-    """Return the folder through which weights pass fastest on one machine: its shared memory, if
-    that has room for two sets, else the folder `fallback`."""
+    """Return the fastest exchange folder for weights on one machine: shared memory if more than
+    three times the size of the weights is free, else `fallback`."""
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     if SHARED_MEMORY_FOLDER.is_dir() and shutil.disk_usage(SHARED_MEMORY_FOLDER).free > 3 * size:
         return SHARED_MEMORY_FOLDER

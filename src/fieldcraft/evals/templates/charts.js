@@ -1,4 +1,4 @@
-// Values of a chart: under the pointer, by the arrow keys, and as a file.
+// Values of a chart: shown at the pointer, selected with the arrow keys, or saved as a file.
 const tip = make("div", { class: "tip", role: "status", hidden: true });
 document.body.append(tip);
 
@@ -68,7 +68,7 @@ const makeReadable = (plot) => {
 
   plot.tabIndex = 0;
   plot.setAttribute("role", "group");
-  plot.setAttribute("aria-label", `${plot.dataset.title}: arrow keys tell the values`);
+  plot.setAttribute("aria-label", `${plot.dataset.title}: use the arrow keys to read the values`);
   plot.addEventListener("pointermove", (event) => show(nearest(event)));
   plot.addEventListener("pointerdown", (event) => show(nearest(event)));
   plot.addEventListener("pointerleave", hide);

@@ -1,6 +1,6 @@
 "use strict";
-// The only way in which this page makes elements. Text is always text, never markup: what a model,
-// a tool or a data set wrote can be shown but can do nothing.
+// Creates all elements of this page. Text is never parsed as markup, so text of a model, a tool or
+// a data set is shown but never executed.
 const make = (tag, attributes = {}, ...children) => {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -17,7 +17,7 @@ const saveFile = (name, text) => {
   setTimeout(() => URL.revokeObjectURL(address), 1000);
 };
 
-// A cell that a spreadsheet would compute as a formula is kept as text.
+// Cells that a spreadsheet would evaluate as a formula are marked as text.
 const csvCell = (value) => {
   if (typeof value === "number") return String(value);
   const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;

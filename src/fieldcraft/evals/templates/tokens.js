@@ -1,6 +1,6 @@
-// A trajectory as the model had it: tokens, who wrote them, which of them carry loss, and how likely
-// each sampled one was. What is trained is told three ways, of which colour is one: by the name of
-// its part, by brackets around it and by a line below it.
+// A trajectory as token ids of the model: tokens, their authors, the loss mask, and the
+// log-probabilities of sampled tokens. Trained tokens can be distinguished without colour: by the
+// title of their segment, by brackets and by an underline.
 const pieceOf = (id) => tokenTexts.get(id) ?? `<${id}>`;
 
 const signed = (value, digits) => `${value < 0 ? "−" : "+"}${Number(Math.abs(value).toFixed(digits))}`;
@@ -43,9 +43,9 @@ const tokenView = (segments) => {
   };
   const credited = segments.some(({ advantages = [] }) => advantages.length);
   view.append(
-    make("p", { class: "intro" }, `${count(trained)} of ${count(segments)} tokens carry loss in this stage: those in [brackets], underlined.`),
-    toggle("likelihoods", "log-probability of every sampled token, in nats; shaded where it was unlikely"),
-    ...(credited ? [toggle("advantages", "advantage of every trained token, as its step used it")] : []),
+    make("p", { class: "intro" }, `${count(trained)} of ${count(segments)} tokens carry loss in this stage: the underlined ones in [brackets].`),
+    toggle("likelihoods", "log-probability of every sampled token, in nats; unlikely tokens are shaded"),
+    ...(credited ? [toggle("advantages", "advantage of every trained token, as used in its step")] : []),
     ...segments.map(segmentElement),
   );
   return view;

@@ -1,5 +1,5 @@
-// The browser of trajectories. Its state is the URL's fragment, as in #stage=rl2&filter=wrong&hops=3,
-// so a view can be linked to and the back button works.
+// Trajectory browser. Its state is the URL's fragment, as in #stage=rl2&filter=wrong&hops=3, so a
+// view can be linked to and the back button works.
 const PAGE = 50;
 const tokenTexts = new Map();
 let stageSlots = {};
@@ -21,7 +21,7 @@ const unpack = async (packed) => {
   return records;
 };
 
-// What a filter of the form looks at.
+// Value of a record that each filter of the form compares.
 const FACETS = {
   step: (record) => String(record.step ?? ""),
   stage: (record) => record.stage,
@@ -49,7 +49,7 @@ const searchable = (record) => {
   return record.text;
 };
 
-// Evaluations and the rollouts of training are never in one list.
+// Evaluations and training rollouts are never in the same list.
 const kindOf = (records, wanted) => {
   const step = wanted.get("step") ?? "";
   return records.filter((record) => (record.step !== undefined) === (step !== ""));
@@ -103,7 +103,7 @@ const browse = (section, records) => {
         button("Back to the list", () => go({ question: "" })),
         button("Previous question", () => compareQuestion(step(-1))),
         button("Next question", () => compareQuestion(step(1)))),
-      make("h3", { class: "asked" }, records_[0]?.question.text ?? "This question is not in the page."),
+      make("h3", { class: "asked" }, records_[0]?.question.text ?? "This question is not on this page."),
       make("div", { class: "columns" }, ...records_.map(columnElement)));
     compared.focus({ preventScroll: true });
   };
@@ -139,14 +139,14 @@ const browse = (section, records) => {
   form.addEventListener("input", (event) => {
     const changes = { [event.target.name]: event.target.value, question: "" };
     if (event.target.name !== "text") return go(changes);
-    return location.replace(address(changes)); // a letter is no step to go back to
+    return location.replace(address(changes)); // typing adds no history entries
   });
   form.addEventListener("reset", (event) => {
     event.preventDefault();
     location.hash = "#all=";
   });
   more.addEventListener("click", () => showMore()?.querySelector("summary").focus());
-  // Fragments without "=" are places in the page, such as the meaning of a term.
+  // Fragments without "=" are anchors of the page, such as a term.
   addEventListener("hashchange", () => location.hash.includes("=") && apply());
 
   fillChoices(form, records);

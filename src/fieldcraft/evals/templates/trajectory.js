@@ -1,4 +1,4 @@
-// One trajectory: a line of the list, and what it holds.
+// One trajectory: its line in the list, and its details.
 const MARKS = { right: "✓", wrong: "✗", ungraded: "?" };
 const TAG = /(<\/?[|｜]?[A-Za-z][\w.:-]*[|｜]?>)/;
 
@@ -41,7 +41,7 @@ const blockElement = ([kind, label, text, dropped]) => {
     make("pre", {}, ...withTags(text), ...rest));
 };
 
-// One number where all trained tokens of a rollout have the same, as without a critic.
+// One number if all trained tokens have the same advantage, as without a critic; else the range.
 const advantageOf = ({ segments = [] }) => {
   const found = segments.flatMap(({ advantages = [] }) => advantages);
   const [low, high] = [Math.min(...found), Math.max(...found)].map((value) => signed(value, 3));
@@ -73,7 +73,7 @@ const onOpen = (details, fill) => {
   return details;
 };
 
-// Everything below the line of a trajectory.
+// All details below the line of a trajectory.
 const contents = (record) => {
   const parts = [...record.blocks.map(blockElement), fields(record)];
   if (record.segments?.length) {
@@ -83,14 +83,14 @@ const contents = (record) => {
   const place = record.step === undefined
     ? `${stageCommands[record.stage] ?? `fieldcraft show . --stage ${record.stage}`} --index ${record.number}`
     : `${record.stage}/rollouts/${String(record.step).padStart(6, "0")}.jsonl`;
-  parts.push(make("p", { class: "actions" }, make("code", { title: "in the folder of the run" }, place)));
+  parts.push(make("p", { class: "actions" }, make("code", { title: "in the run folder" }, place)));
   return parts;
 };
 
 const compareButton = ({ question, step }) =>
   make("p", { class: "actions" },
     make("button", { type: "button", onclick: () => compareQuestion(question.id) },
-      step === undefined ? "Every stage on this question" : "All training rollouts of this question"));
+      step === undefined ? "All stages on this question" : "All training rollouts of this question"));
 
 const cardElement = (record) => {
   const card = make("details", {
@@ -105,7 +105,7 @@ const cardElement = (record) => {
   return onOpen(card, () => [...contents(record), compareButton(record)]);
 };
 
-// The same without a line that opens it, as one of several side by side.
+// A trajectory without a line that opens it, for a column among several.
 const columnElement = (record) =>
   make("article", { class: `card trajectory ${record.grade}`, "data-stage": record.stage, "data-grade": record.grade },
     make("h3", {}, make("span", { class: "mark", title: record.grade }, MARKS[record.grade]), " ", badges(record)),

@@ -1,9 +1,9 @@
-"""Player of tasks of verifiers, in the Python that has it. It reads lines of JSON and writes such.
+"""Worker that runs episodes of verifiers in its interpreter. It reads and writes lines of JSON.
 
-The first line is `{"env": the config of verifiers, "client", "max_turns", "tasks"}`; the answer has
-the tasks. Each further line asks for an episode, `{"id", "task", "model", "temperature"}`, or
-cancels one, `{"cancel": id}`. The answer to an episode has the same id, and the traces or an error.
-The worker ends when its input does.
+The first line is `{"env": the config of verifiers, "client", "max_turns", "tasks"}`; the reply has
+the tasks. Each further line requests an episode, `{"id", "task", "model", "temperature"}`, or
+cancels one, `{"cancel": id}`. The reply to an episode has the same id, and the traces or an error.
+The worker exits at the end of its input.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from verifiers.v1.utils.loaders import (
     resolve_env_config,
 )
 
-MAX_TASKS = 100_000  # of a taskset without end
+MAX_TASKS = 100_000  # limit for an infinite taskset
 WriteMessage = Callable[[dict[str, Any]], None]
 
 
 def resolve_config(handshake: dict[str, Any]) -> Any:
-    """Return the config, with what fieldcraft sets where it says nothing: a plain conversation in a
-    process of this machine, of so many turns."""
+    """Return the config with fieldcraft's defaults: a plain conversation in a local process, with
+    `max_turns` turns."""
     raw = dict(handshake["env"])
     taskset = raw["taskset"]["id"]
     if "agent" in env_config_type(taskset, raw.get("id") or "").model_fields:
@@ -44,7 +44,7 @@ def resolve_config(handshake: dict[str, Any]) -> Any:
 
 
 def has_own_harness(taskset: str) -> bool:
-    """Return whether the package of a taskset has a harness of its own."""
+    """Return whether the package of a taskset has its own harness."""
     module = import_taskset(taskset)
     members = (getattr(module, name, None) for name in module.__all__)
     return any(isinstance(member, type) and issubclass(member, vf.Harness) for member in members)
@@ -55,7 +55,7 @@ def serialise_task(task: Any) -> dict[str, Any]:
 
 
 def serialise_trace(trace: Any) -> dict[str, Any]:
-    """Return the record that a trajectory is made from: the graph of messages with their tokens,
+    """Return the record from which a trajectory is made: the graph of messages with their tokens,
     and the rewards."""
     node_indices = {id(node): index for index, node in enumerate(trace.nodes)}
     nodes = [
@@ -90,7 +90,7 @@ def get_text(message: Any) -> str:
 
 
 class EpisodeWorker:
-    """Player of episodes side by side, which writes each as it ends."""
+    """Runner of concurrent episodes, which writes each result when the episode ends."""
 
     def __init__(self, env: Any, client: Any, tasks: list[Any], write: WriteMessage) -> None:
         self.env, self.client, self.tasks, self.write = env, client, tasks, write
@@ -148,6 +148,6 @@ async def main(out: TextIO) -> None:
 
 if __name__ == "__main__":
     lines = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries is not part of a reply
     sys.path.insert(0, os.getcwd())
     asyncio.run(main(lines))

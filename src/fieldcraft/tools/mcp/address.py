@@ -13,10 +13,10 @@ from fieldcraft.types import UserError
 
 @dataclass(frozen=True)
 class McpAddress:
-    """A command or a URL, and the names of environment variables that a command needs.
+    """Command or URL of a server, and the names of environment variables that a command needs.
 
-    Raises UserError for a command that cannot be read, a URL that holds a password, and variables
-    that are not set.
+    Raises UserError for a command that cannot be parsed, a URL that contains a password, or
+    variables that are not set.
     """
 
     target: str
@@ -26,7 +26,7 @@ class McpAddress:
         if self.is_url:
             self._check_url()
         elif not self.command_words:
-            raise UserError("the key mcp of a tool is empty: write a command or a URL there.")
+            raise UserError("the key mcp of a tool is empty: set it to a command or a URL.")
         for name in self.env:
             self._check_variable(name)
 
@@ -36,18 +36,18 @@ class McpAddress:
 
     @property
     def command_words(self) -> list[str]:
-        """The command, split as a shell does."""
+        """Words of the command, split as in a shell."""
         try:
             return shlex.split(self.target)
         except ValueError as error:
             raise UserError(
-                f"the command '{self.target}' of an MCP server cannot be read ({error}): close its"
+                f"the command '{self.target}' of an MCP server is invalid ({error}): close its"
                 " quotation marks."
             ) from error
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables with their values, which no recipe holds."""
+        """Environment variables with their values, which are never stored in recipes."""
         return {name: os.environ[name] for name in self.env}
 
     def _check_url(self) -> None:
@@ -59,8 +59,8 @@ class McpAddress:
             )
         if parts.username or parts.password:
             raise UserError(
-                f"the URL of the MCP server at {parts.hostname} holds a name or a password: remove"
-                " it, because a recipe is not a place for secrets."
+                f"the URL of the MCP server at {parts.hostname} contains a name or a password:"
+                " remove it, because a recipe is not a place for secrets."
             )
         if self.env:
             raise UserError(

@@ -1,7 +1,7 @@
-"""The way of the MCP SDK to servers at a URL, within the limits that all other clients have.
+"""HTTP transport of the MCP SDK, with the same size limit as all other clients.
 
-The SDK follows redirects within the origin of the server alone, and gives none a time. What it does
-not limit is the size of an answer. This module needs the extra `mcp`.
+The SDK follows redirects only within the origin of the server, and has timeouts. It does not limit
+the size of a response. This module needs the extra `mcp`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fieldcraft.tools.http import MAX_RESPONSE_BYTES
 CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = (
     30.0,
     300.0,
-)  # the SDK's own; a stream may be silent for long
+)  # defaults of the SDK; a stream may be idle for a long time
 MAX_REDIRECTS = 5
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """The bytes of an answer, or of all events of a stream, up to MAX_RESPONSE_BYTES."""
+    """Bytes of a response, or of all events of a stream, up to MAX_RESPONSE_BYTES."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
@@ -33,7 +33,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         async for piece in self._stream:
             count += len(piece)
             if count > MAX_RESPONSE_BYTES:
-                raise httpx2.StreamError(f"the answer is longer than {MAX_RESPONSE_BYTES} bytes")
+                raise httpx2.StreamError(f"the response is longer than {MAX_RESPONSE_BYTES} bytes")
             yield piece
 
     async def aclose(self) -> None:
@@ -41,18 +41,18 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 async def _limit_response(response: httpx2.Response) -> None:
-    """Have an answer end where it is too long. Packed ones were not asked for, as they would grow
-    behind the bound."""
+    """Make a response fail if it is too long. Compressed responses are rejected, because they would
+    grow beyond the limit after decompression."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
-        raise httpx2.DecodingError(f"packed in a form that was not asked for ({encoding[:20]})")
+        raise httpx2.DecodingError(f"its encoding was not requested ({encoding[:20]})")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     response.stream = _BoundedStream(response.stream)
 
 
 @asynccontextmanager
 async def open_bounded_transport(url: str) -> AsyncIterator[Any]:
-    """Yield the streams of messages from and to a server, as the SDK's client takes them."""
+    """Yield the message streams from and to a server, in the form that the SDK's client expects."""
     client = httpx2.AsyncClient(
         headers={"accept-encoding": "identity"},
         timeout=httpx2.Timeout(CONNECT_TIMEOUT_SECONDS, read=READ_TIMEOUT_SECONDS),

@@ -1,4 +1,4 @@
-"""A connection to an MCP server by the official SDK, begun when it is needed, and again if lost."""
+"""Connection to an MCP server with the official SDK, opened on demand and reopened if lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fieldcraft.tools.mcp.extra import import_extra
 from fieldcraft.tools.mcp.log_filter import warn_once_per_server
 from fieldcraft.types import ArgumentError, ToolError
 
-MAX_PAGES = 100  # of a list of tools: a server may name another page for ever
+MAX_PAGES = 100  # limit for a list of tools: a server may return next pages forever
 CLOSED, TIMED_OUT, INVALID = -32000, -32001, -32602  # codes of the SDK and of JSON-RPC
 _shared_connections: WeakKeyDictionary[
     asyncio.AbstractEventLoop, dict[McpAddress, McpConnection]
@@ -26,36 +26,35 @@ _shared_connections: WeakKeyDictionary[
 
 
 class McpServerLostError(Exception):
-    """A server cannot be started or reached, or has ended; the message is a clause."""
+    """A server cannot be started or reached, or has exited; the message is a clause."""
 
 
 @dataclass(frozen=True)
 class McpToolInfo:
-    """A tool as its server lists it."""
+    """Description of a tool in its server's list."""
 
     name: str
     description: str
     parameters: dict[str, Any]  # JSON schema of the arguments
-    output: dict[str, Any] | None  # and of the structured part of an answer, if it names one
+    output: dict[str, Any] | None  # schema of structured results, if declared
 
 
 def get_shared_connection(address: McpAddress) -> McpConnection:
-    """Return the one connection of the running event loop. It ends with the loop."""
+    """Return the shared connection of the running event loop. It closes with the loop."""
     by_address = _shared_connections.setdefault(asyncio.get_running_loop(), {})
     return by_address.setdefault(address, McpConnection(address))
 
 
 class McpConnection:
-    """A server that is started when it is first asked, and again by the next call after it ended.
-    So a rollout without a call starts no process."""
+    """Connection whose server is started on first use, and restarted by the next call after it
+    exited. So a rollout without calls starts no process."""
 
     def __init__(self, address: McpAddress) -> None:
         self._address = address
         self._session: _McpSession | None = None
 
     async def list_tools(self, timeout_seconds: float) -> list[McpToolInfo]:
-        """Return the tools that the server lists. Raises McpServerLostError, also after so many
-        seconds."""
+        """Return the tools that the server lists. Raises McpServerLostError, also on a timeout."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await self._ensure_session().list_tools()
@@ -65,13 +64,12 @@ class McpConnection:
             ) from error
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Call a tool, and return the answer: a `CallToolResult` of the SDK.
+        """Call a tool, and return its result: a `CallToolResult` of the SDK.
 
         Raises:
-            McpServerLostError: the server cannot be reached, or ended; the next call starts it
-            again.
-            ArgumentError: the server refuses the arguments.
-            ToolError: the server's answer is an error, or no answer of the protocol.
+            McpServerLostError: the server cannot be reached, or exited; the next call restarts it.
+            ArgumentError: the server rejects the arguments.
+            ToolError: the response is an error, or violates the protocol.
         """
         session = self._ensure_session()
         try:
@@ -81,7 +79,7 @@ class McpConnection:
             raise
 
     async def close(self) -> None:
-        """End the connection, and with it a server that was started here."""
+        """Close the connection, and stop a server that it has started."""
         if self._session is not None:
             await self._end_session(self._session)
 
@@ -91,17 +89,17 @@ class McpConnection:
         return self._session
 
     async def _end_session(self, session: _McpSession) -> None:
-        if self._session is session:  # else another call has started it again
+        if self._session is session:  # else another call has restarted it
             self._session = None
         await session.end()
 
 
 class _McpSession:
-    """A server from its start to its end.
+    """Session with a server, from its start to its end.
 
-    The SDK's client must be left by the task that has entered it, and calls come from many tasks.
-    So each life has a task of its own, which owns the client. Where the event loop ends first,
-    asyncio cancels that task, and the client is left all the same.
+    The SDK's client must be exited by the task that entered it, and calls come from many tasks. So
+    each session has a dedicated task, which owns the client. If the event loop ends first, asyncio
+    cancels that task, which also exits the client.
     """
 
     def __init__(self, address: McpAddress) -> None:
@@ -116,7 +114,7 @@ class _McpSession:
 
     async def _run(self) -> None:
         warn_once_per_server(self._address.target)
-        # What it prints would run through a progress bar; its last line may say why it ended.
+        # Its output would disturb a progress bar; its last line may explain why it exited.
         with tempfile.TemporaryFile("w+", errors="replace") as log:
             try:
                 async with self._sdk.Client(self._server(log)) as client:
@@ -143,8 +141,10 @@ class _McpSession:
         return self._sdk.stdio_client(start, log)
 
     async def list_tools(self) -> list[McpToolInfo]:
-        """Return the tools of all pages of the list. Raises McpServerLostError, also for an answer
-        that is no list."""
+        """Return the tools of all pages of the list.
+
+        Raises McpServerLostError, also for a response that is not a list.
+        """
         client = await self._wait_for_client()
         listed: list[Any] = []
         cursor = None
@@ -170,23 +170,23 @@ class _McpSession:
             return await client.call_tool(name, arguments)
         except self._sdk.MCPError as error:
             if error.code in (CLOSED, TIMED_OUT):
-                await self.end()  # then it has written its last line
+                await self.end()  # afterwards its last line is written
                 raise McpServerLostError(self._describe_failure(error)) from error
             kind = ArgumentError if error.code == INVALID else ToolError
             raise kind(error.message) from error
-        except (ValidationError, RuntimeError) as error:  # RuntimeError: it wants more input
+        except (ValidationError, RuntimeError) as error:  # RuntimeError: it requests more input
             raise ToolError(f"The server's answer cannot be read: {_join_lines(error)}") from error
 
     async def end(self) -> None:
-        """Leave the client. That goes on where a caller stops waiting for it."""
+        """Exit the client. This continues even if the caller stops waiting for it."""
         self._leaving.set()
         if not self._client.done():  # it is still being started
             self.task.cancel()
         await asyncio.wait({self.task})
 
     async def _wait_for_client(self) -> Any:
-        """Wait for the client, and return it as soon as it is connected. Raises McpServerLostError
-        if it never is."""
+        """Wait until the client is connected, and return it. Raises McpServerLostError if this
+        fails."""
         first_done: Sequence[asyncio.Future[Any]] = (self.task, self._client)
         with report_wait("a tool", f"the MCP server {self._address.target}"):
             await asyncio.wait(first_done, return_when=asyncio.FIRST_COMPLETED)
@@ -197,8 +197,8 @@ class _McpSession:
         )
 
     def _describe_failure(self, error: BaseException | None) -> str:
-        """Return why there is no server, as a clause."""
-        while isinstance(error, BaseExceptionGroup):  # of the SDK's tasks
+        """Return the reason why the server is unavailable, as a clause."""
+        while isinstance(error, BaseExceptionGroup):  # raised by the SDK's task groups
             error = error.exceptions[0]
         if isinstance(error, FileNotFoundError):
             return f"there is no command '{self._address.command_words[0]}'"
@@ -211,14 +211,18 @@ class _McpSession:
 
 
 async def _skip_validation(name: str, result: Any) -> None:
-    """Do nothing, in the place of the SDK's comparison with an output schema. That one runs in this
-    process and thread, where a pattern could match for ever; `schemas.py` makes it in another
-    one."""
+    """Do nothing, in place of the SDK's validation against an output schema.
+
+    The SDK validates in this process and thread, where a pattern could match forever; `schemas.py`
+    validates in another process.
+    """
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Look at the error of a task. asyncio complains of errors that nobody looked at, and those
-    after the last call do no harm."""
+    """Retrieve the exception of a task, because asyncio warns about exceptions never retrieved.
+
+    Errors after the last call are harmless.
+    """
     if not task.cancelled():
         task.exception()
 

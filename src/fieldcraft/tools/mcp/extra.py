@@ -1,4 +1,4 @@
-"""The libraries of the extra `mcp`, which are imported when a recipe names an MCP server."""
+"""Libraries of the extra `mcp`, which are imported when a recipe names an MCP server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from fieldcraft.types import UserError
 
 
 def import_extra(name: str) -> ModuleType:
-    """Import a module of the extra, or one here that needs it. Raises UserError if it is not
-    installed."""
+    """Import a module of the extra, or a local module that needs it.
+
+    Raises UserError if the extra is not installed.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:

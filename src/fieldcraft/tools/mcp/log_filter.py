@@ -1,6 +1,6 @@
-"""Lines that MCP servers print where only the protocol belongs, told in one sentence.
+"""One warning per MCP server that prints to standard output, which is reserved for the protocol.
 
-The SDK passes over such lines, and logs a traceback for each.
+The SDK skips such lines, and logs a traceback for each.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from contextvars import ContextVar
 
-SDK_LOGGER = "mcp.client.stdio"  # the SDK's logger
-PARSE_FAILURE = "Failed to parse JSONRPC message from server"  # what it says of such a line
+SDK_LOGGER = "mcp.client.stdio"  # logger of the SDK
+PARSE_FAILURE = "Failed to parse JSONRPC message from server"  # its message for such a line
 PRINTS_WARNING = (
     "The MCP server '%s' writes to its standard output, which is reserved for the protocol; these"
     " lines are ignored: let it log to standard error."
@@ -18,8 +18,8 @@ current_command: ContextVar[str] = ContextVar("server")  # the command whose out
 
 
 class WarnOnceFilter(logging.Filter):
-    """Filter that lets one sentence through for each server, and nothing of other kinds but its
-    first line."""
+    """Filter that passes one warning for each server, and only the first line of other
+    records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class WarnOnceFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         command = current_command.get("")
-        if not command:  # a connection that somebody else has made
+        if not command:  # a connection made outside fieldcraft
             return True
         record.exc_info = record.exc_text = None
         if record.msg != PARSE_FAILURE:
@@ -44,6 +44,6 @@ _warn_once_filter = WarnOnceFilter()
 
 
 def warn_once_per_server(command: str) -> None:
-    """Say once that a server prints, in this task and those that it begins."""
+    """Warn once about output of a server, in this task and the tasks that it starts."""
     current_command.set(command)
     logging.getLogger(SDK_LOGGER).addFilter(_warn_once_filter)  # adding it again changes nothing

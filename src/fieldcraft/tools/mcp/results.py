@@ -1,4 +1,4 @@
-"""Answers of an MCP server, as text that a model reads."""
+"""Results of an MCP server, rendered as text for the model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fieldcraft.types import ToolError
 
 
 def render_result(result: Any) -> str:
-    """Read the text of a `CallToolResult`. What is not text becomes a sentence about it.
+    """Return the text of a `CallToolResult`. Other content is replaced by a sentence about it.
 
-    Raises ToolError with that text where the server says that the call failed.
+    Raises ToolError with that text if the server reports that the call failed.
     """
     texts = [_render_part(part) for part in result.content]
     has_text = any(
@@ -27,12 +27,12 @@ def render_result(result: Any) -> str:
 
 
 def _render_part(part: Any) -> str:
-    """Return one piece of content, by its type in the protocol."""
+    """Return the text of one piece of content, by its type in the protocol."""
     match part.type:
         case "text":
             return str(part.text)
         case "resource":
-            # Of a resource's two kinds, one has text and the other bytes.
+            # A resource contains either text or bytes.
             text = part.resource.model_dump().get("text")
             return f"[The file {part.resource.uri} is not text.]" if text is None else str(text)
         case "resource_link":

@@ -1,7 +1,7 @@
-"""The process that compares values with JSON schemas of servers: a pattern may match for ever.
+"""Worker process that validates values against JSON schemas of servers: a pattern may run forever.
 
-A question is {"schema": {...}} or {"schema": {...}, "value": ...}. The answer is {"wrong": "..."},
-what is wrong with the schema or else with the value, or {"wrong": null}.
+A request is {"schema": {...}} or {"schema": {...}, "value": ...}. The reply is {"wrong": "..."},
+the error of the schema or else of the value, or {"wrong": null}.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _validate(question: dict[str, Any]) -> Iterator[dict[str, Any]]:
     validator_class = validator_for(schema)
     try:
         if "value" in question:
-            # An empty registry, so that no schema has another one fetched from the network.
+            # An empty registry, so that references are never fetched from the network.
             validator = validator_class(schema, registry=Registry())
             yield {"wrong": _describe_error(best_match(validator.iter_errors(question["value"])))}
         else:

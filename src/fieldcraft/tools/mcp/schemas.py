@@ -1,4 +1,4 @@
-"""JSON schemas of servers, compared with values in a process that can be killed."""
+"""Validation against JSON schemas of servers, in a process that can be killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from fieldcraft.tools.killable_pool import DONE_KEY, KillablePool
 from fieldcraft.tools.mcp.extra import import_extra
 
-TIMEOUT_SECONDS = 5  # of CPU time for one comparison
+TIMEOUT_SECONDS = 5  # CPU time of one validation
 NUM_WORKERS = 2
 
 
@@ -21,8 +21,10 @@ async def find_value_error(schema: dict[str, Any], value: Any) -> str | None:
 
 
 async def find_schema_errors(schemas: Sequence[dict[str, Any]]) -> list[str | None]:
-    """Return what is wrong with each schema of arguments itself, or None. Raises UserError where
-    the extra is not installed."""
+    """Return what is wrong with each schema of arguments itself, or None.
+
+    Raises UserError if the extra is not installed.
+    """
     import_extra("jsonschema")
     return [
         await _validate({"schema": schema}) or _find_schema_defect(schema) for schema in schemas
@@ -44,19 +46,23 @@ def _get_pool() -> KillablePool:
 
 
 def _find_schema_defect(schema: dict[str, Any]) -> str | None:
-    """Return what is wrong with a schema that no call can fit: it refers to what is not in it, as
-    nothing is fetched, or it wants something else than an object, which arguments always are."""
+    """Return what is wrong with a schema that no call can match, or None.
+
+    Such a schema has a reference to something outside of it, which is never fetched, or requires
+    another type than object, which arguments always are.
+    """
     found = next(
         (ref for ref in _iterate_references(schema) if not _contains_reference(schema, ref)), None
     )
     if found is not None:
         return f"it refers to {found!r}, which is not in it"
     kinds = schema.get("type", "object")
-    return None if "object" in kinds else f"arguments are an object, and it wants type {kinds!r}"
+    return None if "object" in kinds else f"arguments are an object, but it requires type {kinds!r}"
 
 
 def _contains_reference(schema: dict[str, Any], reference: str) -> bool:
-    """Tell whether a schema holds what it refers to. An anchor is looked up by the comparison."""
+    """Return whether a schema contains the target of a reference. Anchors are resolved during the
+    validation."""
     node: Any = schema
     for step in reference.removeprefix("#/").split("/") if reference.startswith("#/") else ():
         key = unquote(step).replace("~1", "/").replace("~0", "~")
@@ -71,8 +77,8 @@ def _contains_reference(schema: dict[str, Any], reference: str) -> bool:
 
 
 def _iterate_references(node: Any) -> Iterator[str]:
-    """Yield what a schema refers to, without its parts that have an id, which refer to
-    themselves."""
+    """Yield the references of a schema, except in subschemas with an id, whose references are
+    relative to themselves."""
     if isinstance(node, dict):
         if isinstance(reference := node.get("$ref"), str):
             yield reference

@@ -1,4 +1,4 @@
-"""The tools of MCP servers: a recipe names a command or a URL, and the server says what it has."""
+"""Tools of MCP servers: a recipe names a command or a URL, and the server lists its tools."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from fieldcraft.types import (
 )
 
 MAX_TOOLS = 1000
-# The connections of the rollout that runs here: the tools of one server share its state.
+# Connections of the current rollout: the tools of one server share its state.
 _rollout_connections: ContextVar[Mapping[McpAddress, McpConnection]] = ContextVar(
     "connections of a rollout"
 )
 
 
 class McpServer:
-    """An MCP server as a recipe names it."""
+    """MCP server with the settings of a recipe."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class McpServer:
         env: Sequence[str] = (),
         connection: Literal["rollout", "shared"] = "rollout",
     ) -> None:
-        """Take the settings of the recipe.
+        """Create a server from the settings of the recipe.
 
         Args:
-            mcp: the command that starts it, or the URL where it answers.
-            only: the tools that the policy may call; None: all of them.
-            prefix: stands before every name, so that the tools of two servers differ.
-            env: environment variables that a command gets, besides the usual ones such as HOME.
-            connection: one for each rollout, or one that all rollouts share.
+            mcp: command that starts the server, or its URL.
+            only: tools that the policy may call; None for all.
+            prefix: prefix of every tool name, which distinguishes the tools of two servers.
+            env: environment variables passed to a command, besides the usual ones such as HOME.
+            connection: one connection for each rollout, or one shared by all rollouts.
 
-        Raises UserError as `McpAddress`.
+        Raises UserError as `McpAddress` does.
         """
         self.address = McpAddress(mcp, tuple(env))
         self.only = only
@@ -65,10 +65,10 @@ class McpServer:
         self.is_shared = connection == "shared"
 
     async def list_tools(self, timeout_seconds: float) -> list[AnyTool]:
-        """Return the tools that the server lists within so many seconds, in its order.
+        """Return the tools of the server in the order of its list, which must arrive in time.
 
         Raises UserError for a server that cannot be used, for more than `MAX_TOOLS`, for a name in
-        `only` that it lacks, and for arguments that it does not describe by a JSON schema.
+        `only` that it lacks, and for arguments without a valid JSON schema.
         """
         tool_class = SharedMcpTool if self.is_shared else PerRolloutMcpTool
         selected = self._select_tools(await self._fetch_tools(timeout_seconds))
@@ -77,8 +77,8 @@ class McpServer:
         ):
             if error:
                 raise UserError(
-                    f"the MCP server describes the arguments of '{tool.name}' in no JSON schema"
-                    f" ({error}): correct the server, or list the other tools in 'only'."
+                    f"the MCP server describes the arguments of '{tool.name}' by an invalid JSON"
+                    f" schema ({error}): correct the server, or list the other tools in 'only'."
                 )
         return [tool_class(self, tool) for tool in selected]
 
@@ -96,8 +96,8 @@ class McpServer:
                 await connection.close()
 
     def _select_tools(self, listed: Sequence[McpToolInfo]) -> list[McpToolInfo]:
-        """Return the tools that the recipe wants. Of two with one name, a call can only mean the
-        first."""
+        """Return the tools that the recipe selects. Of two tools with one name, the first is
+        used."""
         by_name: dict[str, McpToolInfo] = {}
         for tool in listed:
             by_name.setdefault(tool.name, tool)
@@ -116,12 +116,12 @@ class McpServer:
         return [tool for name, tool in by_name.items() if name in names]
 
     def get_shared(self) -> McpConnection:
-        """Return the connection that all rollouts share."""
+        """Return the connection shared by all rollouts."""
         return get_shared_connection(self.address)
 
 
 class _McpTool:
-    """A tool of a server."""
+    """Tool of an MCP server."""
 
     def __init__(self, server: McpServer, info: McpToolInfo) -> None:
         self.server = server
@@ -137,12 +137,12 @@ class _McpTool:
         }
 
     async def call(self, connect: Callable[[], McpConnection], arguments: dict[str, Any]) -> str:
-        """Call the tool, and return the text of the server's answer.
+        """Call the tool, and return the text of its result.
 
         Raises:
-            ArgumentError: the arguments do not fit the schema, or the server refuses them.
-            ToolUnavailableError: the server cannot be reached, or ended.
-            ToolError: the server says that the call failed.
+            ArgumentError: the arguments do not match the schema, or the server rejects them.
+            ToolUnavailableError: the server cannot be reached, or exited.
+            ToolError: the server reports that the call failed.
         """
         if schema_error := await find_value_error(self.info.parameters, arguments):
             raise ArgumentError(f"Wrong arguments for {self.name}: {schema_error}.")
@@ -159,14 +159,14 @@ class _McpTool:
 
 
 class SharedMcpTool(_McpTool):
-    """A tool whose server all rollouts share."""
+    """Tool whose server is shared by all rollouts."""
 
     async def __call__(self, /, **arguments: Any) -> str:
         return await self.call(self.server.get_shared, arguments)
 
 
 class PerRolloutMcpTool(_McpTool):
-    """A tool whose server each rollout has for itself."""
+    """Tool with a separate server for each rollout."""
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
@@ -175,7 +175,7 @@ class PerRolloutMcpTool(_McpTool):
 
 
 class _RolloutMcpTool:
-    """A tool in one rollout."""
+    """Tool during one rollout."""
 
     def __init__(self, tool: PerRolloutMcpTool, connection: McpConnection) -> None:
         self.name, self.schema = tool.name, tool.schema
@@ -187,8 +187,10 @@ class _RolloutMcpTool:
 
 @asynccontextmanager
 async def _open_rollout_connection(address: McpAddress) -> AsyncIterator[McpConnection]:
-    """Yield the connection that a rollout has to a server. The first tool of the server that a
-    rollout opens brings the connection, and closes it last."""
+    """Yield the connection of a rollout to a server.
+
+    The first tool of the server that a rollout opens creates the connection, and closes it last.
+    """
     connections = _rollout_connections.get({})
     if address in connections:
         yield connections[address]

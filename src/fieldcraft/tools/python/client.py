@@ -1,4 +1,4 @@
-"""Programs in a sandbox behind a server with the interface of SandboxFusion."""
+"""Client of a sandbox server with the interface of SandboxFusion."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from fieldcraft.tools.http import LimitedHttpClient
 from fieldcraft.tools.python.protocol import RunCodeResponse, make_request_body, parse_response
 from fieldcraft.types import ToolError, ToolUnavailableError, UserError
 
-_OVERHEAD_SECONDS = 10.0  # of the limit of a program: waiting for a place, and the way
+_OVERHEAD_SECONDS = 10.0  # added to the time limit of a program: queueing and transport
 _MAX_ATTEMPTS = 4
 _BUSY_STATUSES = (429, 500, 502, 503, 504)
 
 
 class SandboxClient:
-    """Sandbox that runs programs with a server; each run opens a connection of its own."""
+    """Sandbox that runs programs on a server; each run opens a new connection."""
 
     def __init__(self, url: str, limits: SandboxLimits) -> None:
-        """Take the `url` of the server, with or without `/run_code`. Raises UserError for none."""
+        """Create a client of the server at `url`, with or without `/run_code`.
+
+        Raises UserError for an invalid URL.
+        """
         self.url = url.rstrip("/").removesuffix("/run_code")
         try:
             address = httpx.URL(self.url)
@@ -42,11 +45,11 @@ class SandboxClient:
     async def run(
         self, code: str, stdin: str = "", files: Mapping[str, bytes] | None = None
     ) -> ProgramResult:
-        """Run a program with `files` beside it.
+        """Run a program with `files` in its working folder.
 
         Raises:
-            ToolUnavailableError: no answer after several attempts.
-            ToolError: the server refuses the program.
+            ToolUnavailableError: no response after several attempts.
+            ToolError: the server rejects the program.
         """
         attempts = AsyncRetrying(
             stop=stop_after_attempt(_MAX_ATTEMPTS),
@@ -81,7 +84,7 @@ class SandboxClient:
 
 
 def _is_retryable(error: BaseException) -> bool:
-    """Return whether another attempt may succeed; a program that took too long would again."""
+    """Return whether another attempt may succeed; a program that timed out would time out again."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code in _BUSY_STATUSES
     return isinstance(error, httpx.ConnectError)

@@ -1,4 +1,4 @@
-"""The interface of SandboxFusion (github.com/bytedance/SandboxFusion, POST /run_code)."""
+"""Interface of SandboxFusion (github.com/bytedance/SandboxFusion, POST /run_code)."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ FileName = Annotated[str, AfterValidator(_require_relative_name)]
 
 
 class RunCodeRequest(RequestBody):
-    """A program. Fields that the server does not know are ignored, as the original does."""
+    """Program to run. Unknown fields are ignored, as in the original server."""
 
     code: str
     language: Literal["python"] = "python"
     stdin: str = ""
     run_timeout: Annotated[float, Field(gt=0, le=MAX_RUN_SECONDS)] = 10.0
-    memory_limit_MB: int = -1  # that of the server
+    memory_limit_MB: int = -1  # the limit of the server
     files: dict[FileName, str | None] = Field(default_factory=dict)  # base64
     fetch_files: list[FileName] = Field(default_factory=list)
 
     def make_limits(self, sandbox_limits: SandboxLimits) -> SandboxLimits:
-        """Return the limits that the request asks for, as far as those of the sandbox go."""
+        """Return the requested limits, capped by the limits of the sandbox."""
         memory = self.memory_limit_MB if self.memory_limit_MB > 0 else sandbox_limits.memory_mb
         return replace(
             sandbox_limits,
@@ -46,7 +46,7 @@ class RunCodeRequest(RequestBody):
         )
 
     def decode_files(self) -> dict[str, bytes]:
-        """Return the contents of the files by name. Raises ValueError for what is no base64."""
+        """Return the contents of the files by name. Raises ValueError for invalid base64."""
         try:
             return {
                 name: base64.b64decode(data, validate=True)
@@ -58,7 +58,7 @@ class RunCodeRequest(RequestBody):
 
 
 class CommandResult(BaseModel):
-    """End of a command. An `Error` is one of the sandbox."""
+    """Result of a command. `Error` is an error of the sandbox."""
 
     status: Literal["Finished", "Error", "TimeLimitExceeded"]
     execution_time: float | None = None
@@ -68,18 +68,19 @@ class CommandResult(BaseModel):
 
 
 class RunCodeResponse(BaseModel):
-    """`Failed` is a program that did not end with status 0."""
+    """Response to a request. `Failed` means that the program did not exit with status 0."""
 
     status: Literal["Success", "Failed", "SandboxError"]
     message: str = ""
-    compile_result: CommandResult | None = None  # Python has none
+    compile_result: CommandResult | None = None  # Python has no compile step
     run_result: CommandResult | None = None
     executor_pod_name: str | None = None
     files: dict[str, str] = {}
 
 
 def make_response(run: ProgramResult) -> RunCodeResponse:
-    """Return what the server says of a run. Too much output or memory is a program that failed."""
+    """Return the server's response for a run. Too much output or memory counts as a failed
+    program."""
     is_lost = run.status is ProgramStatus.LOST
     timed_out = run.status is ProgramStatus.TIMEOUT
     result = CommandResult(
@@ -100,7 +101,7 @@ def make_response(run: ProgramResult) -> RunCodeResponse:
 
 
 def parse_response(response: RunCodeResponse) -> ProgramResult:
-    """Read the run that a server's answer reports."""
+    """Return the run that a server's response reports."""
     result = response.run_result
     files = {name: base64.b64decode(data) for name, data in response.files.items()}
     if response.status == "SandboxError" or result is None or result.status == "Error":

@@ -1,4 +1,4 @@
-"""A sandbox server with the interface of SandboxFusion, for Python only.
+"""Sandbox server with the interface of SandboxFusion, for Python only.
 
     POST /run_code  {"code", "language": "python", "stdin", "run_timeout": seconds,
                      "memory_limit_MB", "files": {name: base64}, "fetch_files": [name]}
@@ -9,10 +9,10 @@
     GET /health     -> {"status": "ok", "layers": [...]}
     GET /metrics    -> counters in Prometheus' text format
 
-No program gets more time or memory than the sandbox itself has. A request that finds the queue full
-gets status 503 and the header Retry-After. What the sandbox
-does not cover is in the docstring of `fieldcraft.sandbox`; the server itself asks nobody for a
-password, so it belongs on a private address.
+No program gets more time or memory than the limits of the sandbox. If the queue is full, a request
+is answered with status 503 and the header Retry-After. The docstring of `fieldcraft.sandbox` lists
+what the sandbox does not cover. The server has no authentication, so it belongs on a private
+address.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RETRY_AFTER_SECONDS = 1
 
 
 class _Counters:
-    """Counters that /metrics shows."""
+    """Counters reported by /metrics."""
 
     def __init__(self) -> None:
         self.num_active = 0
@@ -66,7 +66,7 @@ class _Counters:
 
 
 def create_app(sandbox: Sandbox, queue: int = DEFAULT_QUEUE_SIZE) -> Starlette:
-    """Create the server as an ASGI application; `queue` programs may wait for a place."""
+    """Create the server as an ASGI application; up to `queue` programs may wait."""
     counters = _Counters()
 
     async def run_code(http: HttpRequest) -> Response:
@@ -124,13 +124,13 @@ def serve_sandbox(
     waive: Sequence[str] = (),
     memory_mb: int = SandboxLimits.memory_mb,
 ) -> None:
-    """Serve a sandbox until Ctrl-C. No program gets more memory than `memory_mb` in a process.
+    """Serve a sandbox until Ctrl-C. `memory_mb` is the memory limit per process of a program.
 
     Raises:
         UserError: the system lacks a layer of isolation, or the address cannot be listened on.
     """
     if queue < 0:
-        raise UserError(f"The queue of a sandbox server has 0 places or more, not {queue}.")
+        raise UserError(f"The queue of a sandbox server must have at least 0 places, not {queue}.")
     limits = SandboxLimits(wall_seconds=MAX_RUN_SECONDS, memory_mb=memory_mb)
     with Sandbox(limits, waive, concurrent) as sandbox:
         print_line(f"isolated by {', '.join(sandbox.layers)}")

@@ -1,4 +1,4 @@
-"""The tool `python`: programs of the policy in a sandbox, here or behind a server."""
+"""The tool `python`: programs of the policy in a sandbox, local or behind a server."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ RunProgram = Callable[[str, str], Awaitable[ProgramResult]]  # a program and its
 RenderResult = Callable[[ProgramResult], str]  # may raise a ToolError
 _LIMITS: TypeAdapter[SandboxLimits] = TypeAdapter(SandboxLimits)
 NO_OUTPUT = "(no output)"
-GRADING_LIMITS = SandboxLimits(output_bytes=4 * 2**20)  # all that a test may expect
+GRADING_LIMITS = SandboxLimits(output_bytes=4 * 2**20)  # enough for any expected output
 
 
 class PythonTool:
-    """`types.Tool` that runs each call in an interpreter of its own."""
+    """`types.Tool` that runs each call in a new interpreter."""
 
     def __init__(self, run: RunProgram, render: RenderResult) -> None:
-        """Take `run`, which runs a program, and `render`, which says what the policy reads of
-        it."""
+        """Create the tool from `run`, which runs a program, and `render`, which returns the
+        observation."""
         self._function = _make_function_tool(run, render, stateful=False)
         self.name: str = self._function.name
         self.schema: dict[str, Any] = self._function.schema
 
     async def __call__(self, /, **arguments: Any) -> str:
-        """Run a program, and return what it printed, and the value of its last expression.
+        """Run a program, and return its output and the value of its last expression.
 
         Raises:
             ArgumentError: wrong arguments.
-            ToolUnavailableError: the sandbox gives no worker.
-            ToolError: the program failed; the text has its output and its error.
+            ToolUnavailableError: the sandbox has no worker.
+            ToolError: the program failed; the message contains its output and error.
         """
         return await self._function(**arguments)
 
@@ -65,21 +65,21 @@ class PythonSessionTool:
 
 
 class GradingSandbox:
-    """Runner of programs of answers that are graded, each in an interpreter of its own. The sandbox
-    starts with the first."""
+    """Runner of the programs in graded answers, each in a new interpreter. The sandbox starts with
+    the first program."""
 
     def __init__(self, waive: Sequence[str] = ()) -> None:
-        """Take `waive`, the layers of isolation to do without."""
+        """Create a runner. `waive` lists layers of isolation that may be missing."""
         self._waive = tuple(waive)
 
     async def run(self, code: str, stdin: str = "") -> ProgramResult:
-        """Run a program. Raises UserError where the system lacks a layer of isolation."""
+        """Run a program. Raises UserError if the system lacks a layer of isolation."""
         return await _get_sandbox(GRADING_LIMITS, self._waive, None, PRELOADED_LIBRARIES).run(
             code, stdin
         )
 
     async def test(self, code: str, tests: str, imports: str) -> ProgramResult:
-        """Run tests beside a program. Raises as `run` does."""
+        """Run tests of a program. Raises the errors of `run`."""
         return await _get_sandbox(GRADING_LIMITS, self._waive, None, PRELOADED_LIBRARIES).test(
             code, tests, imports
         )
@@ -95,21 +95,21 @@ def make_python(
     files: Path | None = None,
     errors: Literal["whole", "last-line"] = "whole",
 ) -> PythonTool | PythonSessionTool:
-    """Make the tool that a recipe names `python`.
+    """Make the tool `python` of a recipe.
 
     Args:
         stateful: the calls of a rollout share variables and files.
-        limits: any of those of `sandbox.limits.SandboxLimits`, by name.
-        allow_missing_layers: layers of isolation to do without.
-        max_concurrent: programs at once; others wait.
-        libraries: modules that programs find loaded. A program starts faster the fewer they are,
-            and can import the others itself.
-        url: of a server with the interface of SandboxFusion, in place of a sandbox here.
-        files: a folder whose files programs find in their working folder.
-        errors: what the policy reads of an error: all of it, or its last line as in ToRL.
+        limits: fields of `sandbox.limits.SandboxLimits`, by name.
+        allow_missing_layers: layers of isolation that may be missing.
+        max_concurrent: number of concurrent programs; others wait.
+        libraries: modules that are loaded before a program starts. Programs start faster with fewer
+            modules, and can import others themselves.
+        url: URL of a server with the interface of SandboxFusion, in place of a local sandbox.
+        files: folder whose files are copied to the working folder of programs.
+        errors: part of an error that the policy reads: all of it, or its last line as in ToRL.
 
     Raises:
-        UserError: the settings do not fit together, or the system lacks a layer of isolation.
+        UserError: the settings are inconsistent, or the system lacks a layer of isolation.
     """
     checked = parse_limits(limits or {})
     input_files = {} if files is None else _read_folder(files)
@@ -122,7 +122,7 @@ def make_python(
             or tuple(libraries) != PRELOADED_LIBRARIES
         ):
             raise UserError(
-                "a sandbox server has no sessions, and its own layers, concurrency and libraries:"
+                "a sandbox server has no sessions and sets its layers, concurrency and libraries:"
                 " remove 'url', or 'stateful', 'allow_missing_layers', 'max_concurrent' and"
                 " 'libraries', from the tool python."
             )
@@ -135,14 +135,14 @@ def make_python(
 
 
 def _read_folder(folder: Path) -> dict[str, bytes]:
-    """Read the files of a folder by name. Raises UserError where there is no folder."""
+    """Read the files of a folder by name. Raises UserError if the folder does not exist."""
     if not folder.is_dir():
         raise UserError(f"'{folder}' is not a folder with files for programs; correct 'files'.")
     with raise_read_errors(str(folder), "give a folder whose files can be read"):
         return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-@cache  # a run opens its tools several times; the template and its workers are the same
+@cache  # a run opens its tools several times and shares the template with its workers
 def _get_sandbox(
     limits: SandboxLimits,
     waive: tuple[str, ...],
@@ -153,7 +153,7 @@ def _get_sandbox(
 
 
 def parse_limits(values: Mapping[str, float]) -> SandboxLimits:
-    """Return the limits of the setting `limits`. Raises UserError for others."""
+    """Return the limits of the setting `limits`. Raises UserError for unknown or invalid ones."""
     unknown = [name for name in values if name not in SandboxLimits.__dataclass_fields__]
     if unknown:
         known = ", ".join(SandboxLimits.__dataclass_fields__)
@@ -192,10 +192,10 @@ def _make_function_tool(run: RunProgram, render: RenderResult, *, stateful: bool
 def render_observation(
     run: ProgramResult, wall_seconds: float, errors: Literal["whole", "last-line"] = "whole"
 ) -> str:
-    """Return what the policy reads of a run; `wall_seconds` is the limit of its time.
+    """Return the observation of a run. `wall_seconds` is its time limit.
 
     Raises:
-        ToolUnavailableError: the run was lost, which is no fault of the program's.
+        ToolUnavailableError: the run was lost, which the program did not cause.
         ToolError: the program failed.
     """
     notes = ["(a new interpreter: earlier variables and files are lost)"] if run.restarted else []

@@ -1,6 +1,6 @@
-"""BM25 (Robertson and Zaragoza 2009, with k1 = 1.2 and b = 0.75) by tantivy, mapped from disk.
+"""BM25 (Robertson and Zaragoza 2009, with k1 = 1.2 and b = 0.75) with tantivy, mapped from disk.
 
-tantivy keeps the number of terms of a passage in one byte: exactly up to 40, then to an eighth.
+tantivy stores the number of terms of a passage in one byte: exact up to 40, then to an eighth.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ from fieldcraft.tools.search.passages import Passage
 BM25_FOLDER = "bm25"
 LIBRARY_VERSION = f"tantivy {version('tantivy')}"
 
-# What is collected in memory before it is written as a segment: about a million passages. Segments
-# are merged only where there are eight of about one size.
+# Memory that is filled before a segment is written: about a million passages. Segments are merged
+# only when there are eight of similar size.
 HEAP_BYTES = 500_000_000
 
-EXTRA_HITS = (
-    16  # passages that are looked at beside those asked for: they may be equal to the last one
-)
+EXTRA_HITS = 16  # passages ranked in addition to the requested ones, to find ties with the last one
 
-_STOPWORDS = frozenset(  # those of Lucene
+_STOPWORDS = frozenset(  # the list of Lucene
     split_words(
         "a an and are as at be but by for if in into is it no not of on or such that the their then"
         " there these they this to was will with"
     )
 )
-# They ask and describe nothing, and they are in so many passages that they cost most of the time.
+# Question words describe nothing, and occur in so many passages that they cost most of the time.
 _QUERY_STOPWORDS = _STOPWORDS | {
     "how",
     "what",
@@ -53,11 +51,10 @@ _QUERY_STOPWORDS = _STOPWORDS | {
 
 
 def make_passage_terms(title: str, text: str) -> list[str]:
-    """Return the terms that a passage is indexed under: its words, and the pairs of words of its
-    title.
+    """Return the index terms of a passage: its words, and the word pairs of its title.
 
-    The pairs tell "Kalo Remi" from "Remi Kalo", and lift recall on HotpotQA and MuSiQue. A word
-    with vowel points stands there without them, too.
+    The pairs distinguish "Kalo Remi" from "Remi Kalo", and raise recall on HotpotQA and MuSiQue. A
+    word with vowel points is indexed without them, too.
     """
     title_words = split_words(title)
     found = title_words + split_words(text)
@@ -65,8 +62,10 @@ def make_passage_terms(title: str, text: str) -> list[str]:
 
 
 def make_query_terms(query: str) -> list[str]:
-    """Return the terms to search for: words and pairs of words, each once. English stop words and
-    words that ask count only where there is nothing else ("It")."""
+    """Return the terms to search for: words and word pairs, without duplicates.
+
+    English stop words and question words count only if there are no other words ("It").
+    """
     query_words = split_words(query)
     content_words = [word for word in query_words if word not in _QUERY_STOPWORDS]
     return list(
@@ -77,7 +76,7 @@ def make_query_terms(query: str) -> list[str]:
 
 
 def _strip_vowels(found: list[str]) -> list[str]:
-    """Return, without their vowel points, the words that have some."""
+    """Return the words that have vowel points, with the points removed."""
     return [stripped for word in found if (stripped := strip_vowel_points(word)) not in (word, "")]
 
 
@@ -89,9 +88,9 @@ def _make_pairs(found: list[str]) -> list[str]:
 
 
 def write_bm25(passages: Iterable[Passage], folder: Path, heap_bytes: int = HEAP_BYTES) -> int:
-    """Index passages in memory that does not grow with their number; returns how many terms.
+    """Index passages in constant memory, and return the number of terms.
 
-    Raises UserError if it cannot be written.
+    Raises UserError if the index cannot be written.
     """
     schema = tantivy.SchemaBuilder()
     schema.add_text_field("words", tokenizer_name="whitespace", index_option="freq")
@@ -107,15 +106,18 @@ def write_bm25(passages: Iterable[Passage], folder: Path, heap_bytes: int = HEAP
                 num_terms += len(terms)
                 writer.add_document(tantivy.Document(words=" ".join(terms), number=number))
             writer.commit()
-        finally:  # nothing is written any more when the folder is removed after a mistake
+        finally:  # all writes have ended when the folder is removed after an error
             writer.wait_merging_threads()
     return num_terms
 
 
 @contextmanager
 def _convert_panic() -> Iterator[None]:
-    """Yield to a block in which tantivy's panic is raised as an error. A file of a few bytes is
-    more than tantivy expects of damage, and its panic is no Exception."""
+    """Convert a panic of tantivy in the block to an error.
+
+    tantivy panics on some damaged files, such as a file of a few bytes, and its panic is not an
+    Exception.
+    """
     try:
         yield
     except BaseException as error:
@@ -125,17 +127,17 @@ def _convert_panic() -> Iterator[None]:
 
 
 class Bm25Ranker:
-    """`search.Ranker` by words."""
+    """`Ranker` by BM25."""
 
     def __init__(self, folder: Path) -> None:
         with _convert_panic():
             index = tantivy.Index.open(str(folder / BM25_FOLDER))
-        index.config_reader("manual")  # it never changes: nothing has to watch it
+        index.config_reader("manual")  # it never changes, so it is not watched
         self._searcher = index.searcher()
         self._schema = index.schema
 
     def rank(self, queries: Sequence[str], depth: int) -> list[list[tuple[int, float]]]:
-        """Rank passages for each query. A passage without any word of the query is never found."""
+        """Rank passages for each query. A passage without words of the query is never found."""
         return [self._rank_terms(make_query_terms(query), depth) for query in queries]
 
     def _rank_terms(self, terms: Sequence[str], depth: int) -> list[tuple[int, float]]:
@@ -153,8 +155,7 @@ class Bm25Ranker:
     def _search_hits(
         self, query: tantivy.Query, depth: int
     ) -> list[tuple[float, tantivy.DocAddress]]:
-        """Return the best hits, at least `depth` of them and whatever is equal to the last of
-        these."""
+        """Return the best hits: at least `depth` of them, with all ties of the last of these."""
         total = self._searcher.num_docs
         limit = min(depth + EXTRA_HITS, total)
         while True:

@@ -1,7 +1,7 @@
-"""The search tool over a server in another process or on another machine, for large corpora.
+"""Search tool over a server in another process or on another machine, for large corpora.
 
-Any server with the interface of Search-R1 or of AutoCoA will do; search_server.py has both. Which
-one it is shows when it refuses the other's question.
+The server may have the interface of Search-R1 or of AutoCoA; `server.py` has both. The client
+detects the interface when a server rejects a request of the other one.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ class _AutoCoAResponse(BaseModel):
 
 
 _ResponseType = type[_SearchR1Response] | type[_AutoCoAResponse]
-_REJECTED_STATUSES = (400, 422)  # what servers say to a body that they do not understand
+_REJECTED_STATUSES = (400, 422)  # responses to a body that the server does not understand
 _QUERY_ERROR_STATUSES = (
     *_REJECTED_STATUSES,
     413,
-)  # and to one that the policy may have made too long
+)  # responses to a query that the policy may have made too long
 
-# pydantic's ValidationError is a ValueError; the last is that of all attempts together
+# pydantic's ValidationError is a ValueError; TimeoutError is raised for all attempts together
 _FAILURES = (httpx.HTTPError, ValueError, TimeoutError)
 
 
 class RemoteSearchTool:
-    """`types.Tool` that asks a server; the text it returns is that of `SearchTool`."""
+    """`types.Tool` that queries a server; it returns the same text as `SearchTool`."""
 
     def __init__(
         self,
@@ -78,18 +78,18 @@ class RemoteSearchTool:
         total_seconds: float = 60.0,
         api_key_env: str | None = None,
     ) -> None:
-        """Take the settings of the client.
+        """Create a client.
 
         Args:
-            url: of the server, with or without the `/retrieve` at its end.
-            topk: passages a query.
-            timeout_seconds: for each attempt, from connecting to the end of the answer.
-            retries: attempts after the first, each after twice the wait of the one before.
-            total_seconds: for all attempts together.
-            api_key_env: the environment variable whose value is sent as a bearer token.
+            url: URL of the server, with or without `/retrieve` at its end.
+            topk: number of passages per query.
+            timeout_seconds: time of each attempt, from connecting to the end of the response.
+            retries: attempts after the first; the wait doubles before each.
+            total_seconds: time of all attempts together.
+            api_key_env: environment variable whose value is sent as a bearer token.
 
         Raises:
-            UserError: a bad url or number, or a variable that is not set.
+            UserError: an invalid URL or number, or a variable that is not set.
         """
         if topk < 1 or timeout_seconds <= 0 or retries < 0:
             raise UserError(
@@ -115,7 +115,7 @@ class RemoteSearchTool:
         self._protocols: tuple[_ResponseType, _ResponseType] = (
             _SearchR1Response,
             _AutoCoAResponse,
-        )  # the right one first
+        )  # the detected one first
         self._headers = _make_headers(api_key_env)
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -124,20 +124,20 @@ class RemoteSearchTool:
         self.schema: dict[str, Any] = self._function.schema
 
     async def __call__(self, /, **arguments: Any) -> str:
-        """Search, and return the passages for `query` as text, `No result.` when there is none.
+        """Search, and return the passages for `query` as text, or `No result.`
 
         Raises:
             ArgumentError: wrong arguments.
-            ToolUnavailableError: no answer after all attempts.
-            ToolError: the server refuses the query.
+            ToolUnavailableError: no response after all attempts.
+            ToolError: the server rejects the query.
         """
         return await self._function(**arguments)
 
     async def check(self) -> None:
-        """Ask the server something, so that a run does not start without one.
+        """Send a test query, so that a run does not start without a working server.
 
         Raises:
-            UserError: no search server answers at the url.
+            UserError: no search server responds at the URL.
         """
         try:
             await self._request_with_retries("check")
@@ -148,7 +148,7 @@ class RemoteSearchTool:
             ) from error
 
     async def close(self) -> None:
-        """Close its connections in the running loop; the next query opens others."""
+        """Close the connections in the running loop; the next query opens new ones."""
         if self._client is not None:
             client, self._client = self._client, None
             await client.aclose()
@@ -194,7 +194,7 @@ class RemoteSearchTool:
         return [parse_passage(h.document, str(rank), h.score) for rank, h in enumerate(hits)]
 
     async def _get_client(self) -> httpx.AsyncClient:
-        """Return the client of the running event loop: connections of a closed loop cannot be
+        """Return the HTTP client of the running event loop: connections of a closed loop cannot be
         used."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
@@ -204,7 +204,7 @@ class RemoteSearchTool:
                 # budget.max_concurrent_calls is the limit
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
                 headers=self._headers,
-                trust_env=False,  # search servers stand inside; a proxy would not find them
+                trust_env=False,  # search servers are local; a proxy cannot reach them
             )
             await close_with_loop(self._client)
         return self._client
@@ -222,16 +222,14 @@ def _make_headers(api_key_env: str | None) -> dict[str, str]:
 
 
 def _is_retryable(error: BaseException) -> bool:
-    """Return whether another attempt may succeed: no connection, no answer in time, a busy
-    server."""
+    """Return whether another attempt may succeed: connection failed, timeout, or busy server."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code >= 500 or error.response.status_code == 429
     return isinstance(error, httpx.TransportError)
 
 
 def _get_error_type(error: Exception) -> type[ToolError]:
-    """Return the kind of the error: whether the query is at fault, or the server that answers
-    none."""
+    """Return the type of the error, which depends on whether the query or the server caused it."""
     if (
         isinstance(error, httpx.HTTPStatusError)
         and error.response.status_code in _QUERY_ERROR_STATUSES
@@ -241,7 +239,7 @@ def _get_error_type(error: Exception) -> type[ToolError]:
 
 
 def _describe_error(error: Exception) -> str:
-    """Return the reason as one phrase, without urls: the model reads it too."""
+    """Return the reason as one clause, without URLs, because the model reads it too."""
     if isinstance(error, httpx.HTTPStatusError):
         return f"the server answered with status {error.response.status_code}"
     if isinstance(error, ResponseTooLargeError):

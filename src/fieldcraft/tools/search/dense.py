@@ -1,9 +1,8 @@
 """Dense retrieval: passages and queries as vectors of a sentence-transformers model.
 
 Exact search multiplies the query with all vectors, which are mapped from disk. Approximate search
-follows a graph (HNSW, Malkov and Yashunin 2016; by faiss) that looks at few of them and keeps 6
-bits a number: 21 million vectors of 768 numbers take 15 GB. Both need the extra
-`fieldcraft[dense]`.
+uses a graph (HNSW, Malkov and Yashunin 2016; by faiss) that visits few vectors and stores 6 bits
+per number: 21 million vectors of 768 numbers take 15 GB. Both need the extra `fieldcraft[dense]`.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from fieldcraft.tools.search.passages import Passage, PassageFile, show_progress
 from fieldcraft.types import UserError
 
 VECTORS_FILE, GRAPH_FILE = "vectors.npy", "graph.faiss"
-PASSAGES_PER_CHUNK = 2048  # passages that are encoded between two writes
-QUERIES_PER_BATCH = 16  # that are multiplied with all vectors at once
-NUM_TRAINING_PASSAGES = 10_000  # passages whose vectors tell how large each number gets
+PASSAGES_PER_CHUNK = 2048  # passages encoded between two writes
+QUERIES_PER_BATCH = 16  # queries multiplied with all vectors at once
+NUM_TRAINING_PASSAGES = 10_000  # passages whose vectors determine the range of each number
 HNSW_M, HNSW_EF_CONSTRUCTION, HNSW_EF_SEARCH = (
     16,
     100,
     256,
 )  # M, efConstruction and efSearch of the graph
 MIN_SAME_MODEL_COSINE = (
-    0.99  # cosine of one text's vectors, encoded on two machines by the same model
+    0.99  # minimum cosine of one text's vectors from the same model on two machines
 )
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 E5_NAME = re.compile(r"(^|[-_/\\])e5[-_]", re.IGNORECASE)
@@ -53,17 +52,20 @@ def require_dense_extra() -> Iterator[None]:
 
 
 class TextEncoder:
-    """Texts to vectors, by a sentence-transformers model or a bare checkpoint (mean pooling).
+    """Encoder of texts as vectors: a sentence-transformers model, or a bare checkpoint (mean
+    pooling).
 
-    Vectors have length 1, so that products are cosines, unless the model was made for products. The
-    prompts before queries and passages are those of the model's configuration; models of the E5
-    family, which keep theirs in their paper (Wang et al. 2022, section 4), get "query: " and
-    "passage: ".
+    Vectors have length 1, so dot products are cosines, unless the model was trained for dot
+    products. The prompts before queries and passages come from the model's configuration. Models of
+    the E5 family, whose prompts are only in the paper (Wang et al. 2022, section 4), get "query: "
+    and "passage: ".
     """
 
     def __init__(self, name: str) -> None:
-        """Load the encoder `name`, a local folder or a name on the hub. Raises UserError if it
-        cannot be loaded, or the extra is missing."""
+        """Load the encoder `name`, a local folder or a hub name.
+
+        Raises UserError if it cannot be loaded, or the extra is missing.
+        """
         with require_dense_extra():
             from sentence_transformers import SentenceTransformer
         self.name = name
@@ -84,8 +86,7 @@ class TextEncoder:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Return the prompts that are put before texts: `query` and `document` (or another word for
-        it)."""
+        """Return the prompts that precede texts: `query` and `document` (or a synonym)."""
         return {name: text for name, text in self._model.prompts.items() if text}
 
     @property
@@ -93,12 +94,12 @@ class TextEncoder:
         return int(self._model.get_embedding_dimension())
 
     def encode_queries(self, texts: Sequence[str]) -> Vectors:
-        """Encode queries. Returns vectors of shape [queries, dimensions]."""
+        """Encode queries, and return vectors of shape [queries, dimensions]."""
         return self._encode(self._model.encode_query, texts)
 
     def encode_passages(self, passages: Sequence[Passage]) -> Vectors:
-        """Encode passages, each as title and text. Returns vectors of shape [passages, dimensions].
-        Text that is too long for the model is cut off."""
+        """Encode passages, each as title and text, and return vectors of shape [passages,
+        dimensions]. Text that is too long for the model is truncated."""
         texts = [f"{passage.title}\n{passage.text}".strip() for passage in passages]
         return self._encode(self._model.encode_document, texts)
 
@@ -116,7 +117,7 @@ class TextEncoder:
 def write_dense(
     passages: PassageFile, folder: Path, encoder: TextEncoder, approximate: bool
 ) -> None:
-    """Encode all passages and write their vectors, or the graph that holds them."""
+    """Encode all passages and write their vectors, or the graph that contains them."""
     starts = range(0, len(passages), PASSAGES_PER_CHUNK)
     remaining = iter(passages)
     chunks = (
@@ -143,9 +144,9 @@ def _write_vectors(chunks: Iterable[Vectors], shape: tuple[int, int], file: Path
 
 
 def write_hnsw_graph(chunks: Iterable[Vectors], sample: Vectors, folder: Path, count: int) -> None:
-    """Write the graph of `count` vectors; `sample` tells how large each of their numbers gets.
+    """Write the graph of `count` vectors; `sample` determines the range of each of their numbers.
 
-    It takes the memory of the graph, not that of the vectors.
+    The memory needed is the size of the graph, not of the vectors.
     """
     with require_dense_extra():
         import faiss
@@ -155,7 +156,7 @@ def write_hnsw_graph(chunks: Iterable[Vectors], sample: Vectors, folder: Path, c
     graph.train(sample)
     codes = faiss.downcast_index(graph.storage).codes
     codes.resize(count * graph.storage.sa_code_size())
-    codes.clear()  # keeps the room: growing step by step would take twice the memory at the end
+    codes.clear()  # keeps the allocation: growing in steps would take twice the memory at the end
     for vectors in chunks:
         graph.add(vectors)
     with raise_write_errors(folder / GRAPH_FILE):
@@ -184,7 +185,7 @@ class ExactVectors:
 
 
 def select_top_scores(scores: Vectors, depth: int) -> list[tuple[int, float]]:
-    """Return (number, score) of the `depth` highest, highest first, ties by number."""
+    """Return (number, score) of the `depth` highest scores, highest first, ties by number."""
     candidates = np.arange(len(scores))
     if depth < len(scores):
         candidates = np.flatnonzero(scores >= np.partition(scores, -depth)[-depth])
@@ -193,7 +194,7 @@ def select_top_scores(scores: Vectors, depth: int) -> list[tuple[int, float]]:
 
 
 class HnswGraph:
-    """An HNSW graph, mapped from disk: most of the nearest vectors, with rounded scores."""
+    """HNSW graph, mapped from disk: finds most of the nearest vectors, with rounded scores."""
 
     def __init__(self, folder: Path) -> None:
         with require_dense_extra():
@@ -221,11 +222,14 @@ class HnswGraph:
 
 
 class DenseRanker:
-    """`search.Ranker` by vectors."""
+    """`Ranker` by vectors."""
 
     def __init__(self, folder: Path, encoder: TextEncoder, passages: PassageFile) -> None:
-        """Open the vectors of a folder. Raises UserError if the vector of the first passage is not
-        what the encoder makes of it now, and ValueError for files that do not fit each other."""
+        """Open the vectors of a folder.
+
+        Raises UserError if the stored vector of the first passage differs from the encoder's
+        current one, and ValueError for inconsistent files.
+        """
         count, first = len(passages), passages.get_passage(0)
         self._encoder = encoder
         self._vectors: ExactVectors | HnswGraph = (
@@ -243,7 +247,7 @@ class DenseRanker:
             )
 
     def rank(self, queries: Sequence[str], depth: int) -> list[list[tuple[int, float]]]:
-        """Rank passages for each query: as many as asked for, whatever the query."""
+        """Rank passages for each query. Always returns the requested number of passages."""
         return (
             self._vectors.find_nearest(self._encoder.encode_queries(queries), depth)
             if queries

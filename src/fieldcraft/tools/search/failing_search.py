@@ -1,4 +1,4 @@
-"""A search that fails now and then, so that a model learns to ask again."""
+"""Search tool that fails at random, so that a model learns to retry."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FAILURE_MESSAGE = "The search is overloaded. Ask again."
 class FailingSearch:
     """`types.StatefulTool`: a search of which a share of the calls fails.
 
-    Which ones follows from the question, the call and how many came before it in the rollout, so a
-    run that is repeated meets the same failures, and the same call again may succeed.
+    The failures depend on the question, the call and the number of calls before it in the rollout.
+    So a repeated run has the same failures, and a retry may succeed.
 
     Args:
-        search: the search that answers the other calls.
-        share: of the calls that fail, from 0 to 1.
+        search: search that answers the other calls.
+        share: share of the calls that fail, from 0 to 1.
     """
 
     def __init__(self, search: Tool, share: float) -> None:
@@ -35,7 +35,7 @@ class FailingSearch:
 
 
 class _RolloutFailingSearch:
-    """Tool that fails at times, during one rollout."""
+    """`FailingSearch` during one rollout."""
 
     def __init__(self, search: Tool, share: float, task: Task) -> None:
         self.name = search.name

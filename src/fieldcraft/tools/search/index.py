@@ -1,8 +1,8 @@
-"""The search index: by words, by vectors, or by both.
+"""Search index: ranking by words, by vectors, or by both.
 
-An index is a folder: the passages of a corpus, what ranks them (BM25, vectors or both) and a
-manifest that says which. All of it is mapped from disk, so an index of any size opens at once, and
-it is built in memory that does not grow with the corpus.
+An index is a folder with the passages of a corpus, the data of its rankers (BM25, vectors or both)
+and a manifest that names them. All of it is mapped from disk, so an index of any size opens
+immediately. It is built in constant memory.
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ from fieldcraft.tools.search.passages import (
 from fieldcraft.types import UserError
 
 FORMAT_VERSION = (
-    4  # of the folder; raise it whenever terms or files change, so that indexes are rebuilt
+    4  # version of the folder's format; increase it when terms or files change, to force a rebuild
 )
 MANIFEST_FILE = "manifest.json"
-RRF_CONSTANT = (
-    60  # the constant of reciprocal rank fusion, and how deep the lists are that are fused
-)
+RRF_CONSTANT = 60  # constant of reciprocal rank fusion, and length of the fused lists
 FUSION_DEPTH = 100
 
 Ranking = Literal["bm25", "dense", "hybrid"]
@@ -47,14 +45,16 @@ Ranked = list[tuple[int, float]]  # (number of the passage, score), best first
 
 class Ranker(Protocol):
     def rank(self, queries: Sequence[str], depth: int) -> list[Ranked]:
-        """Rank for each query at most `depth` passages, best first; of equals, the first in the
-        corpus."""
+        """Rank at most `depth` passages for each query, best first. Ties are broken by the order
+        in the corpus."""
         ...
 
 
 class HybridRanker:
-    """Both rankings, fused by reciprocal ranks: a passage scores the sum of 1 / (60 + its rank)
-    over the lists that hold it (Cormack, Clarke & Buettcher 2009)."""
+    """Reciprocal rank fusion of both rankings (Cormack, Clarke & Buettcher 2009).
+
+    The score of a passage is the sum of 1 / (60 + rank) over the lists that contain it.
+    """
 
     def __init__(self, rankers: Sequence[Ranker]) -> None:
         self._rankers = rankers
@@ -80,20 +80,22 @@ def require_index(folder: Path) -> None:
 
 
 def require_trusted_index(folder: Path) -> None:
-    """Raise ConsentRequiredError for an index of others whose encoder is fetched, or is in another
-    folder, unless the user allows that. A folder without an index asks for nothing."""
+    """Raise ConsentRequiredError for a third-party index whose encoder is downloaded, or is in
+    another folder, unless the user allows this. A folder without an index needs no consent."""
     if (folder / MANIFEST_FILE).exists():
         require_consent(folder / MANIFEST_FILE, read_manifest(folder))
 
 
 def _rebuild_advice(folder: Path) -> str:
-    """Return what to do about an index that cannot be used."""
+    """Return advice for an index that cannot be used."""
     return f"{advise_renaming(folder)} and {advise_index_rebuild(folder)}"
 
 
 def require_single_search(index: Path | None, url: str | None) -> None:
-    """Check a search that is asked for in place of an agent's own. Raises UserError if it is over
-    an index and by a server at once, or over a folder without an index."""
+    """Check the options of a search that replaces an agent's own.
+
+    Raises UserError if both an index and a server are given, or the folder has no index.
+    """
     if index is not None and url is not None:
         raise UserError("only one search is supported: give --index or --search-url, not both.")
     if index is not None:
@@ -102,10 +104,10 @@ def require_single_search(index: Path | None, url: str | None) -> None:
 
 
 class SearchIndex:
-    """An index folder, opened."""
+    """Opened index folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Use `SearchIndex.load`, which says what is wrong with a folder."""
+        """Open a folder. Use `SearchIndex.load` instead, which reports what is wrong with it."""
         self.folder = folder
         self.manifest = read_manifest(folder)
         self._passages = PassageFile(folder)
@@ -123,15 +125,15 @@ class SearchIndex:
 
     @classmethod
     def load(cls, folder: Path) -> SearchIndex:
-        """Open an index that `build_index` made.
+        """Open an index made by `build_index`.
 
         Raises:
-            UserError: there is none, another version of fieldcraft made it, or its encoder is
-                missing or changed.
+            UserError: the index is missing or was made by another version of fieldcraft, or its
+                encoder is missing or has changed.
         """
         require_index(folder)
         if read_manifest(folder)["format"] != FORMAT_VERSION:
-            raise UserError(f"the index {folder} is of another format: {_rebuild_advice(folder)}.")
+            raise UserError(f"the index {folder} has another format: {_rebuild_advice(folder)}.")
         with (
             raise_read_errors(f"the index {folder}", _rebuild_advice(folder)),
             report_blocking_wait("a search", f"the index {folder}, which is being opened"),
@@ -142,11 +144,11 @@ class SearchIndex:
         return len(self._passages)
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Passage]]:
-        """Find for each query at most `topk` passages, best first; of equals, the first in the
-        corpus.
+        """Return at most `topk` passages for each query, best first. Ties are broken by the order
+        in the corpus.
 
-        BM25 alone never returns a passage without any word of the query, so a query of unknown
-        words gives []. Scores are BM25's, cosines, or sums of reciprocal ranks.
+        BM25 alone never returns a passage without words of the query, so a query of unknown words
+        gives []. Scores are BM25 scores, cosines, or sums of reciprocal ranks.
         """
         return [
             [self._passages.get_passage(number, score) for number, score in ranked]
@@ -162,19 +164,19 @@ def build_index(
     encoder: str | None = None,
     approximate: bool = False,
 ) -> SearchIndex:
-    """Index a corpus into the folder `out`, which appears whole or not at all.
+    """Index a corpus into the folder `out`, which is written atomically.
 
-    If `out` already holds the index of this very corpus with these settings, it is only opened.
+    If `out` already contains the index of this corpus with these settings, it is only opened.
 
     Args:
         corpus: JSON lines, see `parse_passage`; may be gzipped.
-        out: folder to write; an index that stands there is replaced.
-        ranking: by words, by vectors, or by both; by default both where there is an encoder.
-        encoder: the folder or hub name of a sentence-transformers model; for vectors.
+        out: folder to write; an existing index there is replaced.
+        ranking: by words, by vectors, or by both; the default is both if an encoder is given.
+        encoder: folder or hub name of a sentence-transformers model; for vectors.
         approximate: search a graph of the vectors instead of all of them.
 
     Raises:
-        UserError: a bad corpus or encoder, or `out` holds something else.
+        UserError: an invalid corpus or encoder, or `out` exists and is not an index.
     """
     settings = make_index_settings(ranking, encoder, approximate)
     if not corpus.is_file():
@@ -208,37 +210,37 @@ def build_index(
 def make_index_settings(
     ranking: Ranking | None, encoder: str | None, approximate: bool = False
 ) -> dict[str, Any]:
-    """Return what the manifest of an index will say, but for its corpus; see `build_index`.
+    """Return the manifest of an index without the entries of its corpus; see `build_index`.
 
     Raises:
-        UserError: settings that contradict each other.
+        UserError: contradictory settings.
     """
     if encoder is None and (approximate or ranking in ("dense", "hybrid")):
-        raise UserError("Search by vectors needs an encoder; give a model that makes them.")
+        raise UserError("Search by vectors needs an encoder; give a model that produces them.")
     if encoder is not None and ranking == "bm25":
         raise UserError("BM25 does not use an encoder; set the ranking to 'dense' or 'hybrid'.")
     ranking = ranking or ("bm25" if encoder is None else "hybrid")
     settings: dict[str, Any] = {"format": FORMAT_VERSION, "ranking": ranking}
     if ranking != "dense":
         settings["library"] = LIBRARY_VERSION
-    if encoder is not None:  # with a full path, so that the index can be opened from anywhere
+    if encoder is not None:  # absolute, so that the index opens from any working directory
         address = str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder
         settings |= {"encoder": address, "approximate": approximate}
     return settings
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest of an index folder. Raises UserError where it is damaged."""
+    """Read the manifest of an index folder. Raises UserError if it is damaged."""
     found: dict[str, Any] = read_json(folder / MANIFEST_FILE, _Manifest, _rebuild_advice(folder))
     return found
 
 
 class _Manifest(BaseModel):
-    format: int  # what else there is depends on it
+    format: int  # determines the other keys
 
 
 def _write_index(corpus: Path, folder: Path, settings: dict[str, Any]) -> int:
-    """Write passages and what ranks them; returns the number of passages."""
+    """Write passages and the data of their rankers, and return the number of passages."""
     encoder = TextEncoder(settings["encoder"]) if "encoder" in settings else None
     write_passages(read_corpus(corpus), folder)
     passages = PassageFile(folder)

@@ -1,4 +1,4 @@
-"""Passages: what a search returns, read from a corpus and kept in an index folder."""
+"""Passages: the results of a search, read from a corpus and stored in an index folder."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NO_RESULT = "No result."
 PASSAGES_FILE, OFFSETS_FILE = "passages.jsonl", "offsets.bin"
 _OFFSET = struct.Struct("<q")
 
-# What records of corpora call the text of a passage, its title and its id: FlashRAG, Search-R1,
-# BEIR, MS MARCO, LangChain, MuSiQue, and others.
+# Keys for the text of a passage, its title and its id in corpora: FlashRAG, Search-R1, BEIR,
+# MS MARCO, LangChain, MuSiQue, and others.
 TEXT_KEYS = (
     *("contents", "text", "content", "page_content", "passage"),
     *("body", "paragraph_text", "abstract"),
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of text that a search can return. `title` is one line and may be empty."""
+    """Text that a search can return. `title` is one line and may be empty."""
 
     id: str
     title: str
@@ -46,30 +46,33 @@ class Passage:
 
     @property
     def contents(self) -> str:
-        """Title and text in one string, as FlashRAG and Search-R1 keep them."""
+        """Title and text in one string, in the format of FlashRAG and Search-R1."""
         return f'"{self.title}"\n{self.text}'
 
 
 def is_passage(record: dict[str, Any]) -> bool:
-    """Tell whether a record has a text of its own, as a passage does."""
+    """Return whether a record contains the text of a passage."""
     return _find_text(record) is not None
 
 
 def _find_text(record: dict[str, Any]) -> str | None:
-    """Return the first text of a record that is not empty; an empty one where there is no other."""
+    """Return the first non-empty text of a record, "" if all are empty, or None."""
     texts = [record[key] for key in TEXT_KEYS if isinstance(record.get(key), str)]
     return next((text for text in texts if text.strip()), texts[0] if texts else None)
 
 
 def parse_passage(record: dict[str, Any], fallback_id: str, score: float = 0.0) -> Passage:
-    """Parse a passage from a record with a text (`TEXT_KEYS`), and perhaps a title and an id
-    (`ID_KEYS`). Without a title, that of `contents` is its first line, maybe in double quotes.
-    Raises ValueError that says what is missing."""
+    """Parse a passage from a record with a text (`TEXT_KEYS`), an optional title and an optional id
+    (`ID_KEYS`).
+
+    Without a title, the title is the first line of `contents`, possibly in double quotes. Raises
+    ValueError with a message that names what is missing.
+    """
     text = _find_text(record)
     title = next((record[key] for key in TITLE_KEYS if record.get(key) not in (None, "")), "")
     if title != title:  # a NaN of pandas
         title = ""
-    if isinstance(title, int | float):  # the novel 1984
+    if isinstance(title, int | float):  # such as the novel 1984
         title = str(title)
     if text is None or not isinstance(title, str):
         raise ValueError("needs 'contents' or 'text' (and 'title'), each a string")
@@ -91,8 +94,7 @@ def parse_passage(record: dict[str, Any], fallback_id: str, score: float = 0.0) 
 
 
 def read_corpus(path: Path) -> Iterator[Passage]:
-    """Read the passages of a JSON-lines corpus, one by one. Ids default to the line number minus
-    one.
+    """Yield the passages of a JSON-lines corpus. Ids default to the line number minus one.
 
     Raises:
         UserError: the file is missing or empty, or a line is not a passage.
@@ -110,8 +112,7 @@ def read_corpus(path: Path) -> Iterator[Passage]:
 
 
 def format_passages(passages: Sequence[Passage]) -> str:
-    """Format passages as the model reads them: `result 1: "Title"` and the text below it, for each
-    passage."""
+    """Format passages for the model: `result 1: "Title"` and the text below it, for each."""
     if not passages:
         return NO_RESULT
     return "\n".join(
@@ -123,11 +124,11 @@ def format_passages(passages: Sequence[Passage]) -> str:
 
 
 def parse_results(text: str) -> list[tuple[str, str]] | None:
-    """Return (title, text) of each passage in what `format_passages` wrote; None for any other
-    text.
+    """Return (title, text) of each passage in the output of `format_passages`, or None for any
+    other text.
 
-    A passage without a title that begins with a quotation mark counts as another text, since half a
-    title looks the same.
+    The result is also None for a passage without a title that starts with a quotation mark, because
+    half a title looks the same.
     """
     if text == NO_RESULT:
         return []
@@ -148,7 +149,7 @@ def parse_results(text: str) -> list[tuple[str, str]] | None:
 
 
 def show_progress(items: Iterable[T], description: str) -> Iterable[T]:
-    """Return the items, and show a bar in a terminal while they are worked on."""
+    """Return the items, and show a progress bar in a terminal while they are consumed."""
     console = CleanConsole(stderr=True)
     return track(
         items, description, console=console, transient=True, disable=not console.is_terminal
@@ -156,8 +157,7 @@ def show_progress(items: Iterable[T], description: str) -> Iterable[T]:
 
 
 def write_passages(passages: Iterable[Passage], folder: Path) -> None:
-    """Write passages, a line each, and where each line begins: as 8 bytes a passage, and the
-    end."""
+    """Write passages, one per line, and the offset of each line and of the end, 8 bytes each."""
     with (folder / PASSAGES_FILE).open("wb") as file, (folder / OFFSETS_FILE).open("wb") as offsets:
         offsets.write(_OFFSET.pack(0))
         for passage in show_progress(passages, "reading passages"):
@@ -168,10 +168,10 @@ def write_passages(passages: Iterable[Passage], folder: Path) -> None:
 
 
 class PassageFile:
-    """The passages of an index folder by number, mapped from disk."""
+    """Passages of an index folder by number, mapped from disk."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the passages of a folder. Raises ValueError for files that do not fit each other."""
+        """Open the passages of a folder. Raises ValueError for inconsistent files."""
         self._folder = folder
         self._offsets = np.memmap(folder / OFFSETS_FILE, dtype=_OFFSET.format, mode="r").view(
             np.ndarray
@@ -185,8 +185,8 @@ class PassageFile:
         return len(self._offsets) - 1
 
     def __iter__(self) -> Iterator[Passage]:
-        """Yield all passages in order, read rather than mapped: what is mapped and read counts as
-        memory of the process."""
+        """Yield all passages in order. They are read, not mapped: mapped pages that were read count
+        as memory of the process."""
         with (self._folder / PASSAGES_FILE).open("rb") as file:
             for number, line in enumerate(file):
                 yield self._parse(line, number)
@@ -196,5 +196,5 @@ class PassageFile:
         return self._parse(line, number, score)
 
     def _parse(self, line: bytes, number: int, score: float = 0.0) -> Passage:
-        with raise_read_errors(f"passage {number} of the index {self._folder}", "build it anew"):
+        with raise_read_errors(f"passage {number} of the index {self._folder}", "rebuild it"):
             return Passage(**json.loads(line), score=score)

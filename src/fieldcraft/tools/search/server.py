@@ -1,4 +1,4 @@
-"""A search server with the interfaces of Search-R1 and its descendants, and of AutoCoA.
+"""Search server with the interfaces of Search-R1 and its descendants, and of AutoCoA.
 
     POST /retrieve  {"queries": ["..."], "topk": 3, "return_scores": true}
         -> {"result": [[{"document": {"id", "contents"}, "score"}, ...], ...]}
@@ -6,11 +6,11 @@
         -> {"documents": [{"id", "contents"}, ...], "scores": [...]}, or a list of these
     GET /health     -> {"status": "ok", "passages": ...}
 
-Which of the two is meant is told by `queries` or `query`. Search-R1 leaves scores out unless they
-are asked for: its inner lists then hold the documents themselves. AutoCoA returns them unless they
-are declined; `tok_k` is its spelling. Either may write `topk`, `top_k` or `tok_k`, and
-`return_scores` or `return_score`; any other key is refused. A key that is null counts as absent.
-A request has limits: MAX_BODY_BYTES, MAX_QUERIES, MAX_TOP_K and MAX_TOTAL_PASSAGES.
+The key `queries` or `query` selects the interface. Search-R1 omits scores by default: its inner
+lists then contain the documents themselves. AutoCoA returns scores by default; `tok_k` is its
+spelling. Both accept `topk`, `top_k` or `tok_k`, and `return_scores` or `return_score`; any other
+key is rejected. A key that is null counts as absent. A request is limited by MAX_BODY_BYTES,
+MAX_QUERIES, MAX_TOP_K and MAX_TOTAL_PASSAGES.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _DEFAULT_TOP_K = 3
 
 _Count = Annotated[int, Field(ge=1, le=MAX_TOP_K)]
 _Queries = Annotated[list[str], Field(max_length=MAX_QUERIES)]
-_COUNT_KEYS = ("topk", "top_k", "tok_k")  # for one thing; clients write any of them
+_COUNT_KEYS = ("topk", "top_k", "tok_k")  # synonyms; clients may use any of them
 _SCORE_KEYS = ("return_scores", "return_score")
 
 
 class _RetrieveRequest(RequestBody):
-    """A request. Unknown keys are refused: one that is passed over would be obeyed by nobody."""
+    """Search request. Unknown keys are rejected, because an ignored option would have no effect."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,14 +61,14 @@ class _RetrieveRequest(RequestBody):
     def _require_few_passages(self) -> Self:
         if len(self.all_queries) * self.topk > MAX_TOTAL_PASSAGES:
             raise ValueError(
-                f"the queries ask for more than {MAX_TOTAL_PASSAGES} passages together"
+                f"the queries request more than {MAX_TOTAL_PASSAGES} passages together"
             )
         return self
 
     @property
     @abstractmethod
     def all_queries(self) -> Sequence[str]:
-        """The queries, also where there is one."""
+        """Queries of the request as a sequence, also if it has a single one."""
 
 
 class _SearchR1Request(_RetrieveRequest):
@@ -135,8 +135,11 @@ def _parse_request(body: bytes) -> _SearchR1Request | _AutoCoARequest:
 
 
 def create_app(index: SearchIndex) -> Starlette:
-    """Create the server as an ASGI application. It searches on as many threads as there are
-    processors: more would only keep the thread that reads requests from its turn."""
+    """Create the server as an ASGI application.
+
+    It searches on one thread per processor. More threads would only delay the thread that reads
+    requests.
+    """
     limiter = anyio.CapacityLimiter(os.cpu_count() or 1)
 
     async def retrieve(request: Request) -> JSONResponse:
@@ -161,9 +164,9 @@ def create_app(index: SearchIndex) -> Starlette:
 
 
 def serve_search(index_dir: Path, host: str = "127.0.0.1", port: int = 8000) -> None:
-    """Serve an index until Ctrl-C. Port 0 takes a free one, which is printed.
+    """Serve an index until Ctrl-C. Port 0 selects a free port, which is printed.
 
     Raises:
-        UserError: `index_dir` holds no index, or the address cannot be listened on.
+        UserError: `index_dir` contains no index, or the address cannot be listened on.
     """
     serve_until_interrupt(create_app(SearchIndex.load(index_dir)), "search", host, port)

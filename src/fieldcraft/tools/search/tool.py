@@ -12,8 +12,8 @@ from fieldcraft.types import UserError
 
 
 def search_function(retrieve: Callable[[str], Awaitable[Sequence[Passage]]]) -> FunctionTool:
-    """Make the tool `search` over anything that finds passages: one name, schema and text for
-    all."""
+    """Make the tool `search` from a retrieval function. Name, schema and text are always the
+    same."""
 
     async def search(query: str) -> str:
         """Search a collection of documents; returns the passages that fit best.
@@ -29,12 +29,12 @@ def search_function(retrieve: Callable[[str], Awaitable[Sequence[Passage]]]) -> 
 class SearchTool:
     """`types.Tool` over an index in this process.
 
-    It answers inside the event loop, without a thread: a search takes well under a millisecond on a
-    small corpus, and calls are then answered in the order they were made, so runs are reproducible.
+    It runs in the event loop, without a thread: a search takes well under a millisecond on a small
+    corpus, and calls are answered in the order in which they were made, so runs are reproducible.
     """
 
     def __init__(self, index: SearchIndex, topk: int = 3) -> None:
-        """Raise UserError when `topk` is less than 1."""
+        """Create the tool. Raises UserError if `topk` is less than 1."""
         if topk < 1:
             raise UserError(f"topk must be at least 1, not {topk}.")
 
@@ -46,5 +46,5 @@ class SearchTool:
         self.schema: dict[str, Any] = self._function.schema
 
     async def __call__(self, /, **arguments: Any) -> str:
-        """Search, and return the passages for `query` as text, `No result.` when there is none."""
+        """Search, and return the passages for `query` as text, or `No result.`"""
         return await self._function(**arguments)

@@ -1,4 +1,4 @@
-"""The units that each rank trains on: as many tokens for each, and what begins alike together."""
+"""Balancing of training units over ranks: equal tokens, with common prefixes kept together."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from typing import final
 
 from fieldcraft.train.batch import SampleUnit, count_new_tokens, sort_by_prefix
 
-MAX_LOAD_RATIO = (
-    1.05  # the most that a rank has, as a multiple of what it would have if all had as much
-)
+MAX_LOAD_RATIO = 1.05  # maximum load of a rank, relative to the mean
 
 
 def balance_units(units: Sequence[SampleUnit], ranks: int) -> list[list[SampleUnit]]:
-    """Assign the units to the ranks, and return those of each. Every unit is somewhere, and none
-    twice.
+    """Assign each unit to exactly one rank, and return the units of each rank.
 
-    Units that begin alike are a block, and blocks go to the rank that has the fewest tokens,
-    the largest first. While a rank has too many, the largest block of its is halved: where other
-    ranks get a half, the common beginning is computed on both. A rank gets none where there are
-    fewer units than ranks.
+    Units with a common prefix form a block. Blocks are assigned, largest first, to the rank with
+    the fewest tokens. While a rank has too many, its largest block is halved: if the halves are on
+    different ranks, the prefix is computed on both. Some ranks get no units if there are fewer
+    units than ranks.
     """
     order = _PrefixOrder(units)
     blocks = list(order.split_blocks())
@@ -40,38 +37,37 @@ def balance_units(units: Sequence[SampleUnit], ranks: int) -> list[list[SampleUn
 
 @final
 class _PrefixOrder:
-    """Units side by side, known by their places. A block is a range of places."""
+    """Units sorted by prefix and identified by their indices. A block is a range of indices."""
 
     def __init__(self, units: Sequence[SampleUnit]) -> None:
         self.units = sort_by_prefix(units)
         previous_units = [None, *(unit[-1] for unit in self.units)]
         self._sizes = [count_new_tokens(None, unit) for unit in self.units]
-        # what each of them has in common with the one before it
+        # length of the prefix that each unit shares with the previous one
         self._shared_prefixes = [
             size - count_new_tokens(previous, unit)
             for size, previous, unit in zip(self._sizes, previous_units, self.units, strict=False)
         ]
 
     def split_blocks(self) -> Iterator[range]:
-        """Yield the neighbours that begin alike."""
+        """Yield blocks of neighbours with a common prefix."""
         borders = [place for place, shared in enumerate(self._shared_prefixes) if not shared]
         for start, end in pairwise([*borders, len(self.units)]):
             yield range(start, end)
 
     def count_tokens(self, places: Sequence[int]) -> int:
-        """Return the number of tokens that a rank computes of the units in these places, which are
-        in order. Two units have in common what all have that stand between them."""
+        """Return the number of tokens that a rank computes for the units with these ascending
+        indices. The prefix shared by two units is the minimum over the neighbours between them."""
         common = (min(self._shared_prefixes[a + 1 : b + 1]) for a, b in pairwise(places))
         return sum(self._sizes[place] for place in places) - sum(common)
 
     def list_indices(self, blocks: Sequence[range]) -> list[int]:
-        """Return the places of all units of the blocks, in order."""
+        """Return the indices of all units of the blocks, in order."""
         return sorted(place for block in blocks for place in block)
 
 
 def _assign_blocks(order: _PrefixOrder, blocks: Sequence[range], ranks: int) -> list[list[range]]:
-    """Assign blocks to the ranks: the largest first, each to the one with the fewest tokens so
-    far."""
+    """Assign blocks to the ranks, largest first, each to the rank with the fewest tokens so far."""
     blocks_by_rank: list[list[range]] = [[] for _ in range(ranks)]
     sizes = [0] * ranks
     for block in sorted(blocks, key=order.count_tokens, reverse=True):

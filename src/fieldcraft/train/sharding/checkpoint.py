@@ -1,7 +1,7 @@
-"""Checkpoints of shards: each rank writes its own, while training continues.
+"""Sharded checkpoints: each rank writes its shards asynchronously while training continues.
 
-They are those of torch.distributed.checkpoint, which any number of ranks can read. They are written
-into a draft, which is renamed when all ranks have written.
+They use torch.distributed.checkpoint, whose format any number of ranks can read. They are written
+to a draft folder, which is renamed when all ranks have finished.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fieldcraft.train.sharding.state import ShardedState
 
 @final
 class ShardCheckpointer:
-    """A writer of the checkpoints of a rank, one at a time, beside training."""
+    """Asynchronous writer of a rank's checkpoints, one at a time."""
 
     def __init__(self, mesh: RankMesh) -> None:
         self.mesh = mesh
@@ -44,14 +44,14 @@ class ShardCheckpointer:
         self._pending = self._thread.submit(self._finish, saving, draft, target)
 
     def wait_for_saves(self) -> None:
-        """Wait for the last one. Raises UserError if it could not be written."""
+        """Wait for the last checkpoint. Raises UserError if it could not be written."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
 
     def load(self, states: Mapping[str, ShardedState], folder: Path) -> None:
-        """Load a checkpoint into the tensors of what is trained. Raises UserError for a damaged
-        checkpoint."""
+        """Load a checkpoint into the trained tensors. Raises UserError if the checkpoint is
+        damaged."""
         with (
             raise_read_errors(folder, advise_repair(folder, advise_renaming(folder))),
             unwrap_checkpoint_errors(),
@@ -66,7 +66,7 @@ class ShardCheckpointer:
         self._thread.shutdown()
 
     def _finish(self, saving: Future[Any], draft: Path, target: Path) -> None:
-        """Finish a checkpoint: rank 0 knows of its own part only when all parts are written."""
+        """Finish a checkpoint: for rank 0 the save completes only when all shards are written."""
         with raise_write_errors(target), unwrap_checkpoint_errors():
             saving.result()
         if self.mesh.rank == 0:
@@ -75,9 +75,9 @@ class ShardCheckpointer:
 
 @contextmanager
 def unwrap_checkpoint_errors() -> Iterator[None]:
-    """Turn what torch collects of all ranks into what went wrong in the first of them."""
+    """Re-raise the error of the first failed rank in place of torch's collected exception."""
     try:
         yield
-    except CheckpointException as error:  # it is no Exception
+    except CheckpointException as error:  # not a subclass of Exception
         cause, _ = next(iter(error.failures.values()))
         raise cause from error

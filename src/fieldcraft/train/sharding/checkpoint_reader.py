@@ -1,4 +1,4 @@
-"""A reader of checkpoints of shards as data: torch's own would run whatever their index names."""
+"""Safe reader of sharded checkpoints: torch's reader would execute code named in their index."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 INDEX_FILE = ".metadata"
-# All that the index of a checkpoint names, besides types of tensors. Without BytesStorageMetadata
-# it lists tensors alone: what is listed as bytes, torch would unpickle, too.
+# All names that the index of a checkpoint may contain, in addition to dtypes. Without
+# BytesStorageMetadata it contains only tensors: torch would also unpickle entries listed as bytes.
 _ALLOWED_NAMES: Mapping[str, frozenset[str]] = {
     "torch": frozenset({"Size"}),
     "torch.serialization": frozenset({"_get_layout"}),
@@ -23,7 +23,7 @@ _ALLOWED_NAMES: Mapping[str, frozenset[str]] = {
         | {"TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata"}
     ),
 }
-# Python 3.13 calls the module otherwise than the versions before and after it.
+# The module has a different name in Python 3.13 than in earlier and later versions.
 _PATHS = {
     (module, kind.__name__): kind
     for module in ("pathlib", "pathlib._local")
@@ -33,21 +33,21 @@ _PATHS = {
 
 class _SafeUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Find a class of an index. Raises UnpicklingError for whatever is no part of one."""
+        """Find a class of an index. Raises UnpicklingError if it is not allowed."""
         if (module, name) in _PATHS:
             return _PATHS[module, name]
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not is_dtype and name not in _ALLOWED_NAMES.get(module, ()):
-            raise pickle.UnpicklingError(f"its index names {module}.{name}, which may run anything")
+            raise pickle.UnpicklingError(f"its index names {module}.{name}, which may run any code")
         return super().find_class(module, name)
 
 
 @final
 class ShardReader(FileSystemReader):
-    """A reader of a folder, of others as well, that runs nothing of it.
+    """Reader of a checkpoint folder, also from untrusted sources, that executes no code from it.
 
-    Raises UnpicklingError for an index that names what it does not need: torch would report one
-    that it meets later as a file that is missing.
+    Raises UnpicklingError if the index contains a name that is not allowed. Raised later, torch
+    would report it as a missing file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,7 @@ class ShardReader(FileSystemReader):
             raise pickle.UnpicklingError("its index lists no tensors")
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Read the index, as torch asks for it."""
+        """Return the index, with the interface that torch expects."""
         metadata = self._metadata
         metadata.storage_meta = metadata.storage_meta or StorageMeta()
         metadata.storage_meta.load_id = self.load_id

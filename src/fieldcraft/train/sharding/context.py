@@ -1,9 +1,9 @@
-"""Context parallelism: the tokens of one micro-batch lie on several ranks.
+"""Context parallelism: the tokens of one micro-batch are split over several ranks.
 
-The line of N tokens is padded and cut into 2 C pieces, and rank r of C holds the pieces r and
-2 C - 1 - r: since a token sees those before it, each rank then has the same work. Keys and values
-are gathered in every layer. A run that crosses a border becomes a run and one that continues it, so
-the forest of a packed batch stays what it is.
+The sequence of N tokens is padded and split into 2 C chunks, and rank r of C holds the chunks r and
+2 C - 1 - r: attention is causal, so this balances the work. Keys and values are all-gathered in
+every layer. A run that crosses a chunk border is split into a run and its continuation, so the
+prefix forest of a packed batch is preserved.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ProcessGroup = distributed.ProcessGroup
 @final
 @dataclass(frozen=True, eq=False)
 class ContextShard:
-    """The part of a packed line that a rank holds: n of N tokens, and t of the T that are trained.
+    """Shard of a packed sequence on one rank: n of N tokens, and t of the T trained ones.
 
-    `runs` are those of the whole line, cut at the borders of the pieces, and `local_runs` are the
-    places of those that lie here, in their order. `local_T` are the trained tokens that are
-    predicted here, `from_t` the places in n that predict them.
+    `runs` are the runs of the whole sequence, split at chunk borders, and `local_runs` the indices
+    of those on this rank, in order. `local_T` are the indices of the trained tokens that are
+    predicted on this rank, `from_t` the positions in n that predict them.
     """
 
     ids_n: Tensor
@@ -41,7 +41,7 @@ class ContextShard:
     group: ProcessGroup
 
     def all_gather(self, local: Tensor) -> Tensor:
-        """Gather the whole line of what lies on the ranks: [..., n, D] gives [..., N, D]."""
+        """Gather the whole sequence from all ranks: [..., n, D] gives [..., N, D]."""
         count = self.group.size()
         early_late: list[tuple[Tensor, Tensor]] = [
             chunk.chunk(2, -2) for chunk in _AllGather.apply(local, self.group).unbind(0)
@@ -51,8 +51,8 @@ class ContextShard:
         return torch.cat([*early, *late], -2)
 
     def all_gather_tokens(self, values_t: Tensor, count: int) -> Tensor:
-        """Join the values of all T trained tokens from those that were computed here: [t, ...] to
-        [T, ...]."""
+        """Gather the values of all T trained tokens from the values computed on each rank: [t, ...]
+        to [T, ...]."""
         if self.group.size() == 1:
             return values_t
         values_T: Tensor = _AllGatherTokens.apply(
@@ -62,15 +62,15 @@ class ContextShard:
 
 
 def shard_batch(batch: PackedBatch, rank: int, group: ProcessGroup) -> ContextShard:
-    """Return the part that a rank of a group holds of a packed batch; all of it where it is
-    alone."""
+    """Return the shard of a packed batch on a rank of a group; the whole batch if the group has one
+    rank."""
     count = group.size()
     if count == 1:
         all_runs, local_T = range(len(batch.runs)), torch.arange(len(batch.ids_T))
         return ContextShard(
             batch.ids_N, batch.position_N, batch.runs, all_runs, local_T, batch.from_T, group
         )
-    size = -(-len(batch.ids_N) // (2 * count))  # of a piece
+    size = -(-len(batch.ids_N) // (2 * count))  # tokens of a chunk
     padding = 2 * count * size - len(batch.ids_N)
     ids_N = torch.nn.functional.pad(batch.ids_N, (0, padding))
     position_N = torch.cat([batch.position_N, torch.arange(padding)])
@@ -90,10 +90,9 @@ def shard_batch(batch: PackedBatch, rank: int, group: ProcessGroup) -> ContextSh
 
 
 def split_runs(runs: Sequence[TokenRun], size: int) -> Iterator[TokenRun]:
-    """Yield the runs that cross no multiple of `size`. A worked example: with a size of 4, the run
-    from 2 to 9 becomes those from 2 to 4, 4 to 8 and 8 to 9, each of which continues the one before
-    it."""
-    last_pieces: list[int] = []  # the place of the last part of each run
+    """Yield the runs split at multiples of `size`. Example: with a size of 4, the run from 2 to 9
+    becomes the runs from 2 to 4, 4 to 8 and 8 to 9, each of which continues the previous one."""
+    last_pieces: list[int] = []  # index of the last piece of each run
     num_pieces = 0
     for run in runs:
         borders = range((run.start // size + 1) * size, run.end, size)
@@ -105,8 +104,8 @@ def split_runs(runs: Sequence[TokenRun], size: int) -> Iterator[TokenRun]:
 
 
 class _AllGather(torch.autograd.Function):
-    """A gather with gradients: [...] on each of C ranks gives [C, ...] on all of them. Gradients
-    are added up in float32."""
+    """All-gather with gradients: [...] on each of C ranks gives [C, ...] on all ranks. Gradients
+    are summed in float32."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, group: ProcessGroup) -> Tensor:
@@ -125,8 +124,8 @@ class _AllGather(torch.autograd.Function):
 
 
 class _AllGatherTokens(torch.autograd.Function):
-    """Values [t, ...] at places of T on each rank, put together on all of them. Each rank then
-    computes the same loss, so the gradient of what was computed here is taken from here."""
+    """All-gather of values [t, ...] at given positions of T. Each rank then computes the same loss,
+    so the gradient of the local values is the local slice."""
 
     @staticmethod
     def forward(

@@ -1,8 +1,8 @@
-"""Models in shards: each rank holds a part of every weight (FSDP2 of torch).
+"""Sharded models: each rank holds a shard of every weight (FSDP2 of torch).
 
-The weights of a layer are gathered when it is computed, and dropped behind it. Gradients are added
-up over the ranks, and each rank keeps those of its part. The loss is divided by a number of the
-whole step, so there is nothing to divide here.
+The weights of a layer are gathered when it is computed, and freed afterwards. Gradients are summed
+over the ranks, and each rank keeps the gradient of its shard. The loss is divided by a total over
+the whole step, so gradients are not averaged here.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fieldcraft.train.sharding.mesh import RankMesh
 
 @final
 class ShardedModel(nn.Module):
-    """A transformers causal LM in shards: every layer by itself, and all else together. Behind its
-    forward, what is not in a layer is whole until the backward pass, so that the output layer can
-    be used, by itself and with tied embeddings too."""
+    """Sharded transformers causal LM: each layer is a unit, and the rest is one unit. After the
+    forward pass, weights outside the layers stay gathered until the backward pass, so that the
+    output layer can be used separately, also with tied embeddings."""
 
     def __init__(self, model: Any, mesh: RankMesh, dtype: torch.dtype | None) -> None:
         super().__init__()
         self.model = model
-        # Gradients are rounded once, where they arise, and are added up in float32.
+        # Gradients are rounded once, when they are computed, and are summed in float32.
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype and torch.float32)
         layer_types = set(model._no_split_modules or ())
         for module in list(model.modules()):
@@ -40,20 +40,21 @@ class ShardedModel(nn.Module):
 
 
 def shard_head(head: nn.Module, mesh: RankMesh) -> None:
-    """Shard a layer that stands alone, in float32."""
+    """Shard a separate layer, in float32."""
     fully_shard(head, mesh=mesh.device_mesh)
     use_sum_reduction(head)
 
 
 def free_gathered(root: nn.Module) -> None:
-    """Free what is whole of a `ShardedModel` behind its forward; it is gathered anew when it is
-    needed."""
+    """Free the gathered weights of a `ShardedModel` after its forward pass; they are gathered again
+    when needed."""
     assert isinstance(root, FSDPModule)
     root.reshard()
 
 
 def use_sum_reduction(root: nn.Module) -> None:
-    """Let gradients be sums over the ranks. gloo can only add; NCCL too then divides by nothing."""
+    """Reduce gradients by sum over the ranks. gloo supports only sums; NCCL then does not divide
+    either."""
     for module in root.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

@@ -1,4 +1,4 @@
-"""The processes that train together: ranks in a grid of data x context."""
+"""Mesh of the processes that train together: ranks in a grid of data x context."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from fieldcraft.types import UserError
 
-# With a rank that is slower, such as one that loads a large model after all others of its machine.
-# One that has died is noticed at once, by its lost connection.
+# Allows for slow ranks, such as one that loads a large model after all others of its machine. An
+# exited rank is detected immediately, by its lost connection.
 COLLECTIVE_TIMEOUT = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankPlacement:
-    """The rank of a process. Ranks that follow one another hold the parts of one micro-batch.
+    """Placement of a rank. Consecutive ranks hold the shards of one micro-batch.
 
     Args:
-        rank: of this process, from 0.
-        world_size: the number of all of them, a multiple of `context_parallel`.
-        context_parallel: ranks that share the tokens of a micro-batch.
-        address: where they find each other, as torch.distributed takes it: `tcp://HOST:PORT` of
-            rank 0, or `file:///PATH` of a new file that all of them see.
+        rank: rank of this process, from 0.
+        world_size: number of ranks, a multiple of `context_parallel`.
+        context_parallel: number of ranks that share the tokens of a micro-batch.
+        address: rendezvous address of torch.distributed: `tcp://HOST:PORT` of rank 0, or
+            `file:///PATH` of a new file that all ranks can access.
         device: `cpu`, or the CUDA device of this process, such as `cuda:0`.
-        threads: of a CPU.
+        threads: number of CPU threads.
     """
 
     rank: int
@@ -44,9 +44,9 @@ class RankPlacement:
 
 @final
 class RankMesh:
-    """Place of this process among the others. All of them make one at the same time.
+    """Position of this process among all ranks. All ranks create their mesh at the same time.
 
-    Raises UserError if the others cannot be reached.
+    Raises UserError if the other ranks cannot be reached.
     """
 
     def __init__(self, placement: RankPlacement) -> None:
@@ -71,41 +71,39 @@ class RankMesh:
             raise UserError(
                 f"rank {placement.rank} of {placement.world_size} cannot connect to the other "
                 f"ranks at {placement.address}:"
-                " choose an address and a port that all of their machines reach."
+                " choose an address and a port that all of their machines can reach."
             ) from error
         self.device_mesh = DeviceMesh(self.device.type, list(range(placement.world_size)))
-        # Every rank makes every group, its own or not.
+        # Every rank must create every group, including those of other ranks.
         groups = [
             distributed.new_group(
                 list(range(first, first + placement.context_parallel)), timeout=COLLECTIVE_TIMEOUT
             )
             for first in range(0, placement.world_size, placement.context_parallel)
         ]
-        self.context_group = groups[
-            self.rank // self.context_parallel
-        ]  # the ranks of one micro-batch
-        # for what is no part of a step, such as checkpoints, which are written while others train
+        self.context_group = groups[self.rank // self.context_parallel]  # ranks of one micro-batch
+        # for work outside of steps, such as checkpoints, which are written while others train
         self.cpu_group = distributed.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
-        hosts: list[str] = [""] * self.world_size  # this rank is one of those of its machine
+        hosts: list[str] = [""] * self.world_size  # to find the ranks on the same machine
         distributed.all_gather_object(hosts, socket.gethostname(), self.cpu_group)
         self.local_rank = hosts[: self.rank].count(hosts[self.rank])
         self.max_local_ranks = max(map(hosts.count, hosts))
 
     @property
     def context_rank(self) -> int:
-        """Part of a micro-batch that this rank holds."""
+        """Index of this rank's shard of a micro-batch."""
         return self.rank % self.context_parallel
 
     def all_reduce_max(self, number: int) -> int:
-        """Return the largest of the numbers that the ranks give."""
+        """Return the maximum of the ranks' numbers."""
         largest = torch.tensor(number, device=self.device)
         distributed.all_reduce(largest, distributed.ReduceOp.MAX)
         return int(largest)
 
     @contextmanager
     def one_rank_at_a_time(self) -> Iterator[None]:
-        """Run the block in one rank of a machine after the other, because it needs memory that is
-        free behind it. All ranks enter it; one of them may raise."""
+        """Run the block in one rank of a machine after the other, because it temporarily needs a
+        lot of memory. All ranks must enter it; a rank may raise."""
         for _ in range(self.local_rank):
             distributed.barrier(self.cpu_group)
         try:

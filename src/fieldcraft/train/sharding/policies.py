@@ -1,4 +1,4 @@
-"""Policies while they are whole: before they lie in shards, and out of a checkpoint of shards."""
+"""Loading of unsharded policies: before sharding, and from a sharded checkpoint."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ CPU = torch.device("cpu")
 def load_policy(
     folder: Path, dtype: Dtype, lora: LoraConfig | None, seed: int = 0, adapter: Path | None = None
 ) -> tuple[Any, LoraAdapter | None]:
-    """Load the model that a policy begins with, in the memory of the CPU, and with `lora` an
-    adapter on it, new or that of a folder. All that is trained is in float32, the model below an
-    adapter in `dtype`. Raises UserError for a folder that cannot be read."""
+    """Load the initial model of a policy into CPU memory and, with `lora`, an adapter on it: a new
+    one, or the one in a folder. Trained weights are in float32, the base model of an adapter in
+    `dtype`. Raises UserError if a folder cannot be read."""
     if lora is None:
         return load_model(folder, CPU), None
     model = load_model(folder, CPU, dtype)
@@ -35,10 +35,10 @@ def load_policy(
 def load_sharded_policy(
     checkpoint: Path, start: Path, dtype: Dtype, lora: LoraConfig | None, name: str = "policy"
 ) -> tuple[Any, LoraAdapter | None]:
-    """Read the policy that a checkpoint of shards holds under a name, as `load_policy` returns it.
-    `start` is the model that it began with. It needs no ranks.
+    """Read the policy with a name from a sharded checkpoint, in the form that `load_policy`
+    returns. `start` is its initial model. No ranks are needed.
 
-    Raises UserError for a checkpoint that is damaged, or of another policy.
+    Raises UserError if the checkpoint is damaged or belongs to another policy.
     """
     model, adapter = load_policy(start, dtype, lora)
     trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
@@ -48,6 +48,6 @@ def load_sharded_policy(
         unwrap_checkpoint_errors(),
         warnings.catch_warnings(),
     ):
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # so it is meant
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # intended
         load({name: {"weights": trained}}, storage_reader=ShardReader(checkpoint), no_dist=True)
     return model, adapter

@@ -1,7 +1,7 @@
-"""The process of a rank: its shards of every model, and its shares of every step.
+"""Process of a rank: its shards of every model, and its share of every step.
 
-All ranks are called alike, each with its own share: they compute together. What one of them refuses
-with a `UserError` all of them refuse, and the weights are untouched.
+All ranks get the same calls, each with its own share, because they compute collectively. If one
+rank raises a `UserError`, all of them do, and the weights are not changed.
 """
 
 from __future__ import annotations
@@ -39,22 +39,20 @@ ARRAY_FIELDS = [field.name for field in fields(Sample) if field.name != "teacher
 
 @final
 class TrainerRank:
-    """Models by name, in shards. The methods are called in all ranks at once, in one order."""
+    """Sharded models by name. Methods are called on all ranks at once, in the same order."""
 
     def __init__(self, placement: RankPlacement) -> None:
         self.mesh = RankMesh(placement)
         self.strategy = FsdpStrategy(self.mesh)
         self.models: dict[str, Any] = {}
-        self.states: dict[
-            str, ShardedState
-        ] = {}  # what checkpoints hold, of those that are trained
+        self.states: dict[str, ShardedState] = {}  # checkpointed states of the trained models
         self.checkpointer = ShardCheckpointer(self.mesh)
 
     def make(self, name: str, spec: RankModelSpec) -> None:
-        """Make a model. Raises UserError for a folder that cannot be read, for settings that cannot
-        be had in shards, and for a model that a packed batch computes otherwise than a plain
-        forward pass."""
-        with self.mesh.one_rank_at_a_time():  # for a while the whole model is in memory
+        """Make a model. Raises UserError if a folder cannot be read, if settings are not supported
+        with sharding, or if log-probabilities in a packed batch differ from a plain forward
+        pass."""
+        with self.mesh.one_rank_at_a_time():  # the whole model is temporarily in memory
             match spec:
                 case PolicySpec():
                     self.models[name] = self._make_policy(name, spec)
@@ -82,8 +80,8 @@ class TrainerRank:
         top_k: int | None,
         on_scores: ScoresCallback,
     ) -> RankResult:
-        """Run a step as `Trainer.step` does; `done` is that of the driver, `teacher_name` the name
-        of a model here."""
+        """Run a step as `Trainer.step` does; `done` is the driver's number of completed steps, and
+        `teacher_name` the name of a model on this rank."""
         policy: Trainer = self.models[name]
         policy.done = done
         teacher = (
@@ -116,8 +114,8 @@ class TrainerRank:
         self.models[name].drop_gradients()
 
     def write(self, name: str, folder: Path) -> None:
-        """Write the model as transformers loads it, or its adapter as PEFT does, by rank 0, in
-        whose memory it is whole."""
+        """Write the model in transformers format, or its adapter in PEFT format. Rank 0 gathers the
+        full weights and writes them."""
         policy: Trainer = self.models[name]
         state, first = self.states[name], self.mesh.rank == 0
         if policy.adapter is None:
@@ -130,9 +128,9 @@ class TrainerRank:
                 policy.adapter.save(folder, adapter)
 
     def save(self, draft: Path, target: Path) -> None:
-        """Begin to write a checkpoint of all that is trained into the folder `draft`, which is
-        there; when it is complete it is renamed to `target`. Returns when it is copied: training
-        may go on then. To be called when the one before it is settled."""
+        """Start writing a checkpoint of all trained weights to the existing folder `draft`, which
+        is renamed to `target` when complete. Returns when the tensors are copied, so that training
+        can continue. Call it only after the previous checkpoint has finished."""
         self.checkpointer.save(self.states, draft, target)
 
     def wait_for_saves(self) -> None:
@@ -140,14 +138,14 @@ class TrainerRank:
         self.checkpointer.wait_for_saves()
 
     def load(self, folder: Path) -> None:
-        """Take over a checkpoint, of however many ranks, when the last one is settled. Raises
-        UserError if it is damaged, or of other models."""
+        """Load a checkpoint, written by any number of ranks, after the last save has finished.
+        Raises UserError if it is damaged or belongs to other models."""
         self.checkpointer.load(self.states, folder)
         self.strategy.invalidate()
 
     def close(self) -> None:
-        """Let the others go, when the last checkpoint is complete. Raises UserError as
-        `wait_for_saves`."""
+        """Leave the mesh after the last checkpoint is complete. Raises UserError as
+        `wait_for_saves` does."""
         try:
             self.checkpointer.wait_for_saves()
         finally:
@@ -161,7 +159,7 @@ class TrainerRank:
         if adapter is None:
             dtype = to_torch_dtype(spec.dtype)
         else:
-            adapter.save_initial()  # as long as it is whole
+            adapter.save_initial()  # before it is sharded
         policy = Trainer(model, spec.optim, spec.steps, adapter, dtype, self.strategy)
         self.states[name] = ShardedState.collect(policy, model)
         return policy
@@ -180,8 +178,8 @@ class TrainerRank:
     def _run(
         self, units: Sequence[SampleUnit], call: Callable[[], Mapping[str, float] | None]
     ) -> RankResult:
-        """Return the answer of a call. The first rank of a micro-batch gives what all of its ranks
-        know."""
+        """Return the result of a call. Only the first rank of a micro-batch returns data, because
+        all of its ranks have the same."""
         samples = [sample for unit in units for sample in unit]
         before = [_get_arrays(sample) for sample in samples]
         row = call() or {}

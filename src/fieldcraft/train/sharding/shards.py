@@ -1,4 +1,4 @@
-"""Weights and tokens on the ranks of a mesh: `ParallelStrategy` of a rank."""
+"""Parallel strategy that shards weights and tokens over the ranks of a mesh."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fieldcraft.train.sharding.mesh import RankMesh
 
 @final
 class FsdpStrategy:
-    """The weights and tokens of a rank; obeys `train.parallel.ParallelStrategy`. All ranks do the
-    same things in the same order, each with its own share of the units; those that share a
-    micro-batch have the same share."""
+    """FSDP and context parallelism of a rank; implements `train.parallel.ParallelStrategy`. All
+    ranks execute the same operations in the same order, each with its own share of the units; ranks
+    of one micro-batch have the same share."""
 
     def __init__(self, mesh: RankMesh) -> None:
         self.mesh = mesh
@@ -39,15 +39,15 @@ class FsdpStrategy:
             shard_head(head, self.mesh)
         if model is not None:
             self._models[model] = ShardedModel(model, self.mesh, dtype)
-        # The parts of the weights stay in the type that they are loaded in: they are the masters.
+        # The shards keep the dtype in which the weights were loaded: they are the masters.
         parameters = () if model is None else model.parameters()
         return MasterWeights(parameters, None, () if head is None else head.parameters())
 
     def make_micro_batches(
         self, units: Sequence[SampleUnit], micro_batch_tokens: int
     ) -> Iterator[PackedBatch]:
-        """Yield as many micro-batches as the rank with the most has. What is missing is
-        `is_padding`."""
+        """Return as many micro-batches as the rank with the most has. Missing ones are padding
+        batches."""
         max_tokens = micro_batch_tokens * self.mesh.context_parallel
         batches = list(split_micro_batches(units, max_tokens)) if units else []
         missing = self.mesh.all_reduce_max(len(batches)) - len(batches)
@@ -67,7 +67,7 @@ class FsdpStrategy:
         return hidden_nH[context_shard.from_t.to(device)]
 
     def compute_plain_logits(self, model: Any, layer: OutputLayer, ids_n: Tensor) -> Tensor:
-        """Compute logits by the whole weights, of which the output layer has its own."""
+        """Compute logits with the gathered weights, including the output layer's."""
         [hidden_nH] = self._models[model](input_ids=ids_n[None], use_cache=False)
         return layer(hidden_nH)
 
@@ -81,12 +81,13 @@ class FsdpStrategy:
         return value.full_tensor() if isinstance(value, DTensor) else value
 
     def invalidate(self) -> None:
-        """Forget what is whole of the weights, which have changed in another way than by a step."""
+        """Free the gathered weights after a change other than an optimizer step."""
         for model in self._models.values():
             free_gathered(model)
 
     def _get_shard(self, batch: PackedBatch) -> ContextShard:
-        """Return the part that this rank holds of a micro-batch; it is asked for several times."""
+        """Return this rank's shard of a micro-batch; cached, because it is requested several
+        times."""
         if self._last_shard is None or self._last_shard[0] is not batch:
             self._last_shard = (
                 batch,
@@ -96,7 +97,8 @@ class FsdpStrategy:
 
 
 def make_padding_batch() -> PackedBatch:
-    """Return an idle batch of two tokens each, which every objective can be computed of."""
+    """Return a padding batch of two samples with two tokens each, which is valid for every
+    objective."""
     ids, weight = np.zeros(2, np.int64), np.array([0, 1], np.float32)
     zeros = np.zeros(2, np.float32)
     pair = [Sample(ids, weight, zeros, zeros, zeros, zeros, zeros, zeros) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""The specs that a rank makes its models from, and its answers: plain values that can be sent."""
+"""Specs of a rank's models, and results of its calls: plain values that can be sent."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fieldcraft.train.batch import Float32Array
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySpec:
-    """A model that is trained. With `lora` it is an adapter on it, new (from the seed) or that of
-    the folder `adapter`, and the model itself is loaded in `dtype`."""
+    """Spec of a trained model. With `lora` an adapter is trained, a new one (from the seed) or the
+    one in the folder `adapter`, and the model itself is loaded in `dtype`."""
 
     folder: Path
     optim: Optim
@@ -27,7 +27,7 @@ class PolicySpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceSpec:
-    """A model that is only read, in `dtype`. Of `optim` only `micro_batch_tokens` is used."""
+    """Spec of a read-only model in `dtype`. Of `optim` only `micro_batch_tokens` is used."""
 
     folder: Path
     optim: Optim
@@ -36,15 +36,15 @@ class ReferenceSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class InitialAdapterSpec:
-    """The adapter of a policy as it began."""
+    """Spec of a reference: a policy with its initial adapter."""
 
     policy: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriticSpec:
-    """A critic on the model of a policy, or, where the settings ask for one of its own, on the
-    model of a folder."""
+    """Spec of a critic on the model of a policy or, if the settings require a separate backbone, on
+    the model of a folder."""
 
     settings: CriticConfig
     optim: Optim
@@ -59,8 +59,8 @@ RankModelSpec = PolicySpec | ReferenceSpec | InitialAdapterSpec | CriticSpec
 
 @dataclass(frozen=True)
 class RankResult:
-    """The metrics of a rank's share of a step, and what was written into its samples: of each one,
-    in their order, the fields that have changed."""
+    """Metrics of a rank's share of a step, and the changed fields of its samples, in their
+    order."""
 
     metrics: Mapping[str, float]
     changes: Sequence[Mapping[str, Float32Array]]

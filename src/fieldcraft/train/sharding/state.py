@@ -1,4 +1,4 @@
-"""The state of a learner in shards: its weights and the moments of its optimiser."""
+"""Sharded state of a trained module: weights and optimizer moments."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fieldcraft.train.trainer import OptimizedModule
 @final
 @dataclass(frozen=True)
 class ShardedState:
-    """A learner, and all weights of its modules by name, in shards. Tied weights have two names."""
+    """Trained module, and all its sharded weights by name. Tied weights have two names."""
 
     module: OptimizedModule
     weights: Mapping[str, Tensor]
 
     @classmethod
     def collect(cls, optimized: OptimizedModule, *modules: nn.Module) -> Self:
-        """Collect the weights of a learner. To be called before a module runs: afterwards the
-        weights of a layer may be whole."""
+        """Collect the weights of a trained module. Call it before a module runs, because afterwards
+        the weights of a layer may be gathered."""
         weights: dict[str, Any] = {}
         for module in modules:
             weights |= module.state_dict(keep_vars=True)
@@ -32,7 +32,7 @@ class ShardedState:
 
     @property
     def trained_weights(self) -> dict[str, Tensor]:
-        """Weights that are trained, each by the first of its names."""
+        """Trained weights, each under the first of its names."""
         masters = {id(master) for master in self.module.weights.masters}
         first: dict[int, str] = {}
         for name, weight in self.weights.items():
@@ -40,7 +40,7 @@ class ShardedState:
         return {name: self.weights[name] for i, name in first.items() if i in masters}
 
     def checkpoint_tensors(self) -> dict[str, Any]:
-        """Return the tensors of a checkpoint, which share their memory with what is trained."""
+        """Return the tensors of a checkpoint, which share memory with the trained ones."""
         adamw = self.module.adamw
         moments = {
             name: _get_moments(adamw, weight) for name, weight in self.trained_weights.items()
@@ -49,8 +49,7 @@ class ShardedState:
 
 
 def _get_moments(adamw: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
-    """Return AdamW's moments of one weight; those that it would begin with, if it has made no
-    step."""
+    """Return AdamW's moments of one weight; the initial ones before the first step."""
     if weight not in adamw.state:
         adamw.state[weight] = {
             "step": torch.zeros((), device=weight.device),
@@ -63,8 +62,8 @@ def _get_moments(adamw: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tens
 
 @torch.no_grad()
 def gather_full(weights: Mapping[str, Tensor], keep_result: bool) -> dict[str, Tensor]:
-    """Gather whole weights in the memory of the CPU, where they are wanted, one after the other, so
-    that a device holds one at a time. All ranks take part."""
+    """Gather full weights, one after the other, so that a device holds one at a time. Ranks with
+    `keep_result` store them in CPU memory. All ranks must take part."""
     full: dict[int, Tensor] = {}
     for weight in weights.values():
         if id(weight) not in full:

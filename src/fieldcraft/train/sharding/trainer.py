@@ -1,4 +1,4 @@
-"""The driver's side of training in shards: a trainer that asks all ranks."""
+"""Driver side of sharded training: proxies that call all ranks."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ CPU = torch.device("cpu")
 UNSUMMED_METRICS = (
     "grad_norm",
     "lr",
-)  # metrics that every rank has as a whole; others are sums of shares
+)  # every rank has the full value of these; others are sums over shares
 
 
 class TrainerGroup(Protocol):
-    """Processes with a `TrainerRank` each. `context_parallel` of them share a micro-batch, and
-    follow one another: those that begin one are the ranks 0, `context_parallel`, 2
-    `context_parallel` and so on."""
+    """Group of processes with one `TrainerRank` each. `context_parallel` consecutive ranks share a
+    micro-batch: the first ranks of micro-batches are 0, `context_parallel`, 2 `context_parallel`
+    and so on."""
 
     @property
     def world_size(self) -> int: ...
@@ -51,13 +51,13 @@ class TrainerGroup(Protocol):
     def context_parallel(self) -> int: ...
 
     def call(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a method of all ranks at once, each with its own arguments, and return what they
-        return, in the order of the ranks. Raises the UserError of a rank that raises one."""
+        """Call a method on all ranks at once, each with its own arguments, and return the results
+        in rank order. Raises the UserError of a rank if one raises it."""
         ...
 
 
 class _RankProxy:
-    """A model by its name in the ranks."""
+    """Proxy of a model on the ranks, identified by its name."""
 
     def __init__(self, ranks: TrainerGroup, name: str) -> None:
         self.ranks = ranks
@@ -73,8 +73,8 @@ class _RankProxy:
         units: Sequence[SampleUnit],
         arguments: Callable[[list[SampleUnit]], tuple[Any, ...]],
     ) -> dict[str, float]:
-        """Call each rank with the arguments for its share of the units. What the ranks write into
-        the samples is written here too; returns their metrics as one."""
+        """Call each rank with the arguments for its share of the units. Changed sample fields are
+        copied to the local samples; returns the combined metrics."""
         context = self.ranks.context_parallel
         assignments = balance_units(units, self.ranks.world_size // context)
         rank_arguments = [arguments(assigned) for assigned in assignments for _ in range(context)]
@@ -88,7 +88,7 @@ class _RankProxy:
 
 
 class ShardedReference(_RankProxy):
-    """A model that is only read; obeys `protocols.ReferenceModel`."""
+    """Sharded read-only model; implements `protocols.ReferenceModel`."""
 
     def fill_logprobs(self, units: Sequence[SampleUnit], field: str, temperature: float) -> None:
         self._call_sharded(
@@ -98,8 +98,8 @@ class ShardedReference(_RankProxy):
 
 @final
 class ShardedTrainer(ShardedReference):
-    """A policy in shards; obeys `protocols.TrainablePolicy`. Raises UserError as `TrainerRank.make`
-    does."""
+    """Sharded policy; implements `protocols.TrainablePolicy`. Raises UserError as
+    `TrainerRank.make` does."""
 
     def __init__(self, ranks: TrainerGroup, spec: PolicySpec, name: str = "policy") -> None:
         super().__init__(ranks, name)
@@ -143,9 +143,10 @@ class ShardedTrainer(ShardedReference):
         return probe_policy(self, load_config(self.spec.folder), self.spec.dtype)
 
     def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
-        """Save all that the ranks train, critics included. Returns when the ranks may go on."""
+        """Save all models that the ranks train, including critics. Returns when the ranks may
+        continue."""
         self.wait_for_saves()
-        if target.exists():  # as it was being written when it was asked for again
+        if target.exists():  # it was still being written when requested again
             return
         draft = get_temporary_path(target)
         shutil.rmtree(draft, ignore_errors=True)
@@ -170,7 +171,7 @@ class ShardedTrainer(ShardedReference):
 
 @final
 class ShardedCritic(_RankProxy):
-    """A critic in shards; obeys `protocols.ValueModel`. The policy's checkpoint holds it."""
+    """Sharded critic; implements `protocols.ValueModel`. It is part of the policy's checkpoint."""
 
     def __init__(self, ranks: TrainerGroup, spec: CriticSpec, name: str = "critic") -> None:
         super().__init__(ranks, name)
@@ -191,7 +192,7 @@ class ShardedCritic(_RankProxy):
         self._call_all("drop_gradients", self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of steps behind the critic. Its weights are in the ranks' own
+        """Return the critic's number of completed steps. Its weights are in the ranks'
         checkpoint."""
         return {"done": self.done}
 
@@ -202,14 +203,14 @@ class ShardedCritic(_RankProxy):
 def make_reference(
     ranks: TrainerGroup, name: str, spec: ReferenceSpec | InitialAdapterSpec
 ) -> ShardedReference:
-    """Make a model to read, such as the reference of a KL or a teacher. Raises UserError as
+    """Make a read-only model, such as the reference of a KL term or a teacher. Raises UserError as
     `TrainerRank.make` does."""
     ranks.call("make", [(name, spec)] * ranks.world_size)
     return ShardedReference(ranks, name)
 
 
 def sum_metrics(results: Sequence[RankResult]) -> dict[str, float]:
-    """Combine the metrics of all shares into those of the whole step."""
+    """Combine the metrics of all shares into the metrics of the whole step."""
     names = dict.fromkeys(name for result in results for name in result.metrics)
     return {
         name: results[0].metrics[name]

@@ -1,6 +1,6 @@
-"""The type of a stage.
+"""Base class of stage types, and protocols of their inputs.
 
-The built-in ones are beside this file, one each; a user's own is found as `module:Name` and is
+Each built-in type has a file in this folder; user-defined types are specified as `module:Name` and
 treated the same.
 """
 
@@ -28,11 +28,11 @@ from fieldcraft.types import Dialect, Task, Trajectory
 StepMetrics = dict[str, Any]
 PreferencePair = tuple[
     Trajectory, Trajectory
-]  # chosen, rejected; both begin with the same shared prefix
+]  # chosen, rejected; both start with the same shared prefix
 
 
 class StageData(Protocol):
-    """The data of a run, in its dialect. `check` offers the first examples of it."""
+    """Data of a run, in its dialect. `check` provides only the first examples."""
 
     @property
     def recipe(self) -> Recipe: ...
@@ -41,13 +41,13 @@ class StageData(Protocol):
     def dialect(self) -> Dialect: ...
 
     def load_trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
-        """Return at most `count` demonstrations of a data set. Raises UserError if there is
+        """Return at most `count` demonstrations of a data set. Raises UserError if there are
         none."""
         ...
 
     def load_filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
-        """Return the demonstrations that filters leave of at most `count` of them. Raises UserError
-        if that is nothing."""
+        """Return the demonstrations, among the first `count`, that pass the filters. Raises
+        UserError if there are none."""
         ...
 
     def load_pairs(self, data: str, count: int | None) -> Sequence[PreferencePair]: ...
@@ -55,13 +55,12 @@ class StageData(Protocol):
     def load_training_tasks(self) -> Sequence[Task]: ...
 
     def render_plan(self, task: Task) -> str:
-        """Return a way to the answer of a question, in words. Raises UserError where none is
-        known."""
+        """Return a plan for answering a question, as text. Raises UserError if none is known."""
         ...
 
 
 class StageInputs(StageData, Protocol):
-    """The things that a run gives a stage to be made of."""
+    """Inputs from which a run creates a stage."""
 
     @property
     def name(self) -> str:
@@ -75,7 +74,7 @@ class StageInputs(StageData, Protocol):
 
     @property
     def folder(self) -> Path:
-        """Folder of the stage, for what it keeps there."""
+        """Folder for the files of the stage."""
         ...
 
     @property
@@ -83,26 +82,26 @@ class StageInputs(StageData, Protocol):
 
     @property
     def threads_while_sampling(self) -> int:
-        """Threads of a CPU, for training while the engine samples."""
+        """Number of CPU threads for training while the engine samples."""
         ...
 
     def make_trainer(self, optim: Optim, steps: int) -> TrainablePolicy:
-        """Make a trainer on the model that the stage starts from: all its weights, or an
+        """Make a trainer of the model that the stage starts from: all its weights, or an
         adapter."""
         ...
 
     def make_reference(self, stage: str | None, optim: Optim) -> ReferenceModel:
-        """Make a model to read: that of an earlier stage, or a second copy of the one that the
-        stage starts from (None), in the type of weights that are only read."""
+        """Make a read-only model: the model of an earlier stage, or a second copy of the one that
+        the stage starts from (None), in the dtype of read-only weights."""
         ...
 
     def load_external_model(self, folder: Path, optim: Optim) -> ReferenceModel:
-        """Make a model of another origin to read, in the same type. Raises UserError for one that
-        has another tokenizer."""
+        """Make a read-only model from a folder outside the run, in the same dtype. Raises UserError
+        if its tokenizer differs."""
         ...
 
     def make_critic(self, settings: Rl, trainer: TrainablePolicy) -> ValueModel:
-        """Make a critic on the model of the trainer, or on a second copy of the one that the stage
+        """Make a critic on the trainer's model, or on a second copy of the model that the stage
         starts from."""
         ...
 
@@ -112,74 +111,76 @@ class StageInputs(StageData, Protocol):
 
     @property
     def runner(self) -> EnvironmentRunner | None:
-        """Runner of rollouts in an external environment; None where they use the tools of the
+        """Runner of rollouts in an external environment; None if rollouts use the tools of the
         recipe."""
         ...
 
     def make_engine(self, trainer: TrainablePolicy) -> PolicyEngine:
-        """Make an engine that samples from what is trained."""
+        """Make an engine that samples from the trained policy."""
         ...
 
     def make_frozen_engine(self, stage: str | None) -> PolicyEngine:
-        """Make an engine that samples from the model of an earlier stage, or from the one that the
-        stage starts from (None)."""
+        """Make an engine that samples from the model of an earlier stage, or from the model that
+        the stage starts from (None)."""
         ...
 
     def make_rubric(self, settings: Rl) -> Rubric: ...
 
     def measure_fidelity(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
-        """Measure how true simulated observations are, as metrics; empty where it cannot be
-        told."""
+        """Measure the fidelity of simulated observations, as metrics; empty if it cannot be
+        measured."""
         ...
 
 
 class TrainingStage(ABC):
-    """One stage while it runs. `train/loop.py` calls `step` for every step that no checkpoint has
-    behind it, and keeps metrics and checkpoints.
+    """Running stage. `train/loop.py` calls `step` for every step after the newest checkpoint, and
+    writes metrics and checkpoints.
 
-    A step is a function of its number, the weights and `state_dict` alone, so that a run that was
-    killed and resumed ends with the same numbers.
+    A step depends only on its number, the weights and `state_dict`, so that a run that was killed
+    and resumed gives the same results.
     """
 
-    Settings: ClassVar[type[Stage]]  # the keys of a recipe
+    Settings: ClassVar[type[Stage]]  # its keys in a recipe
     trainer: TrainablePolicy
-    collapse_detector: CollapseDetector | None = None  # what stops it when it has collapsed
-    engine: PolicyEngine | None = None  # that samples from the model as the last step left it
+    collapse_detector: CollapseDetector | None = None  # stops the stage after a collapse
+    engine: PolicyEngine | None = None  # samples from the model after the last step
 
     @classmethod
     @abstractmethod
     async def create(cls, settings: Any, inputs: StageInputs) -> Self:
-        """Make the stage from what a run has. Raises UserError where something is missing."""
+        """Make the stage from the inputs of a run. Raises UserError if something is missing."""
 
     @abstractmethod
     async def step(self, number: int) -> StepMetrics:
-        """Run step `number`, counted from 0, and return its metrics, `tokens` among them: how many
-        were computed."""
+        """Run step `number`, counted from 0, and return its metrics, including `tokens`, the number
+        of computed tokens."""
 
     def explain_idle(self, row: StepMetrics) -> str | None:
-        """Return the reason why the step of these metrics had not one token to train, and what to
-        do about it; None where it had some. A stage that is idle for too long is stopped."""
+        """Return the reason, with advice, why the step with these metrics had no trainable token;
+        None if it had some. A stage that is idle for too long is stopped."""
         return None
 
     def make_log_message(self, rows: Sequence[StepMetrics]) -> str | None:
-        """Return a message for the reader after the last of these steps, which are all so far; None
-        where there is nothing to say."""
+        """Return a log message for the user after the last of these rows, which are all so far;
+        None if there is none."""
         return None
 
     def state_dict(self) -> StepMetrics:
-        """Return the state that a checkpoint keeps beside the trainer."""
+        """Return the state of the stage for a checkpoint, in addition to the trainer's."""
         return {}
 
     def load_state_dict(self, state: StepMetrics) -> None:
-        """Take over what `state_dict` returned. Raises ValueError for the state of another."""
+        """Restore the state that `state_dict` returned. Raises ValueError if the state belongs to
+        another type."""
         if state:
-            raise ValueError(f"{type(self).__name__} keeps no state, but was given {state}")
+            raise ValueError(f"{type(self).__name__} is stateless, but received {state}")
 
     async def close(self) -> None:  # noqa: B027 - most stages open nothing
-        """Close what `create` opened. It is called when the stage has ended, however it did."""
+        """Close the resources that `create` opened. It is called when the stage ends for any
+        reason."""
 
     @classmethod
     def check(cls, settings: Any, name: str, data: StageData, notes: list[str]) -> Iterator[str]:
-        """Yield the problems that would come up, a sentence each; what was looked at goes to
-        `notes`."""
+        """Yield an error message for each problem that would occur; notes on the checked data are
+        appended to `notes`."""
         yield from ()

@@ -1,4 +1,4 @@
-"""Step-level contrastive training: chosen against rejected steps."""
+"""Step-level contrastive training of chosen against rejected steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ContrastiveStage(SupervisedStage):
         batch_size: int,
         seed: int,
     ) -> Self:
-        """Make a stage over pairs whose last segments differ."""
+        """Make a stage from pairs whose last segments differ."""
         units = [
             (_make_last_segment_sample(chosen), _make_last_segment_sample(rejected))
             for chosen, rejected in pairs
@@ -52,8 +52,8 @@ class ContrastiveStage(SupervisedStage):
 
 
 def _make_last_segment_sample(trajectory: Trajectory) -> Sample:
-    """Return a sample in which only the step itself is compared; the shared prefix carries no
-    weight."""
+    """Return a sample in which only the last segment has a weight, and the shared prefix has
+    none."""
     sample = to_samples(trajectory, {Author.POLICY})[-1]
     sample.weight[: len(get_context_ids(trajectory)) - len(trajectory.segments[-1].ids)] = 0.0
     return sample

@@ -18,11 +18,11 @@ from fieldcraft.train.twin import require_twin_parity
 
 
 class DistilStage(RlStage):
-    """A stage of reinforcement learning with another learner: all but that is the same.
+    """Reinforcement learning stage with a distillation learner.
 
-    The teacher never changes. That of self-distillation is the model as the stage begins, shown the
-    answer or a plan: with a teacher that moves along, an error of the student would become one of
-    the teacher (the choice of OPSD, arXiv 2601.18734, too).
+    The teacher is fixed. In self-distillation it is the initial model of the stage, with the answer
+    or a plan in its prompt: with a teacher that is updated, errors of the student would become
+    errors of the teacher (OPSD makes the same choice, arXiv 2601.18734).
     """
 
     Settings = Distil
@@ -44,14 +44,14 @@ class DistilStage(RlStage):
         return partial(DistillationLearner, teacher=TeacherScorer(model=model, make_prompt=prompt))
 
     def make_log_message(self, rows: Sequence[StepMetrics]) -> str | None:
-        """Return nothing to tell: rollouts of equal reward teach, too, because the teacher scores
+        """Return None: rollouts with equal rewards also have a signal, because the teacher scores
         them."""
         return None
 
     @classmethod
     def check(cls, settings: Distil, name: str, data: StageData, notes: list[str]) -> Iterator[str]:
-        """Yield a problem for a teacher that cannot score the student's tokens, or has nothing to
-        be shown."""
+        """Yield an error for a teacher that cannot score the student's tokens, or lacks privileged
+        information."""
         if settings.reward_weight:
             yield from super().check(settings, name, data, notes)
         folder, privileged = settings.teacher.checkpoint, settings.teacher.privileged
@@ -79,8 +79,8 @@ def _make_teacher_model(
     trainer: TrainablePolicy,
     reference: ReferenceModel | None,
 ) -> ReferenceModel:
-    """Return the teacher's model. The reference of a KL is the model as the stage begins, too, so
-    it serves for both."""
+    """Return the teacher's model. In self-distillation, the reference of a KL term is the same
+    initial model, so it is shared."""
     teacher = settings.teacher
     if teacher.is_self_distillation:
         return reference or make_initial_reference(settings, inputs, trainer)

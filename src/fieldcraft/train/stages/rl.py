@@ -52,17 +52,17 @@ VERDICT_BASED_REWARDS = (
     "otc-ppo",
     "answer_format",
     "plus_minus",
-)  # rewards that follow the verdict
+)  # rewards that depend on the verdict
 
 
 class RlStage(TrainingStage):
-    """A stage of one policy that is sampled and trained, in turns or, by an `AsyncRolloutSampler`,
-    at the same time.
+    """Stage in which one policy is sampled and trained, alternately or, with an
+    `AsyncRolloutSampler`, concurrently.
 
-    `make_learner` makes the learner. `measure_fidelity` measures the rollouts of a simulated step.
-    `record_rollouts` is given a group of a few steps, and `record_times` the times of every step,
-    to be looked at later. Raises UserError where the settings need a reference, a critic, a
-    simulator or a reward that is not there.
+    `make_learner` creates the learner. `measure_fidelity` measures the rollouts of a simulated
+    step. `record_rollouts` is called with one group in some steps, and `record_times` with the
+    times of every step, for later inspection. Raises UserError if the settings require a reference,
+    a critic, a simulator or a reward that is missing.
     """
 
     Settings: ClassVar[type[Rl]] = Rl
@@ -85,14 +85,14 @@ class RlStage(TrainingStage):
                 "a critic and baseline: critic require each other: set both or neither."
             )
         if s.kl_coef and reference is None:
-            raise UserError("kl_coef needs a reference: give the model that the KL is taken to.")
+            raise UserError("kl_coef needs a reference: specify the reference model of the KL.")
         missing = {
             "frozen": sampler.frozen_engine is None,
             "endpoint": sampler.remote_simulator is None,
         }
         if missing.get(s.simulator):
             raise UserError(
-                f"simulator: {s.simulator} needs its model: give frozen_engine or remote_simulator."
+                f"simulator: {s.simulator} needs its model: set frozen_engine or remote_simulator."
             )
         verdict_name = sampler.rubric.verdict_name
         if s.group_filter == "accuracy" and verdict_name not in sampler.rubric.names:
@@ -166,11 +166,11 @@ class RlStage(TrainingStage):
         trainer: TrainablePolicy,
         reference: ReferenceModel | None,
     ) -> Callable[..., PolicyLearner]:
-        """Return a factory that makes the learner of the fields of a `PolicyLearner`."""
+        """Return a factory of the learner, which takes the fields of a `PolicyLearner`."""
         return PolicyLearner
 
     async def step(self, number: int) -> StepMetrics:
-        """Sample groups, score them, and train on what their members differ in."""
+        """Sample and score groups, and train on them."""
         s = self.settings
         timeline = self.sampler.timeline
         with timeline.track_trainer_phase("wait"):
@@ -206,14 +206,14 @@ class RlStage(TrainingStage):
         return row
 
     def _learner_at(self, number: int) -> PolicyLearner:
-        """Return the learner of step `number`, which knows its budget."""
+        """Return the learner of step `number`, with the token budget of that step."""
         if not self.settings.budget:
             return self.learner
         total = self.sampler.budget_at(number).max_context_tokens
         return replace(self.learner, total_tokens=total)
 
     def _raise_if_mismatched(self, row: StepMetrics) -> None:
-        """Raise UserError where the sampler was another policy than the one that was trained."""
+        """Raise UserError if the log-probabilities of sampler and trainer differ too much."""
         gap, max_gap = row.get(SAMPLER_LOGP_DIFF_KEY, 0.0), self.settings.max_sampler_logp_diff
         if gap > max_gap:
             raise UserError(
@@ -229,8 +229,8 @@ class RlStage(TrainingStage):
             await self.sampler.remote_simulator.endpoint.close()
 
     def explain_idle(self, row: StepMetrics) -> str | None:
-        """Return the reason why a step had nothing to train. Rollouts of equal reward are no such
-        reason: they may differ in the next step."""
+        """Return the reason why a step had nothing to train. Equal rewards do not count, because
+        they may differ in the next step."""
         if "loss" in row:
             return None
         if row["policy_tokens_mean"] == 0:
@@ -239,7 +239,7 @@ class RlStage(TrainingStage):
                 " budget.max_context_tokens"
             )
         if row["ungradable_rate"] == 1:
-            return "no rollout could be graded: give the questions answers, or change rewards"
+            return "no rollout could be graded: add answers to the questions, or change rewards"
         ended = row["status/truncated"] + row["status/error"]
         if not self.settings.train_truncated and isclose(ended, 1):
             return (
@@ -250,9 +250,9 @@ class RlStage(TrainingStage):
         return None
 
     def make_log_message(self, rows: Sequence[StepMetrics]) -> str | None:
-        """Return a message that rollouts ended in an exception, that the policy has moved far from
-        the sampler, or that rollouts have not differed for a while, where only differences are
-        learnt from."""
+        """Return log messages about rollouts that ended in an exception, about drift of the policy
+        from the sampler, and, for group-relative baselines, about steps without reward
+        differences."""
         s, name = self.settings, self.sampler.name
         messages = [describe_failures(rows, s.steps, name), describe_drift(rows, s, name)]
         if s.baseline in ("group", "leave-one-out"):
@@ -277,7 +277,7 @@ class RlStage(TrainingStage):
 
     @classmethod
     def check(cls, settings: Any, name: str, data: StageData, notes: list[str]) -> Iterator[str]:
-        """Yield the problems that would leave it without a signal."""
+        """Yield an error for each setting that leaves the stage without a signal."""
         if settings.group_size < 2 and settings.baseline in ("group", "leave-one-out"):
             yield (
                 f"stage '{name}' has group_size={settings.group_size}: an advantage compares"
@@ -295,27 +295,27 @@ class RlStage(TrainingStage):
             )
         elif settings.cot_questions == "known" and not any(task.is_known for task in tasks):
             yield (
-                f"stage '{name}' has cot_questions: known, and no training question is known: give"
-                " the questions metadata.known or closed_book, or set cot_questions: all."
+                f"stage '{name}' has cot_questions: known, and no training question is known: add"
+                " metadata.known or closed_book to the questions, or set cot_questions: all."
             )
 
 
 def select_tasks(settings: Rl, tasks: Sequence[Task]) -> list[Task]:
-    """Return the questions that a stage asks: those with the metadata of `where`."""
+    """Return the tasks of a stage, which match the metadata of `where`."""
     return [task for task in tasks if settings.where.items() <= task.meta.items()]
 
 
 def make_initial_reference(
     settings: Rl, inputs: StageInputs, trainer: TrainablePolicy
 ) -> ReferenceModel:
-    """Return the model as the stage begins, to be read while another one is trained."""
+    """Return the initial model of the stage as a read-only reference."""
     return trainer.snapshot_reference() or inputs.make_reference(None, settings.optim)
 
 
 def _pick_informative_group(
     groups: Sequence[RolloutGroup], learned: LearnResult, number: int
 ) -> list[TrainingRollout]:
-    """Return the rollouts of the first group whose rewards differ, or of the first one."""
+    """Return the rollouts of the first group with different rewards, or else of the first group."""
     index = next((index for index, group in enumerate(groups) if not has_equal_rewards(group)), 0)
     return [
         _to_training_rollout(number, trajectory, stats)
@@ -334,8 +334,8 @@ def _to_training_rollout(
 
 
 async def _open_remote_simulator(settings: Rl, inputs: StageInputs) -> EndpointSimulator | None:
-    """Open the simulator of an endpoint. A run that is resumed gets the same replies again, and
-    pays for none twice."""
+    """Open the simulator of an endpoint. Replies are cached, so a resumed run gets the same ones
+    without paying again."""
     if settings.endpoint is None:
         return None
     endpoint = await open_chat_client(settings.endpoint, inputs.folder / "simulator.sqlite")
@@ -348,8 +348,8 @@ async def _open_remote_simulator(settings: Rl, inputs: StageInputs) -> EndpointS
 def make_collapse_detector(
     stage: Rl, verdicts: Collection[str] = (DEFAULT_VERDICT_REWARD,)
 ) -> CollapseDetector | None:
-    """Make the collapse detector of a stage. The verdict is watched where it is rewarded; where
-    something else is, it may fall for good reasons, and the reward is watched. `verdicts` are the
+    """Make the collapse detector of a stage. It monitors the verdict if that is rewarded. Otherwise
+    the verdict may drop for good reasons, and the detector monitors the reward. `verdicts` are the
     rewards that grade the questions of the stage."""
     if stage.collapse_threshold is None:
         return None

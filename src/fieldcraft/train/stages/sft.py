@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: cross-entropy on the tokens of chosen authors."""
+"""Supervised fine-tuning: cross-entropy on the tokens of selected authors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SftStage(SupervisedStage):
         batch_size: int,
         seed: int,
     ) -> Self:
-        """Make a stage over trajectories. Raises UserError if one has no token of the authors."""
+        """Make a stage from trajectories. Raises UserError if one has no token of the authors."""
         units = [_make_unit(t, train_on) for t in trajectories]
         for unit, trajectory in zip(units, trajectories, strict=True):
             if not unit:
@@ -52,7 +52,7 @@ class SftStage(SupervisedStage):
         broken = [t for t in trajectories if t.status == "answered" and not t.well_formed]
         if broken and settings.dataset not in list_toolless_datasets(
             data.recipe
-        ):  # those are texts, and no chains
+        ):  # those are texts without calls
             yield (
                 f"{len(broken)} of {len(trajectories)} demonstrations of stage '{name}' break the"
                 f" grammar of '{data.dialect.name}', such as that of task '{broken[0].task.id}':"
@@ -69,12 +69,12 @@ class SftStage(SupervisedStage):
 
 
 def _make_unit(trajectory: Trajectory, train_on: Collection[Author]) -> SampleUnit:
-    """Return the samples of the chains with a token to train."""
+    """Return the samples of the chains with a trainable token."""
     return tuple(s for s in to_samples(trajectory, train_on) if s.weight.any())
 
 
 def load_examples(settings: Sft, data: StageData) -> Sequence[Trajectory]:
-    """Read the data set of a stage, through its filters if it has some."""
+    """Load the data set of a stage, filtered if it has filters."""
     if settings.filters:
         return data.load_filtered(settings.dataset, settings.max_examples, settings.filters)
     return data.load_trajectories(settings.dataset, settings.max_examples)

@@ -1,4 +1,4 @@
-"""The base of stages over a data set."""
+"""Base class of stages that train on a data set."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fieldcraft.types import Trajectory
 
 
 class SupervisedStage(TrainingStage):
-    """A stage of steps over units of samples, in shuffled epochs.
+    """Stage that trains on units of samples, in shuffled epochs.
 
     Args:
-        trainer: what is trained.
-        units: the data.
-        loss_fn: the loss.
-        batch_size: units of a step.
-        seed: of the order.
+        trainer: trained policy.
+        units: training data.
+        loss_fn: loss function.
+        batch_size: units per step.
+        seed: seed of the order.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class SupervisedStage(TrainingStage):
         return {**metrics, "tokens": sum(len(sample) for unit in units for sample in unit)}
 
     def compute_divisor(self, units: Sequence[SampleUnit]) -> float:
-        """Return the divisor of the loss: the weight of the batch."""
+        """Return the divisor of the loss: the total weight of the batch."""
         return sum(float(sample.weight.sum()) for unit in units for sample in unit)
 
 
 def check_lengths(
     name: str, trajectories: Sequence[Trajectory], data: StageData, notes: list[str]
 ) -> Iterator[str]:
-    """Yield a problem for the examples that are longer than a rollout may be."""
+    """Yield an error if an example exceeds the token limit of a rollout, or if there are none."""
     limit = data.recipe.budget.max_context_tokens
     if not trajectories:
-        yield f"stage '{name}' has no examples: give its data set some, or remove the stage."
+        yield f"stage '{name}' has no examples: add some to its data set, or remove the stage."
         return
     longest = max(trajectories, key=count_max_chain_tokens)
     tokens = count_max_chain_tokens(longest)
@@ -72,9 +72,9 @@ def check_lengths(
 
 
 def check_batch_size(name: str, examples: Sequence[Any], batch_size: int) -> Iterator[str]:
-    """Yield a problem for a data set smaller than a batch."""
+    """Yield an error if the data set is smaller than a batch."""
     if len(examples) < batch_size:
         yield (
             f"stage '{name}' has {len(examples)} demonstrations, fewer than one batch of"
-            f" {batch_size}: give more, or lower batch_size."
+            f" {batch_size}: add more, or lower batch_size."
         )

@@ -1,5 +1,5 @@
-// What the server says. An answer is kept, and asked for again when its version has changed; until
-// the new one is there, the old one is shown.
+// Requests to the server. Responses are cached, and requested again when their version changes;
+// until the new response arrives, the old one is shown.
 
 const kept = new Map();
 const MOST = 200;
@@ -9,14 +9,14 @@ export function whenLoaded(listener) {
   told = listener;
 }
 
-/** The answer to a question, or to a wish if there is a `body`. */
+/** Send a GET request, or a POST request if there is a `body`, and return the parsed response. */
 export async function ask(path, parameters = {}, body = undefined) {
   const options = body === undefined ? {} : { method: "POST", body: JSON.stringify(body) };
   let answer;
   try {
     answer = await fetch(`${path}?${new URLSearchParams(parameters)}`, options);
   } catch {
-    throw new Error("The server does not answer: start 'fieldcraft studio' again.");
+    throw new Error("The server does not respond: start 'fieldcraft studio' again.");
   }
   const text = await answer.text();
   if (!answer.headers.get("content-type")?.includes("json")) throw new Error(text);
@@ -25,11 +25,11 @@ export async function ask(path, parameters = {}, body = undefined) {
   return value;
 }
 
-/** {value, error} of an answer, both undefined until it is there. */
+/** Return {value, error} of a response, both undefined until it arrives. */
 export function load(path, parameters = {}, version = "") {
   const key = `${path}?${new URLSearchParams(parameters)}`;
   const entry = kept.get(key) ?? {};
-  kept.delete(key); // to be the newest
+  kept.delete(key); // moved to the end: the most recently used
   kept.set(key, entry);
   if (kept.size > MOST) kept.delete(kept.keys().next().value);
   if (!entry.loading && entry.version !== version) {
@@ -46,7 +46,7 @@ export function load(path, parameters = {}, version = "") {
   return entry;
 }
 
-/** Call `listener` with what has changed in the runs, at once and then whenever something has. */
+/** Call `listener` with the state of the runs, immediately and after each change. */
 export function listen(listener, onLost) {
   const source = new EventSource("events");
   source.onmessage = (event) => listener(JSON.parse(event.data));

@@ -1,11 +1,11 @@
-// Branch from here: ask how a trajectory goes on from a step, and see what the step was worth.
+// Branch from here: sample continuations of a trajectory from a step, and show the step's value.
 
 import { html, nothing } from "./vendor/lit-html.js";
 import { ask, load } from "./api.js";
 import { note, number, percent, waiting } from "./parts.js";
 import { address } from "./state.js";
 
-const wishes = new Map(); // by trajectory: what is typed stays while the page is drawn anew
+const wishes = new Map(); // form state by trajectory, preserved while the page is redrawn
 
 export function branchView(asked, live, redraw) {
   const running = live.branch && live.branch.status === null;
@@ -15,7 +15,7 @@ export function branchView(asked, live, redraw) {
     <section aria-label="Branch from here">
       <h2>Branch from here</h2>
       ${waiting(found, (known) => known.place === null
-        ? html`<p class="quiet">Nothing can go on from this trajectory.</p>`
+        ? html`<p class="quiet">This trajectory cannot be continued.</p>`
         : html`${form(known, asked, running, redraw)}${progress(live.branch, running, redraw)}${worth(known, asked)}`)}
     </section>`;
 }
@@ -27,7 +27,7 @@ function form(known, asked, running, redraw) {
   const change = (name) => (event) => { wish[name] = event.target.value; redraw(); };
   const every = wish.at === "";
   return html`
-    <p class="quiet">Sample how it goes on from a step, as it was and with another text there.</p>
+    <p class="quiet">Sample continuations from a step, with the original and with another text.</p>
     <form class="branch" @submit=${(event) => { event.preventDefault(); start(wish, asked, redraw); }}>
       <label class="choice">From
         <select aria-label="From" @change=${change("at")}>
@@ -38,12 +38,12 @@ function form(known, asked, running, redraw) {
         </select></label>
       <label class="choice">With
         <select aria-label="With" ?disabled=${every} @change=${change("edit")}>
-          <option value="" ?selected=${!wish.edit}>what is there</option>
+          <option value="" ?selected=${!wish.edit}>the original</option>
           <option value="observation" ?selected=${wish.edit === "observation"}>another observation</option>
           <option value="thought" ?selected=${wish.edit === "thought"}>another thought</option>
         </select></label>
       ${wish.edit && !every
-        ? html`<textarea aria-label=${`The other ${wish.edit}`} rows="3" placeholder=${wish.edit === "thought" ? "What the model begins the step with" : "What comes back at the step"} .value=${wish.text} @input=${change("text")}></textarea>`
+        ? html`<textarea aria-label=${`The other ${wish.edit}`} rows="3" placeholder=${wish.edit === "thought" ? "Start of the model's turn at the step" : "Observation returned at the step"} .value=${wish.text} @input=${change("text")}></textarea>`
         : nothing}
       <label class="choice">Samples
         <input type="number" min="1" max="4096" aria-label="Samples" .value=${String(wish.samples)} @input=${change("samples")}></label>
@@ -106,7 +106,7 @@ const cells = (rate) => html`
   <td>${percent(rate.share)}</td><td>${rate.n}</td>
   <td>${rate.n ? interval(rate) : "–"}</td>`;
 
-// A style is set as a property: the page allows no styles in its text.
+// Styles are set as properties, because the page does not allow inline styles.
 const interval = ({ ci95: [low, high], share }) => html`
   <span class="interval" title=${`${percent(low)} to ${percent(high)}`}>
     <i .style=${`width: ${100 * share}%`}></i>
@@ -118,14 +118,14 @@ const after = (step) => (step ? `after step ${step}` : "the question");
 function values(found, asked) {
   return found.steps.map((row) => html`<tr>
     <th scope="row">${after(row.step)} <small>${row.step ? row.what : ""}</small></th>
-    <td>${samples(found, `after-${row.step}`, "what is there", asked)}</td>${cells(row)}</tr>`);
+    <td>${samples(found, `after-${row.step}`, "the original", asked)}</td>${cells(row)}</tr>`);
 }
 
 function branch(found, asked) {
   const before = found.edit === "thought" ? found.step - 1 : found.step;
   const from = found.edit === "thought" ? `before step ${found.step}` : after(found.step);
   const original = html`<tr><th scope="row">${from}</th>
-    <td>${samples(found, `after-${before}`, "what is there", asked)}</td>${cells(found.original)}</tr>`;
+    <td>${samples(found, `after-${before}`, "the original", asked)}</td>${cells(found.original)}</tr>`;
   if (!found.edit) return original;
   const { gain } = found;
   return html`${original}

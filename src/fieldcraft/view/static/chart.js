@@ -1,4 +1,4 @@
-// One chart: uPlot in the colours of the page, with the values under the pointer written below it.
+// Chart: uPlot in the colours of the page, with the values at the pointer shown below it.
 
 import { number } from "./parts.js";
 
@@ -7,7 +7,7 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const charts = new Set();
 
 export class Chart {
-  /** `key` joins charts whose pointers move together. */
+  /** Charts with the same `key` share their pointer position. */
   constructor(title, key) {
     this.title = title;
     this.key = key;
@@ -118,10 +118,10 @@ export class Chart {
   }
 }
 
-/** A smoothed value, with the one that it stands for. */
+/** A smoothed value, followed by the raw one. */
 const written = (value, raw) => number(value, 4) + (raw === undefined || raw === null ? "" : ` (${number(raw, 4)})`);
 
-/** Of the vertical axis: never so narrow that its ticks would be the same number. */
+/** Range of the vertical axis: wide enough that its ticks are different numbers. */
 function range(_, low, high) {
   if (low === null) return [0, 1];
   if (low === 0 && high === 0) return [0, 1];
@@ -133,5 +133,5 @@ function range(_, low, high) {
 const same = (one, other) =>
   one.length === other.length && one.every((column, i) => column.length === other[i].length && column.at(-1) === other[i].at(-1) && column[0] === other[i][0]);
 
-// The colours of a canvas do not follow the scheme by themselves.
+// The colours of a canvas do not follow the colour scheme automatically.
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach((chart) => chart.again?.()));

@@ -1,5 +1,5 @@
-// The view of curves: every metric of a stage, the runs over one another, and held-out exact match
-// over all steps of the runs.
+// Curves view: every metric of a stage with all runs in one chart, and held-out exact match over all
+// steps of the runs.
 
 import { html, nothing } from "./vendor/lit-html.js";
 import { load } from "./api.js";
@@ -8,8 +8,8 @@ import { colour, note, select } from "./parts.js";
 import { heldout, joined, metricNames, positions, smooth } from "./series.js";
 import { go } from "./state.js";
 
-const kept = new Map(); // charts by title, so that they are not made anew when the page is drawn
-const FEW = 12; // charts before the reader asks for all
+const kept = new Map(); // charts by title, so that they are not recreated when the page is redrawn
+const FEW = 12; // charts before the user selects all
 
 export function curvesView(shown, { runs, live }) {
   const stages = [...new Set(runs.flatMap((run) => run.stages.filter(({ steps }) => steps).map(({ name }) => name)))];
@@ -48,8 +48,8 @@ export function curvesView(shown, { runs, live }) {
 
 const grown = new Map(); // {size, total, columns} of each stage
 
-/** The rows of a stage as columns. When its file has grown, only the new rows are asked for; when it
- * has shrunk, as after a kill, all of them. */
+/** The rows of a stage as columns. When its file has grown, only the new rows are requested; when it
+ * has shrunk, for example after a kill, all rows. */
 function metrics(run, stage, live) {
   const key = `${run.path}/${stage}/metrics.jsonl`;
   const size = live.files[key];
@@ -105,7 +105,7 @@ function metricChart(name, drawn, shown, stage) {
     const x = positions(columns, shown.axis);
     if (sparse(one) || !strength) return [{ x, y: columns[name], label: run.name, place, points: sparse(one) }];
     return [
-      { x, y: columns[name], label: `${run.name}, as it is`, place, faint: true },
+      { x, y: columns[name], label: `${run.name}, raw`, place, faint: true },
       { x, y: smooth(columns[name], strength), label: run.name, place },
     ];
   });

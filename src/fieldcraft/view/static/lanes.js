@@ -1,4 +1,4 @@
-// Three lanes over time: how many rollouts write, what the trainer does, how many wait for tools.
+// Three lanes over time: generating rollouts, activity of the trainer, rollouts waiting for tools.
 
 import { number, seconds } from "./parts.js";
 
@@ -31,8 +31,8 @@ export class Lanes {
     this.key = key;
     this.steps = steps;
     this.pointed = null;
-    this.said.textContent = "Point at a time, or move with the arrow keys, to read it.";
-    this.canvas.setAttribute("aria-label", `Sampler, trainer and tools in the steps ${steps[0]?.step} to ${steps.at(-1)?.step}. The table below has the figures.`);
+    this.said.textContent = "Point at a time, or move with the arrow keys, to read its values.";
+    this.canvas.setAttribute("aria-label", `Sampler, trainer and tools in the steps ${steps[0]?.step} to ${steps.at(-1)?.step}. The table below has the values.`);
     this.draw();
   }
 
@@ -102,7 +102,7 @@ export class Lanes {
     pen.fillRect(left, top, Math.max(0.5, Math.round(this.x(end)) - left), height);
   }
 
-  /** Where steps begin, with their numbers where there is room; and the seconds. */
+  /** Draw the starts of steps, with their numbers where there is space, and the time axis. */
   marks(pen, bottom) {
     pen.textAlign = "left";
     let free = 0;
@@ -138,7 +138,7 @@ export class Lanes {
     const phase = step.trainer.find(([, begin, end]) => begin <= within && within <= end)?.[0] ?? "between";
     const slot = Math.min(step.sampler.length - 1, Math.floor((within / step.seconds) * step.sampler.length));
     this.said.textContent =
-      `${seconds(this.pointed)}, step ${step.step}: ${number(step.sampler[slot])} rollouts write,` +
+      `${seconds(this.pointed)}, step ${step.step}: ${number(step.sampler[slot])} rollouts generate,` +
       ` ${number(step.tools[slot])} wait for tools, trainer: ${PHASES[phase][0]}.`;
     this.draw();
   }

@@ -1,4 +1,4 @@
-// A list of any length: only the rows in sight are in the page, and only they were asked for.
+// Virtual list of any length: only the visible rows are requested and rendered.
 
 import { html, nothing, render } from "./vendor/lit-html.js";
 import { Virtualizer, elementScroll, observeElementOffset, observeElementRect } from "./vendor/virtual-core.js";
@@ -6,8 +6,8 @@ import { ask } from "./api.js";
 import { colour, mark, number } from "./parts.js";
 import { address, go, state } from "./state.js";
 
-const PAGE = 100; // rows that are asked for at once
-const HEAD = 38; // pixels of the head, which stays above the rows
+const PAGE = 100; // rows per request
+const HEAD = 38; // pixels of the header, which stays above the rows
 const PHONE = matchMedia("(max-width: 700px)");
 const COLUMNS = [
   ["right", ""], ["question", "Question"], ["part", "Stage"], ["step", "Step"], ["answer", "Answer"], ["status", "Status"],
@@ -48,7 +48,7 @@ export class List {
     };
   }
 
-  /** Show what a query finds; returns how many, undefined until that is known. */
+  /** Show the results of a query; return their number, undefined until it is known. */
   show(asked, revision, runs, shown) {
     const key = JSON.stringify(asked);
     if (!this.element.isConnected) requestAnimationFrame(() => (this.scroller.scrollTop = this.left ?? 0));
@@ -126,13 +126,13 @@ export class List {
             ${this.slots(items).map((item) => (item ? this.line(item, this.row(item.index), several) : nothing))}
           </div>
         </div>
-        ${this.total === 0 ? html`<p class="quiet empty">Nothing is left: choose other filters.</p>` : nothing}
+        ${this.total === 0 ? html`<p class="quiet empty">No trajectories match: choose other filters.</p>` : nothing}
       </div>`,
       this.element,
     );
   }
 
-  /** Items in fixed places, so that scrolling fills only the places that have become free. */
+  /** Items in fixed slots, so that scrolling only fills the slots that have become free. */
   slots(items) {
     this.places = Math.max(this.places ?? 0, items.length);
     const slots = Array(this.places).fill(null);
@@ -144,10 +144,10 @@ export class List {
     const sort = this.shown?.sort ?? "";
     const sorted = sort.replace("-", "") === name;
     if (!SORTED.includes(name)) return html`<span role="columnheader" class=${`c-${name}`}>${title}</span>`;
-    // The first press sorts upwards, the second downwards, the third not at all.
+    // The first click sorts ascending, the second descending, the third resets the order.
     const next = sort === name ? `-${name}` : sort === `-${name}` ? null : name;
     return html`<span role="columnheader" class=${`c-${name}`} aria-sort=${sorted ? (sort[0] === "-" ? "descending" : "ascending") : "none"}>
-      <button type="button" @click=${() => go({ sort: next })} aria-label=${`Sort by ${title || "whether it is right"}`}>${title || "✓"}${sorted ? (sort[0] === "-" ? " ↓" : " ↑") : ""}</button></span>`;
+      <button type="button" @click=${() => go({ sort: next })} aria-label=${`Sort by ${title || "correctness"}`}>${title || "✓"}${sorted ? (sort[0] === "-" ? " ↓" : " ↑") : ""}</button></span>`;
   }
 
   line(item, row, several) {
@@ -184,7 +184,7 @@ export class List {
     }
   }
 
-  /** The place of the row before or after an open one, null where there is none or it is not loaded. */
+  /** The place of the row before or after an open one, null if missing or not loaded. */
   beside(open, by) {
     for (const [page, { rows }] of this.pages) {
       const at = rows?.findIndex((row) => place(row) === open) ?? -1;

@@ -1,4 +1,4 @@
-// The frame of the page: which view is shown, and when it is drawn anew.
+// Frame of the page: selects the view, and redraws it after changes.
 
 import { html, nothing, render } from "./vendor/lit-html.js";
 import { listen, load, whenLoaded } from "./api.js";
@@ -27,7 +27,7 @@ function draw() {
   });
 }
 
-/** Where another view begins, and the keyboard with it; a step back leads to where one was. */
+/** Scroll to the top of a new view and focus it; going back restores the previous position. */
 function settle() {
   const { view, open, question } = state();
   const now = [view, open, question].join();
@@ -56,7 +56,7 @@ function page() {
         )}
       </nav>
       <p class="status" role="status">${lost
-        ? html`<span class="lost">The server does not answer.</span>`
+        ? html`<span class="lost">The server does not respond.</span>`
         : progress > 0
           ? html`Indexing: ${Math.floor((100 * live.index.done) / live.index.of)} %
               <progress max=${live.index.of} value=${live.index.done} aria-label="Index"></progress>`
@@ -75,7 +75,7 @@ function content(shown, context) {
   return views[shown.view](shown, context);
 }
 
-/** A tab keeps which runs and stage are shown, and nothing else. */
+/** Address of a tab, which keeps only the selected runs and stage. */
 function tab(name, shown) {
   const { hidden = null, stage = null } = shown;
   return address({ view: name, hidden, stage }, {});

@@ -1,5 +1,5 @@
-// Small parts of templates, and how numbers are written. Texts come in as values of templates, so
-// they are never markup.
+// Small template components, and number formats. Texts are inserted as values of templates, so they
+// are never interpreted as markup.
 
 import { html, nothing } from "./vendor/lit-html.js";
 
@@ -35,7 +35,7 @@ export const badge = (name, value, kind = "") =>
     ? nothing
     : html`<span class="badge ${kind}"><small>${name}</small> ${value}</span>`;
 
-/** The colour of the run with this place on the page; `--run` is its custom property. */
+/** The colour of the run at this position on the page; `--run` is its custom property. */
 export const colour = (place) => `--run: var(--run${place % 8})`;
 
 export const select = (label, value, options, onChoice, any = "all") => html`

@@ -1,4 +1,4 @@
-// All rollouts of one question side by side: after each stage, and in each step that was kept.
+// All rollouts of one question in columns: after each stage, and in each recorded step.
 
 import { html, nothing } from "./vendor/lit-html.js";
 import { load } from "./api.js";
@@ -26,7 +26,7 @@ function all({ rollouts, left }, shown, runs) {
   return html`
     <h1 class="asked">${rollouts[0]?.question ?? shown.question}</h1>
     <p class="quiet">accepted: ${rollouts[0]?.accepted.join(" or ")}; ${number(rollouts.length)} rollouts</p>
-    ${left ? note(`${left} further rollouts are left out; the list has them all.`) : nothing}
+    ${left ? note(`${left} further rollouts are omitted; the list shows all of them.`) : nothing}
     <form class="card filters" @submit=${(event) => event.preventDefault()}>
       ${select("Show", shown.of, [...groups.keys()].map((name) => [name, name]), (value) => go({ of: value }))}
       <a href=${address({ view: "trajectories", task: shown.question }, {})}>As a list</a>

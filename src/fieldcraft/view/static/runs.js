@@ -1,4 +1,4 @@
-// The view of runs side by side: how far they are, their evaluations, and how their recipes differ.
+// Runs view: the progress of all runs, their evaluations, and the differences of their recipes.
 
 import { html, nothing } from "./vendor/lit-html.js";
 import { colour, note, number, percent, seconds, select } from "./parts.js";
@@ -77,9 +77,9 @@ function figures(found, place) {
 function recipes(runs, differences) {
   return html`
     <section>
-      <h2>How the recipes differ</h2>
+      <h2>Recipe differences</h2>
       ${differences.length === 0 ? html`<p class="quiet">The recipes are the same.</p>` : html`
-        <div class="scroll card" tabindex="0" role="region" aria-label="How the recipes differ">
+        <div class="scroll card" tabindex="0" role="region" aria-label="Recipe differences">
           <table class="differences">
             <thead><tr><th scope="col">Key</th>${runs.map((run, place) => html`
               <th scope="col" .style=${colour(place)}><i class="dot"></i>${run.name}</th>`)}</tr></thead>

@@ -1,6 +1,6 @@
-// Series of numbers: from rows of metrics to what a chart draws.
+// Number series: conversion of metric rows to chart data.
 
-/** An exponential moving average without the bias of its beginning; gaps stay gaps. */
+/** Exponential moving average with bias correction; gaps stay gaps. */
 export function smooth(values, strength) {
   if (!strength) return values;
   let sum = 0;
@@ -13,14 +13,14 @@ export function smooth(values, strength) {
   });
 }
 
-/** Steps, or hours since the beginning of the stage. */
+/** Steps, or hours since the start of the stage. */
 export function positions(columns, axis) {
   if (axis !== "time") return columns.step;
   let sum = 0;
   return (columns.seconds ?? columns.step.map(() => 0)).map((value) => (sum += value ?? 0) / 3600);
 }
 
-/** Several series over one axis, as uPlot takes them: [positions, values, values, ...]. */
+/** Several series over one axis, in the format of uPlot: [positions, values, values, ...]. */
 export function joined(series) {
   const places = [...new Set(series.flatMap(({ x }) => x))].sort((a, b) => a - b);
   const at = new Map(places.map((place, index) => [place, index]));
@@ -37,7 +37,7 @@ const FIRST = [
   ...["clip_fraction", "kl_ref", "teacher_kl", "grad_norm", "sampler_logp_diff", "staleness_mean", "trainer_wait_seconds", "seconds"],
 ];
 
-/** The names of metrics that are numbers, the most telling ones first. */
+/** The names of numeric metrics, the most important ones first. */
 export function metricNames(allColumns) {
   const names = new Set(allColumns.flatMap((columns) =>
     Object.keys(columns).filter((name) => name !== "step" && columns[name].some((v) => typeof v === "number"))));
@@ -45,8 +45,8 @@ export function metricNames(allColumns) {
   return [...FIRST.filter((name) => names.has(name)), ...rest];
 }
 
-/** Exact match on held-out questions over all steps of a run: measured during stages, and after
- * each of them. `stages` are those of a run with their columns, in their order. */
+/** Exact match on held-out questions over all steps of a run, measured during and after each stage.
+ * `stages` has the stages of a run with their columns, in order. */
 export function heldout(run, stages, split) {
   const x = [];
   const y = [];

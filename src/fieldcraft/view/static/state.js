@@ -1,5 +1,5 @@
-// What the page shows is in its address: the view, filters, order and what is open. Whoever gets
-// the address sees the same.
+// The state of the page is in its address: the view, filters, order and open trajectory. The same
+// address shows the same state.
 
 export const VIEWS = { runs: "Runs", curves: "Curves", trajectories: "Trajectories", timeline: "Timeline" };
 
@@ -10,13 +10,13 @@ export function state() {
   return { ...found, view: found.view in VIEWS ? found.view : "runs" };
 }
 
-/** The address of this state with some changes; null leaves a key out. */
+/** The address of this state with some changes; null removes a key. */
 export function address(changes, from = state()) {
   const kept = Object.entries({ ...from, ...changes }).filter(([, value]) => value !== null);
   return `?${new URLSearchParams(kept)}`;
 }
 
-/** Show another state. A step back leads to the one before, unless it is replaced. */
+/** Show another state. Going back leads to the previous one, unless it is replaced. */
 export function go(changes, { replace = false } = {}) {
   const next = address(changes);
   if (next === location.search) return;
@@ -29,7 +29,7 @@ export function onChange(listener) {
   addEventListener("popstate", listener);
 }
 
-/** For links within the page: show their state without loading the page anew. */
+/** Handle links within the page: show their state without reloading the page. */
 export function follow(event) {
   const link = event.target.closest?.("a[href^='?']");
   if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;

@@ -1,4 +1,4 @@
-// The strip of tokens: each token of a trajectory, coloured by what the reader asks for.
+// Token strip: each token of a trajectory, coloured by a selected value.
 
 import { html, nothing } from "./vendor/lit-html.js";
 import { number } from "./parts.js";
@@ -9,7 +9,7 @@ const share = (value) => `${Math.round(100 * clip(value))}%`;
 const heat = (value) => `--heat: ${share(value)}`;
 const signed = (value) => (value >= 0 ? `--more: ${share(value)}` : `--less: ${share(-value)}`);
 
-/** What tokens can be coloured by: the title, the values of a segment, and a value's colour. */
+/** Values by which tokens can be coloured: title, values of a segment, and colour of a value. */
 const LAYERS = {
   author: { title: "author" },
   mask: { title: "mask", of: (s) => s.trained, legend: "green: the stage trains it; grey: it does not" },
@@ -42,8 +42,8 @@ export function strip(segments, named, shown, redraw) {
           <button type="button" aria-pressed=${name === layer} @click=${() => go({ tokens: name }, { replace: true })}>${title}</button>`)}
         </div>
       </div>
-      ${named ? nothing : html`<p class="legend">The run has no tokenizer that can be read, so ids are shown.</p>`}
-      <p class="legend">${missing ? `There is no ${LAYERS[layer].title} of these tokens.` : layer === "author" ? authors(segments) : LAYERS[layer].legend}</p>
+      ${named ? nothing : html`<p class="legend">The run has no readable tokenizer, so ids are shown.</p>`}
+      <p class="legend">${missing ? `These tokens have no ${LAYERS[layer].title}.` : layer === "author" ? authors(segments) : LAYERS[layer].legend}</p>
       <div class="tokens layer-${layer}" tabindex="0" role="group" aria-label="Tokens. Left and right arrows move from one to the next."
         @pointerover=${point} @click=${point} @keydown=${(event) => walk(event, segments, redraw)}>
         ${segments.map((segment, index) => html`

@@ -1,4 +1,4 @@
-// The view of a stage over time: what sampler, trainer and tools did when, and so who waited.
+// Timeline view of a stage: when sampler, trainer and tools were active, and which of them waited.
 
 import { html, nothing } from "./vendor/lit-html.js";
 import { load } from "./api.js";
@@ -14,7 +14,7 @@ export function timelineView(shown, { runs, live }) {
     .filter(({ name }) => live.files[`${run.path}/${name}/timeline.jsonl`])
     .map(({ name }) => ({ key: `${run.name}/${name}`, run, name })));
   if (!stages.length) return html`<h1>Timeline</h1>
-    <p class="quiet">No stage has a timeline. Stages of reinforcement learning write one, in <code>STAGE/timeline.jsonl</code>; those of earlier versions did not.</p>`;
+    <p class="quiet">No stage has a timeline. Stages of reinforcement learning write one, in <code>STAGE/timeline.jsonl</code>, but not in earlier versions.</p>`;
   const chosen = stages.find(({ key }) => key === shown.of) ?? stages.findLast(({ name }) => name === shown.stage) ?? stages.at(-1);
   const size = live.files[`${chosen.run.path}/${chosen.name}/timeline.jsonl`];
   const found = load("api/timeline", { run: chosen.run.name, stage: chosen.name }, size);
@@ -44,20 +44,20 @@ function timeline(found, shown, stages, chosen) {
     ${summary("In the whole stage", steps)}
     ${visible.length < steps.length ? summary("In these steps", visible) : nothing}
     <p class="keys">
-      <span class="key-sampler"><i></i>rollouts that write</span> <span class="key-tools"><i></i>rollouts that wait for tools</span>
+      <span class="key-sampler"><i></i>rollouts that generate</span> <span class="key-tools"><i></i>rollouts that wait for tools</span>
       ${Object.entries(PHASES).map(([phase, [title]]) => html`<span class=${`key-${phase}`}><i></i>${phase === "between" ? "" : "trainer "}${title}</span> `)}
     </p>
     ${lanes.element}
     <div class="scroll card" tabindex="0" role="region" aria-label="Steps">
       <table class="figures">
-        <thead><tr>${["Step", "took", "trained", "waited for rollouts", "published", "between", "sampler stood still", "rollouts writing", "rollouts at tools"].map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>
+        <thead><tr>${["Step", "took", "trained", "waited for rollouts", "published", "between", "sampler idle", "rollouts generating", "rollouts at tools"].map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>
         <tbody>${visible.slice(0, 200).map(row)}</tbody>
       </table>
     </div>`;
 }
 
-/** Steps with their place in time, in seconds since the first; the time between two starts of a
- * run is left out. */
+/** Steps with their start in seconds since the first one, without the time between two starts of a
+ * run. */
 function placed(steps) {
   let begin = 0;
   return steps.map((step) => {
@@ -80,7 +80,7 @@ function summary(title, steps) {
   const sums = steps.map(times).reduce((sum, one) => Object.fromEntries(Object.keys(one).map((key) => [key, (sum[key] ?? 0) + one[key]])), {});
   const whole = steps.reduce((sum, step) => sum + step.seconds, 0) || 1;
   return html`<p>${title} (${seconds(whole)}), the trainer trained ${percent(sums.train / whole)} of the time and waited
-    for rollouts ${percent(sums.wait / whole)}. The sampler stood still ${percent(sums.still / whole)} of the time.</p>`;
+    for rollouts ${percent(sums.wait / whole)}. The sampler was idle ${percent(sums.still / whole)} of the time.</p>`;
 }
 
 function row(step) {

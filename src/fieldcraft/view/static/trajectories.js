@@ -1,4 +1,4 @@
-// The list of trajectories: filters, a search, an order, and downloads of what they leave.
+// Trajectory list: filters, search, sort order, and downloads of the matching trajectories.
 
 import { html, nothing } from "./vendor/lit-html.js";
 import { load } from "./api.js";
@@ -16,7 +16,7 @@ const NAMES = {
 let list;
 let typing;
 
-/** What the server is asked for: filters, words and order. */
+/** Query for the server: filters, words and order. */
 export function query(shown) {
   const keys = [...FILTERS, "task", "q", "sort"];
   return Object.fromEntries(keys.filter((key) => shown[key] !== undefined).map((key) => [key, shown[key]]));
@@ -66,5 +66,5 @@ function reset() {
   go(Object.fromEntries([...FILTERS, "task", "q", "sort"].map((key) => [key, null])));
 }
 
-/** The list, once it was shown: its rows have a trajectory before and after an open one. */
+/** The list after it was shown; it provides the trajectories before and after an open one. */
 export const openList = () => list;

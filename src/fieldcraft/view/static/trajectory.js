@@ -1,4 +1,4 @@
-// One trajectory: its question, what it did, its tokens, and what it called.
+// Trajectory view: its question, transcript, tokens and calls.
 
 import { html, nothing } from "./vendor/lit-html.js";
 import { load } from "./api.js";
@@ -11,7 +11,7 @@ import { transcript } from "./transcript.js";
 
 const redraw = () => dispatchEvent(new Event("redraw"));
 
-/** The trajectory that a place in the address names: run/part/kind/step/number. */
+/** The trajectory at a place in the address: run/part/kind/step/number. */
 export function named(place) {
   const [run, part, kind, step, number] = place.split("/").map(decodeURIComponent);
   return { run, part, kind, ...(step ? { step } : {}), number };
@@ -41,7 +41,7 @@ function trajectory(one, shown, asked, live) {
         <small>${one.right ? "" : `accepted: ${one.accepted.join(" or ") || "nothing"}`}</small></p>
       <div class="badges">
         ${badge("run", one.run)} ${badge("stage", one.part)}
-        ${badge("step", one.step)} ${badge("number", one.number)}
+        ${badge("step", one.step)} ${badge("index", one.number)}
         ${badge("status", one.status.replace("_", " "), one.status === "answered" ? "" : "odd")}
         ${badge("reward", number(one.reward))}
         ${Object.entries(one.rewards).map(([name, value]) => badge(name, number(value)))}

@@ -1,9 +1,9 @@
-// A trajectory as a reader sees it: blocks of thought, action, observation and answer.
+// Transcript of a trajectory: blocks of thought, action, observation and answer.
 
 import { html, nothing } from "./vendor/lit-html.js";
 
-const LONG = 6000; // characters of a block that are shown at once
-const open = new WeakSet(); // blocks that are shown whole
+const LONG = 6000; // characters of a block that are shown initially
+const open = new WeakSet(); // fully expanded blocks
 
 export const transcript = (blocks, redraw) => html`
   <div class="transcript">${blocks.map((block) => html`

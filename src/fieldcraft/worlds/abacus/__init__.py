@@ -1,4 +1,4 @@
-"""Abacus: small sums for the head, large ones for Python, and notes that say what to do."""
+"""Abacus: mental arithmetic, Python for larger numbers, and notes with instructions."""
 
 from fieldcraft.worlds.abacus.world import AbacusWorld
 

@@ -1,4 +1,4 @@
-"""The training data of the world Abacus: sums in the head, demonstrations and pairs."""
+"""Training data of the world Abacus: mental arithmetic, demonstrations and pairs."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from fieldcraft.worlds.abacus.questions import NUM_STEPS, Abacus, draw_train_tas
 from fieldcraft.worlds.abacus.team import MISTAKE_SHARE, make_team_demonstration
 from fieldcraft.worlds.base import TrajectoryPair
 
-READING_SHARE = 0.3  # of the base model's texts
-TOO_LARGE_SHARE = 0.2  # of the base model's texts
-NOTES_AT_ONCE = 200  # in a notebook made for demonstrations
-READ_AT_ONCE = 3  # notes
+READING_SHARE = 0.3  # fraction of the base model's texts
+TOO_LARGE_SHARE = 0.2  # fraction of the base model's texts
+NOTES_AT_ONCE = 200  # notes per notebook made for demonstrations
+READ_AT_ONCE = 3  # notes per reading text
 DATASET_SIZES = {
     "base": 20_000,
     "demonstrations": 12_000,
@@ -44,15 +44,15 @@ DATASET_SIZES = {
     "team": 12_000,
     "pairs": 3_000,
 }
-AnswerFunction = Callable[[Abacus, Task, random.Random], list[DemoStep]]  # of answering a question
+AnswerFunction = Callable[[Abacus, Task, random.Random], list[DemoStep]]  # answers a question
 
 
 @dataclass(frozen=True)
 class AbacusCurriculum:
-    """Data for every stage of a run on Abacus, a function of the world, the dialect and the seed.
+    """Data for all stages of a run on Abacus, determined by the world, the dialect and the seed.
 
-    Demonstrations are about notebooks of their own, so a note can only be read, not remembered.
-    `reserved` are the names of the evaluations.
+    Demonstrations use separate notebooks, so notes have to be read and cannot be memorised.
+    `reserved` holds the names that occur in evaluations.
     """
 
     dialect: Dialect
@@ -62,9 +62,9 @@ class AbacusCurriculum:
     mistakes: float = MISTAKE_SHARE  # see `make_team_demonstration`
 
     def make_base_texts(self, count: int) -> list[Trajectory]:
-        """Return the texts of the base model. It learns to answer with small numbers in its head
-        (half of the questions have one step), what is too large for it, and to read: it gets notes,
-        and then says what is in them, in any order. It never sees a program."""
+        """Return the texts of the base model. It learns mental arithmetic with small numbers (half
+        of the questions have one step), which numbers are too large for it, and reading: given
+        notes, it repeats their contents in any order. It never sees a program."""
         rng = random.Random(f"base:{self.seed}")
         abacus = Abacus(Notebook({}, {}), heldout=False)
         sums = list_single_sums()
@@ -82,12 +82,11 @@ class AbacusCurriculum:
         ]
 
     def encode_dataset(self, dataset: str, count: int) -> list[Trajectory]:
-        """Return a set of demonstrations as trajectories."""
+        """Return a dataset of demonstrations as trajectories."""
         return [self._encode(*each) for each in self.demonstration_steps(dataset, count)]
 
     def demonstration_steps(self, dataset: str, count: int) -> list[tuple[Task, list[DemoStep]]]:
-        """Return the questions and steps of a set of demonstrations, each answered in a way of its
-        own."""
+        """Return the questions and steps of a dataset, each of which has its own way to answer."""
         answer_functions: Mapping[str, AnswerFunction] = {
             "demonstrations": self._answer_briefly,
             "wasteful": self._answer_wastefully,
@@ -101,17 +100,17 @@ class AbacusCurriculum:
         ]
 
     def _answer_briefly(self, abacus: Abacus, task: Task, rng: random.Random) -> list[DemoStep]:
-        """Return the steps to an answer, with as few programs as possible."""
+        """Return the steps to an answer with the minimum number of programs."""
         return AbacusOracle(abacus.notebook).demonstration(task)
 
     def _answer_wastefully(self, abacus: Abacus, task: Task, rng: random.Random) -> list[DemoStep]:
-        """Return the steps of a teacher who, for every second question, also has small numbers
-        computed."""
+        """Return the steps of a wasteful teacher, who also runs programs for small numbers for
+        every second question."""
         return _make_wasteful_oracle(abacus, rng).demonstration(task)
 
     def _answer_carelessly(self, abacus: Abacus, task: Task, rng: random.Random) -> list[DemoStep]:
-        """Return the steps of the wasteful teacher who is in a hurry for half of the questions.
-        Many of these answers are wrong."""
+        """Return the steps of the wasteful teacher, who is careless for half of the questions. Many
+        of these answers are wrong."""
         oracle = _make_wasteful_oracle(abacus, rng)
         steps = oracle.demonstration(task)
         if rng.random() < HURRIED_SHARE:
@@ -119,11 +118,11 @@ class AbacusCurriculum:
         return steps
 
     def _answer_as_team(self, abacus: Abacus, task: Task, rng: random.Random) -> list[DemoStep]:
-        """Return the steps of a team that makes mistakes and repairs them."""
+        """Return the steps of a team that makes errors and repairs them."""
         return make_team_demonstration(abacus.notebook, task, rng, self.mistakes)
 
     def make_pairs(self, count: int) -> list[TrajectoryPair]:
-        """Return contrastive steps: thinking against a program, and a program against a guess."""
+        """Return contrastive steps: thinking versus a program, and a program versus a guess."""
         rng = random.Random(f"choices:{self.seed}")
         return list(islice(self._iterate_pairs(rng), count))
 
@@ -134,7 +133,7 @@ class AbacusCurriculum:
                 yield encode_pair(task, decision.before, sides, self.dialect, self.schemas)
 
     def _iterate_questions(self, dataset: str) -> Iterator[tuple[Abacus, Task]]:
-        """Yield the questions of all kinds without end, about one new notebook after the other."""
+        """Yield an infinite sequence of questions of all kinds, with a new notebook per batch."""
         number = 0
         while True:
             rng = random.Random(f"{dataset}:{self.seed}:{number}")
@@ -177,7 +176,7 @@ def _make_wasteful_oracle(abacus: Abacus, rng: random.Random) -> AbacusOracle:
 
 
 def list_single_sums() -> list[Instruction]:
-    """Return everything that the base model is taught to add and to take away."""
+    """Return all additions and subtractions that the base model is taught."""
     instructions = (
         Instruction(start, (InstructionStep(symbol, number),))
         for start in SMALL_NUMBERS

@@ -1,4 +1,4 @@
-"""Instructions such as `Take 4821, add 377, multiply by 52.`, and the programs that follow them."""
+"""Instructions such as `Take 4821, add 377, multiply by 52.`, and programs that execute them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-SMALL_NUMBERS = range(1, 13)  # the numbers whose sums and differences the base model is taught
-SMALL_STEPS = range(1, 7)  # what it is taught to add to them and to take away from them
-LARGE_NUMBERS = range(1000, 10000)  # four digits: two tokens each, so that new ones can be copied
+SMALL_NUMBERS = range(1, 13)  # numbers whose sums and differences the base model is taught
+SMALL_STEPS = range(1, 7)  # numbers that it is taught to add to and subtract from them
+LARGE_NUMBERS = range(1000, 10000)  # four digits: two tokens each, so unseen ones can be copied
 FACTORS = range(21, 100)
-HELDOUT_ONE_IN = 4  # of the large numbers and factors occurs in evaluations alone
-TEST_ONE_IN = 5  # of the small instructions with two steps or more is for evaluations alone
+HELDOUT_ONE_IN = 4  # one in so many large numbers and factors occurs only in evaluations
+TEST_ONE_IN = 5  # one in so many small multi-step instructions occurs only in evaluations
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One arithmetic operation: how it is asked for, thought and written in Python."""
+    """An arithmetic operation: its wording in questions and thoughts, and its Python operator."""
 
     phrase: str
     thought_word: str
@@ -43,7 +43,7 @@ class InstructionStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """A number to start from and what to do with it, in order."""
+    """An instruction: a start value and the operations to apply, in order."""
 
     start: int
     steps: tuple[InstructionStep, ...]
@@ -54,7 +54,7 @@ class Instruction:
 
     @property
     def values(self) -> list[int]:
-        """The number after each change, the start first."""
+        """Values after each operation, starting with the start value."""
         return list(
             accumulate(
                 self.steps,
@@ -65,12 +65,12 @@ class Instruction:
 
     @property
     def result(self) -> int:
-        """The number at the end."""
+        """Final value."""
         return self.values[-1]
 
     @property
     def statements(self) -> list[str]:
-        """The changes one by one, as a model thinks them: `7 plus 5 is 12.`"""
+        """The operations as separate statements of a thought: `7 plus 5 is 12.`"""
         values = self.values
         return [
             f"{before} {OPERATIONS[symbol].thought_word} {number} is {after}."
@@ -79,7 +79,7 @@ class Instruction:
 
     @property
     def expression(self) -> str:
-        """The whole instruction in Python, with parentheses where multiplication needs them."""
+        """Python expression of the whole instruction, with the necessary parentheses."""
         text, is_sum = str(self.start), False
         for symbol, number in self.steps:
             if symbol == "*" and is_sum:
@@ -90,12 +90,12 @@ class Instruction:
 
     @property
     def naive_expression(self) -> str:
-        """The expression without its parentheses: the obvious program, which may be wrong."""
+        """Expression without parentheses: the obvious program, which may be wrong."""
         return self.expression.replace("(", "").replace(")", "")
 
     @property
     def naive_result(self) -> int:
-        """Return what the obvious program prints: Python multiplies first."""
+        """Output of the obvious program, in which multiplication takes precedence."""
         terms = [self.start]
         for symbol, number in self.steps:
             if symbol == "*":
@@ -106,16 +106,16 @@ class Instruction:
 
     @property
     def is_small(self) -> bool:
-        """Return whether every change is one of those that the base model is taught."""
+        """Return whether the base model is taught every operation of the instruction."""
         return all(value in SMALL_NUMBERS for value in self.values) and all(
             symbol in "+-" and number in SMALL_STEPS for symbol, number in self.steps
         )
 
     @property
     def has_repeated_digits(self) -> bool:
-        """Return whether a pair of digits occurs twice in its numbers and its result, counted as
-        small models read them, from the left. Copying such a number is a skill of its own, which
-        has nothing to do with programs."""
+        """Return whether a pair of digits occurs twice in its numbers and its result, in the
+        tokenization of small models, from the left. Copying such a number is a separate skill,
+        unrelated to programs."""
         numbers = [str(n) for n in (self.start, *(c.number for c in self.steps), self.result)]
         pairs = [
             n[position : position + 2] for n in numbers for position in range(0, len(n) - 1, 2)
@@ -124,18 +124,18 @@ class Instruction:
 
     @property
     def is_trap(self) -> bool:
-        """Return whether the obvious program, which has no parentheses, gives another number."""
+        """Return whether the obvious program, without parentheses, gives a different number."""
         return "(" in self.expression
 
     @property
     def is_test(self) -> bool:
-        """Return whether a small instruction of several steps is asked for in evaluations alone.
-        Its changes are taught one by one."""
+        """Return whether a small multi-step instruction occurs only in evaluations. Its single
+        operations are taught."""
         return len(self.steps) > 1 and zlib.crc32(str(self).encode()) % TEST_ONE_IN == 0
 
 
 def is_heldout(number: int) -> bool:
-    """Return whether a large number or a factor occurs in no training."""
+    """Return whether a large number or a factor never occurs in training."""
     return zlib.crc32(str(number).encode()) % HELDOUT_ONE_IN == 0
 
 
@@ -143,7 +143,7 @@ INSTRUCTION_REGEX = re.compile(r"Take (\d+)((?:, (?:add|take away|multiply by) \
 
 
 def parse_instruction(text: str) -> Instruction | None:
-    """Return the first instruction in a text, if there is one."""
+    """Return the first instruction in a text, or None."""
     found = INSTRUCTION_REGEX.search(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Notes that programs can read: people keep instructions in a module beside the program."""
+"""Notes that programs can read: instructions that people keep, in an importable module."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ NOTES_MODULE = "notes.py"
 
 @dataclass(frozen=True)
 class Notebook:
-    """Notes of people: who keeps which instruction, and who gave a note away to whom."""
+    """Notebook: the instruction that each person keeps, and the new holders of moved notes."""
 
     instructions: Mapping[str, Instruction]
     new_holders: Mapping[str, str]
 
     def __or__(self, other: Notebook) -> Notebook:
-        """Return both notebooks as one; no name is in both."""
+        """Return the union of both notebooks, which share no names."""
         return Notebook(
             {**self.instructions, **other.instructions}, {**self.new_holders, **other.new_holders}
         )
 
     def get_holder(self, name: str) -> str:
-        """Return who keeps the note of a person today."""
+        """Return the current holder of a person's note."""
         return self.new_holders.get(name, name)
 
     def get_instruction(self, name: str) -> Instruction:
@@ -34,7 +34,7 @@ class Notebook:
         return self.instructions[self.get_holder(name)]
 
     def render_module(self) -> str:
-        """Return the module with the function `note`, as programs import it."""
+        """Return the source of the module with the function `note`, which programs import."""
         instructions = {name: str(instruction) for name, instruction in self.instructions.items()}
         return (
             f"KEPT = {instructions!r}\n"
@@ -47,17 +47,17 @@ class Notebook:
 
 
 def make_moved_error(name: str, holder: str) -> str:
-    """Return the error of a program that reads a note which was given away."""
+    """Return the error of a program that reads a note that was given away."""
     return f"LookupError: {name} gave it to {holder}."
 
 
 def make_notebook(
     instructions: Sequence[Instruction], num_given: int, rng: random.Random, used: set[str]
 ) -> Notebook:
-    """Make a notebook with one person for each instruction, and `num_given` more who gave theirs
-    away.
+    """Make a notebook with one person per instruction, and `num_given` more persons who gave their
+    notes away.
 
-    Names are taken that are not in `used`, and are added to it.
+    Names are not in `used` before, and are added to it.
     """
     by_name = {draw_unused_name("person", rng, used): instruction for instruction in instructions}
     holders = list(by_name)

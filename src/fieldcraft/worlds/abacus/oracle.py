@@ -1,4 +1,4 @@
-"""Ways to answer questions of Abacus: the best, a wasteful one, without Python, by guessing."""
+"""Strategies to answer questions of Abacus: optimal, wasteful, without Python, and guessing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fieldcraft.worlds.base import OracleDecision, merge_thoughts
 UNKNOWN_ANSWER = Answer("unknown")
 READ_THOUGHT, COMPUTE_THOUGHT = "I must read the note.", "I must compute."
 TOO_LARGE_PHRASE = "is too large for me."
-CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher computes everything
-HURRIED_SHARE = 0.5  # of the questions that a careless teacher answers in a hurry
+CAREFUL_SHARE = 0.5  # fraction of questions for which a wasteful teacher computes everything
+HURRIED_SHARE = 0.5  # fraction of questions that a careless teacher answers carelessly
 
 NOTE_QUESTION = re.compile(r"Follow the note of ([A-Z]\w* [A-Z]\w*)\.")
 GIVEN_TO = re.compile(r"gave it to ([A-Z]\w* [A-Z]\w*)\.")
@@ -27,12 +27,12 @@ ComputeRule = Callable[[Instruction], bool]
 
 
 def needs_program(instruction: Instruction) -> bool:
-    """Return whether the model was not taught to do an instruction in its head."""
+    """Return whether the model was not taught to compute an instruction without a program."""
     return not instruction.is_small
 
 
 def always_compute(_: Instruction) -> bool:
-    """Return True: a wasteful teacher computes whatever there is."""
+    """Return True, as the rule of a wasteful teacher."""
     return True
 
 
@@ -42,14 +42,15 @@ def make_read_call(name: str) -> ToolCall:
 
 
 def make_compute_call(instruction: Instruction) -> ToolCall:
-    """Return the program that follows an instruction."""
+    """Return the program that executes an instruction."""
     return ToolCall("python", {"code": f"print({instruction.expression})"})
 
 
 @dataclass(frozen=True)
 class AbacusOracle(base.WorldOracle):
-    """Oracle that knows all notes, but answers as the best model would that can do small sums in
-    its head. It reads a note only where the question names one, and computes only what is large."""
+    """Oracle that knows all notes, but answers like an optimal model with mental arithmetic for
+    small numbers. It reads a note only if the question names one, and runs programs only for large
+    numbers."""
 
     notebook: Notebook
     must_compute: ComputeRule = needs_program
@@ -77,7 +78,7 @@ class AbacusOracle(base.WorldOracle):
         return Thought(remaining[0]) if remaining else Answer(str(instruction.result))
 
     def _make_observation(self, task: Task, action: ToolCall) -> Observation:
-        """Return what the sandbox returns for a program of this world."""
+        """Return the output of the sandbox for a program of this world."""
         code = action.arguments.get("code", "")
         if found := READ_PROGRAM.fullmatch(code):
             name = found[1]
@@ -91,7 +92,7 @@ class AbacusOracle(base.WorldOracle):
         raise ValueError(f"the world does not know what {code!r} prints")
 
     def get_instruction(self, task: Task) -> Instruction:
-        """Return what a question asks to do, in its own words or in a note."""
+        """Return the instruction of a question, from its own text or from a note."""
         if found := NOTE_QUESTION.match(task.question):
             return self.notebook.get_instruction(found[1])
         if direct := parse_task_instruction(task):
@@ -111,8 +112,8 @@ class AbacusOracle(base.WorldOracle):
         return [Thought(statement), Answer(statement.split()[-1].rstrip("."))]
 
     def decisions(self, task: Task, rng: random.Random) -> Iterator[OracleDecision]:
-        """Yield the decisions on the way to the answer. Where a program is needed, the program is
-        chosen over a guess. Where the head is enough, thinking is chosen over a program."""
+        """Yield the decisions on the path to the answer. If a program is needed, it is chosen over
+        a guess. Otherwise, thinking is chosen over a program."""
         steps: list[DemoStep] = []
         instruction = self.get_instruction(task)
         guess = Thought(f"The result is {_draw_wrong_number(instruction, rng)}.")
@@ -131,9 +132,9 @@ class AbacusOracle(base.WorldOracle):
 def make_careless(
     steps: Sequence[DemoStep], instruction: Instruction, rng: random.Random
 ) -> list[DemoStep]:
-    """Return a demonstration as of a teacher who gives up at the first error, who guesses what is
-    large in a note, and who forgets the parentheses of a program. Where none of that occurs it is
-    right."""
+    """Return a demonstration by a careless teacher, who gives up at the first error, guesses large
+    results of notes, and forgets the parentheses of a program. If none of these occurs, the answer
+    is correct."""
     program = make_compute_call(instruction)
     for index, step in enumerate(steps):
         if isinstance(step, Observation) and GIVEN_TO.search(step.text):
@@ -149,7 +150,7 @@ def make_careless(
 
 
 def make_closed_book_steps(instruction: Instruction) -> list[DemoStep]:
-    """Return the chain without a program. It ends at once if the numbers are large."""
+    """Return the chain without a program. For large numbers it gives up immediately."""
     if not instruction.is_small:
         return [Thought(f"{str(instruction).removesuffix('.')} {TOO_LARGE_PHRASE}"), UNKNOWN_ANSWER]
     return merge_thoughts([*map(Thought, instruction.statements), _make_answer(instruction)])
@@ -160,7 +161,7 @@ def _make_answer(instruction: Instruction) -> Answer:
 
 
 def _think_before(last: DemoStep | None, thought: str, action: ToolCall) -> DemoStep:
-    """Return the action if the thought of it has been said, and else the thought."""
+    """Return the action if it is preceded by its thought, and otherwise the thought."""
     has_thought = isinstance(last, Thought) and last.text.endswith(thought)
     return action if has_thought else Thought(thought)
 

@@ -1,4 +1,4 @@
-"""Questions of Abacus, to train and to test on."""
+"""Training and evaluation questions of Abacus."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fieldcraft.worlds.abacus.instructions import (
 )
 from fieldcraft.worlds.abacus.notes import Notebook, make_notebook
 
-NUM_STEPS = (1, 2, 3)  # changes of an instruction, in training
+NUM_STEPS = (1, 2, 3)  # operations per instruction, in training
 SPLITS = {
     "heldout": "New numbers and new notes: a program is needed",
     "known": "Small numbers: no program is needed",
@@ -28,29 +28,29 @@ SPLITS = {
     "traps": "Direct questions whose obvious program is wrong",
     "four_steps": "One step more than in training",
 }
-# Shares of the kinds of questions: in the head, by one program, with a note, with a note that was
-# given away. Two of five notes have small numbers.
+# Fractions of the kinds of questions: mental arithmetic, one program, a note, a note that was given
+# away. Two of five notes have small numbers.
 KIND_SHARES = {"head": 0.3, "program": 0.3, "note": 0.25, "given": 0.15}
 SMALL_NOTE_SHARE = 0.4
-MAX_ATTEMPTS = 50  # to find one more distinct question, before a split is taken as exhausted
+MAX_ATTEMPTS = 50  # consecutive failed draws after which a split is considered exhausted
 
 
 @dataclass(frozen=True)
 class Abacus:
-    """A notebook that questions ask about. `heldout` says which numbers occur: only those that no
-    training has, or only the others."""
+    """A notebook that questions refer to. `heldout` selects the numbers: only those reserved for
+    evaluations, or only the others."""
 
     notebook: Notebook
     heldout: bool
 
     @cached_property
     def names(self) -> dict[str, list[str]]:
-        """Whom questions of the two kinds with a note are about."""
+        """Names in questions of the two kinds with a note."""
         return {"note": list(self.notebook.instructions), "given": list(self.notebook.new_holders)}
 
     def draw_large(self, rng: random.Random, steps: int) -> Instruction:
-        """Draw a random instruction with large numbers, whose result is not negative, and in which
-        no pair of digits occurs twice."""
+        """Draw a random instruction with large numbers, non-negative values, and no repeated pairs
+        of digits."""
         while True:
             start = self._draw_number(rng, LARGE_NUMBERS)
             drawn_steps = tuple(self._draw_step(rng, rng.choice("+-*")) for _ in range(steps))
@@ -69,7 +69,7 @@ class Abacus:
         return number
 
     def draw_small(self, rng: random.Random, steps: int) -> Instruction:
-        """Draw a random instruction with small numbers, of training or of evaluations."""
+        """Draw a random instruction with small numbers, for training or for evaluations."""
         while True:
             drawn_steps = tuple(
                 InstructionStep(rng.choice("+-"), rng.choice(SMALL_STEPS)) for _ in range(steps)
@@ -88,12 +88,12 @@ class Abacus:
         )
 
     def make_direct_task(self, instruction: Instruction, split: str) -> Task:
-        """Return the question that says what to do."""
+        """Return the question that contains the instruction."""
         kind = "head" if instruction.is_small else "program"
         return self._make_task(str(instruction), instruction, kind, split, {})
 
     def make_note_task(self, name: str, split: str) -> Task:
-        """Return the question whose note says what to do."""
+        """Return the question that refers to a note."""
         kind = "given" if name in self.notebook.new_holders else "note"
         meta = {"cluster": self.notebook.get_holder(name)}
         instruction = self.notebook.get_instruction(name)
@@ -113,7 +113,7 @@ class Abacus:
             "kind": kind,
             "hops": len(instruction.steps),
             "known": kind == "head",
-            # of programs that do one thing: one that reads a note may compute as well
+            # for programs with one purpose: a program that reads a note could compute as well
             "calls_optimal": num_reads + (not instruction.is_small),
         }
         question = f"{instruction_text} What is the result?"
@@ -128,7 +128,7 @@ class Abacus:
 def make_abacus(
     rng: random.Random, notes: int, num_given: int, used: set[str], *, heldout: bool
 ) -> Abacus:
-    """Make an abacus with a new notebook; its names are added to `used`."""
+    """Make an abacus with a new notebook; add its names to `used`."""
     empty = Abacus(Notebook({}, {}), heldout)
     instructions = [
         (empty.draw_small if rng.random() < SMALL_NOTE_SHARE else empty.draw_large)(
@@ -140,16 +140,16 @@ def make_abacus(
 
 
 def draw_train_tasks(abacus: Abacus, seed: int, count: int) -> list[Task]:
-    """Return up to `count` distinct questions, by KIND_SHARES."""
+    """Return up to `count` distinct questions, distributed by KIND_SHARES."""
     return draw_distinct(
         lambda rng: _draw_any_kind(abacus, rng, "train"), random.Random(f"t:{seed}"), count
     )
 
 
 def draw_evaluation_tasks(abacus: Abacus, seed: int, splits: Mapping[str, int]) -> list[Task]:
-    """Return distinct questions to test on; `splits` says how many of each, at most. No split
-    depends on the others. No training has their large numbers, their notes, or their small
-    instructions of several steps."""
+    """Return distinct evaluation questions; `splits` is the maximum number per split. Splits are
+    independent of one another. Their large numbers, notes, and small multi-step instructions do not
+    occur in training."""
     draws: dict[str, Callable[[random.Random], Task | None]] = {
         "heldout": lambda rng: _draw_program_task(abacus, rng),
         "known": lambda rng: _draw_several_steps(abacus, rng),
@@ -167,8 +167,7 @@ def draw_evaluation_tasks(abacus: Abacus, seed: int, splits: Mapping[str, int]) 
 def draw_distinct(
     draw: Callable[[random.Random], Task | None], rng: random.Random, count: int
 ) -> list[Task]:
-    """Return up to `count` different questions of those that `draw` returns; None is drawn
-    again."""
+    """Return up to `count` distinct questions returned by `draw`; None is skipped."""
     found: dict[str, Task] = {}
     failed = 0
     while len(found) < count and failed < MAX_ATTEMPTS:
@@ -202,5 +201,5 @@ def _draw_trap(abacus: Abacus, rng: random.Random) -> Task | None:
 
 
 def parse_task_instruction(task: Task) -> Instruction | None:
-    """Return what a question says to do; None if a note says it."""
+    """Return the instruction in a question, or None if it refers to a note."""
     return parse_instruction(task.question)

@@ -1,4 +1,4 @@
-"""One scripted agent that answers questions of Abacus. It makes a team's mistakes and sees none."""
+"""Scripted single agent that answers questions of Abacus with a team's errors, unrepaired."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ def make_single_agent_demonstration(
     notebook: Notebook, task: Task, rng: random.Random, mistakes: float
 ) -> list[DemoStep]:
     """Return the chain of an agent that thinks and runs programs (ReAct, arXiv 2210.03629). It has
-    neither a plan nor a reflection nor a check, so nothing repairs its mistakes, and its answer may
-    be wrong.
+    no plan, reflection or check, so errors are not repaired, and its answer may be wrong.
 
-    `rng` fixes which mistakes it makes; `mistakes` is the probability of each kind of
+    `rng` determines its errors; `mistakes` is the probability of each kind of
     `team.CodeMistake`.
     """
     drawn_mistakes = draw_mistakes(rng, mistakes)

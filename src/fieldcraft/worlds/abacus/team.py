@@ -1,4 +1,4 @@
-"""A team of scripted agents that answers questions of Abacus, with mistakes that it repairs."""
+"""Scripted team that answers questions of Abacus, with errors that it repairs."""
 
 from __future__ import annotations
 
@@ -21,27 +21,26 @@ from fieldcraft.worlds.abacus.oracle import (
 )
 from fieldcraft.worlds.base import merge_thoughts
 
-MISTAKE_SHARE = 0.25  # the share of the chains with a mistake, for each kind of mistake
+MISTAKE_SHARE = 0.25  # fraction of chains with an error, for each kind of error
 OTHER_SYMBOLS = {"+": "-", "-": "+", "*": "+"}
 
 
 class CodeMistake(Enum):
-    """Mistake that can occur in a chain, once of each kind."""
+    """Kind of error in a chain, each of which occurs at most once."""
 
-    NOTE = auto()  # the note of somebody else is read; the reflection after it sees that
-    PROGRAM = auto()  # a program that does something else; the reflection after it sees that
-    ANSWER = auto()  # a wrong result is suggested; the double check sees that
+    NOTE = auto()  # another person's note is read; detected by the following reflection
+    PROGRAM = auto()  # a wrong program is run; detected by the following reflection
+    ANSWER = auto()  # a wrong result is suggested; detected by the double check
 
 
 def draw_mistakes(rng: random.Random, share: float) -> set[CodeMistake]:
-    """Draw the mistakes of a chain, each with the probability `share`."""
+    """Draw the errors of a chain, each with the probability `share`."""
     return {mistake for mistake in CodeMistake if rng.random() < share}
 
 
 @dataclass(frozen=True, slots=True)
 class WrongProgram:
-    """A program that does something else than an instruction, what it prints, and what a reviewer
-    says of it."""
+    """A program that does not execute an instruction correctly, its output, and a review of it."""
 
     code: str
     output: str
@@ -53,7 +52,7 @@ class WrongProgram:
 
 
 def draw_wrong_program(instruction: Instruction, rng: random.Random) -> WrongProgram:
-    """Return a program that forgets the parentheses, the last change or the kind of a change."""
+    """Return a program without the parentheses or the last operation, or with a wrong operation."""
     *others, last = instruction.steps
     phrase = f"{OPERATIONS[last.symbol].phrase} {last.number}"
     found = [_make_wrong_program(_replace_symbol(instruction, last), f"It must {phrase}.")]
@@ -78,13 +77,13 @@ def _make_wrong_program(instruction: Instruction, review: str) -> WrongProgram:
 
 
 def draw_wrong_result(instruction: Instruction, rng: random.Random) -> str:
-    """Return a number of the instruction, or one on the way to its result."""
+    """Return a number of the instruction, or one of its intermediate values."""
     near = [*instruction.values[:-1], *(change.number for change in instruction.steps)]
     return str(rng.choice([number for number in near if number != instruction.result]))
 
 
 def draw_other_note(notebook: Notebook, name: str, rng: random.Random) -> str:
-    """Return somebody else who keeps a note, in the notebook of the same questions."""
+    """Return another person who keeps a note in the same notebook."""
     return rng.choice(
         [other for other in notebook.instructions if other != notebook.get_holder(name)]
     )
@@ -93,10 +92,11 @@ def draw_other_note(notebook: Notebook, name: str, rng: random.Random) -> str:
 def make_team_demonstration(
     notebook: Notebook, task: Task, rng: random.Random, mistakes: float = MISTAKE_SHARE
 ) -> list[DemoStep]:
-    """Return the chain of a team that plans once, writes programs, reflects after every one, and
-    suggests and checks its answer, which is right in the end. The dialect `afm-code` can write it.
+    """Return the chain of a team that plans once, writes programs, reflects after each, and
+    suggests and checks its answer. The final answer is correct. The dialect `afm-code` can render
+    the chain.
 
-    `rng` fixes which mistakes it makes; `mistakes` is the probability of each kind.
+    `rng` determines the errors; `mistakes` is the probability of each kind.
     """
     builder = _CodeDemonstrationBuilder(notebook, draw_mistakes(rng, mistakes), rng)
     instruction = AbacusOracle(notebook).get_instruction(task)
@@ -111,7 +111,7 @@ def make_team_demonstration(
 
 @dataclass
 class _CodeDemonstrationBuilder:
-    """A chain while it grows."""
+    """Builder of a chain."""
 
     notebook: Notebook
     mistakes: set[CodeMistake]
@@ -125,7 +125,7 @@ class _CodeDemonstrationBuilder:
         self.steps.append(Thought(text))
 
     def read(self, name: str) -> None:
-        """Read the note of a person, wherever it is."""
+        """Read the note of a person from its current holder."""
         if CodeMistake.NOTE in self.mistakes:
             other = draw_other_note(self.notebook, name, self.rng)
             self._run_program(
@@ -142,7 +142,7 @@ class _CodeDemonstrationBuilder:
         self.steps.append(make_review("It says what to do.", "Good"))
 
     def follow(self, instruction: Instruction) -> None:
-        """Follow an instruction, in the head if its numbers are small, and answer."""
+        """Execute an instruction, without a program if its numbers are small, and answer."""
         if instruction.is_small:
             self.think(" ".join(instruction.statements))
         else:

@@ -1,4 +1,4 @@
-"""Abacus as a world that a recipe can name."""
+"""World class of Abacus, which a recipe can name."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from fieldcraft.worlds.abacus.team import MISTAKE_SHARE, make_team_demonstration
 from fieldcraft.worlds.base import JsonSchemas, TrajectoryPair, World
 from fieldcraft.worlds.names import SYLLABLES
 
-GIVEN_SHARE = 0.3  # of the people with a question whose note was given away
-NUM_TOKENIZER_QUESTIONS = 400  # questions whose texts a tokenizer is made from
+GIVEN_SHARE = 0.3  # fraction of notes in questions that were given away
+NUM_TOKENIZER_QUESTIONS = 400  # questions whose texts train a tokenizer
 
 
 class AbacusWorld(World):
-    """Sums for the head and for Python; `instructions` and `notes` say what is in it."""
+    """World of arithmetic questions; see `instructions` and `notes` for its contents."""
 
     splits = SPLITS
     datasets = ("base", "demonstrations", "wasteful", "careless", "team")
@@ -44,13 +44,13 @@ class AbacusWorld(World):
         heldout_notes: PositiveInt = 600,
         mistakes: Annotated[float, Field(ge=0, le=1)] = MISTAKE_SHARE,
     ) -> None:
-        """Write the notes.
+        """Generate the notes.
 
         Args:
-            seed: of the run.
-            notes: people with a note whom training asks about.
-            heldout_notes: people with a note whom evaluations ask about.
-            mistakes: share of the team's chains with a mistake, for each of three kinds.
+            seed: seed of the run.
+            notes: number of people with a note in training questions.
+            heldout_notes: number of people with a note in evaluation questions.
+            mistakes: fraction of the team's chains with an error, for each of three kinds.
         """
         super().__init__(seed)
         self.mistakes = mistakes
@@ -62,7 +62,7 @@ class AbacusWorld(World):
         self.notebook = self.train_abacus.notebook | self.test_abacus.notebook
 
     def passages(self) -> list[dict[str, str]]:
-        """Return no passages: nothing is searched here."""
+        """Return no passages, because this world has no search."""
         return []
 
     def files(self) -> Mapping[str, str]:
@@ -113,8 +113,8 @@ class AbacusWorld(World):
         return make_single_agent_demonstration(self._get_notebook(task), task, rng, self.mistakes)
 
     def _get_notebook(self, task: Task) -> Notebook:
-        """Return the notebook that a question is about, so that a mistake of training names nobody
-        whom evaluations ask about."""
+        """Return the notebook of a question, so that errors in training do not name people who
+        occur in evaluations."""
         return (
             self.test_abacus if task.meta.get("split") in SPLITS else self.train_abacus
         ).notebook
@@ -128,7 +128,7 @@ class AbacusWorld(World):
         for task in draw_train_tasks(self.train_abacus, self.seed, NUM_TOKENIZER_QUESTIONS):
             texts.append(f"{task.question}\n\n")
             steps = self.oracle.demonstration(task)
-            if "<reflection>" in tags:  # what a team says, with every mistake
+            if "<reflection>" in tags:  # texts of a team, with every error
                 steps += make_team_demonstration(
                     self.train_abacus.notebook, task, rng, mistakes=1.0
                 )
@@ -144,7 +144,7 @@ class AbacusWorld(World):
 
     @property
     def syllables(self) -> Sequence[str]:
-        """Syllables of names, and pairs of digits, of which large numbers consist."""
+        """Syllables of names, and pairs of digits, from which large numbers are composed."""
         return (*SYLLABLES, *(f"{number:02}" for number in range(100)))
 
 

@@ -1,4 +1,4 @@
-"""Reading of articles: what a text says, and whether it has the form of an article."""
+"""Parsing of articles: the facts that a text states, and whether it has the form of an article."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ PART_REGEX = re.compile(r"(\w+) ([^,]+)(?:, in ([^,]+))?")  # one part of an art
 
 
 def parse_facts(text: str) -> set[Fact]:
-    """Return the facts that the articles in a text state, true or not. A broken article gives the
-    facts that can be read."""
+    """Return the facts that the articles in a text state, true or not. From a broken article,
+    return the facts that can be parsed."""
     found = set()
     for subject, _, body in ARTICLE_REGEX.findall(text):
         for part in body.split(PART_SEPARATOR):
@@ -26,7 +26,7 @@ def parse_facts(text: str) -> set[Fact]:
 
 
 def is_article(title: str, text: str) -> bool:
-    """Return whether a text has the form of a whole article about `title`, whatever it says."""
+    """Return whether a text has the form of a complete article about `title`, true or not."""
     match = ARTICLE_REGEX.fullmatch(text.removesuffix("."))
     if match is None or not text.endswith(".") or match[1] != title or match[2] not in RELATIONS:
         return False

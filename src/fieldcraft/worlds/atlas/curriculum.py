@@ -1,4 +1,4 @@
-"""The training data of the world Atlas: regenerated worlds, demonstrations and pairs."""
+"""Training data of the world Atlas: regenerated worlds, demonstrations and pairs."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ from fieldcraft.worlds.atlas.questions import NUM_HOPS
 from fieldcraft.worlds.atlas.team import MISTAKE_SHARE, make_team_demonstration
 from fieldcraft.worlds.names import SYLLABLES
 
-REAL_SHARE = 0.2  # of the demonstrations that need a search, from the real training region
+REAL_SHARE = 0.2  # fraction of demonstrations with a search from the real training region
 COT_SHARE = 1 / 6  # chain-of-thought demonstrations (AutoCoA mixes 5 CoA : 1 CoT)
-READING_SHARE = 0.3  # of the base model's texts
-IGNORANCE_SHARE = 0.18  # of the base model's texts
-# Examples per taught fact in a data set, unless a recipe asks for fewer: with more facts it takes
-# longer to learn which ones are taught. In small worlds learning to read takes longest, so there
-# the size is that of MIN_FACTS facts.
+READING_SHARE = 0.3  # fraction of the base model's texts
+IGNORANCE_SHARE = 0.18  # fraction of the base model's texts
+# Examples per taught fact in a dataset, unless a recipe requests fewer: with more facts it takes
+# longer to learn which ones are taught. In small worlds learning to read takes longest, so their
+# datasets have the size for MIN_FACTS facts.
 EXAMPLES_PER_FACT = {"base": 64, "demonstrations": 45, "wasteful": 90, "team": 45, "pairs": 9}
-# Data sets in which articles are read.
+# Datasets that include articles to read.
 DATASETS_WITH_ARTICLES = ("base", "demonstrations")
 MIN_FACTS = 320
-THINKING_DECISION_SHARE = 0.35  # of those where thinking is chosen: a smaller share than acting
+THINKING_DECISION_SHARE = 0.35  # fraction used of the decisions that choose thinking
 
 
 @dataclass(frozen=True)
 class AtlasCurriculum:
-    """Data for every stage of a run on Atlas, a function of the world, the dialect and the seed."""
+    """Data for all stages of a run on Atlas, determined by the world, the dialect and the seed."""
 
     world: Atlas
     dialect: Dialect
@@ -65,8 +65,8 @@ class AtlasCurriculum:
     seed: int
     mistakes: float = MISTAKE_SHARE  # see `make_team_demonstration`
     reading_syllables: int | None = None  # see `generate_unfamiliar`
-    article_readings: int = 0  # of each article of what training asks about, by the base model
-    reading_share: float = READING_SHARE  # of the base model's texts
+    article_readings: int = 0  # number of times that the base model reads each article in training
+    reading_share: float = READING_SHARE  # fraction of the base model's texts
 
     @cached_property
     def worlds(self) -> list[Atlas]:
@@ -75,17 +75,17 @@ class AtlasCurriculum:
 
     @cached_property
     def known_paths(self) -> dict[int, list[Route]]:
-        """Paths whose facts were all taught, by hops, without those that evaluations ask for."""
+        """Paths of taught facts only, by number of hops, except the paths in evaluations."""
         every = {hops: self.world.iterate_paths(["taught"], hops) for hops in NUM_HOPS}
         return {h: [p for p in paths if not self.world.is_test(p)] for h, paths in every.items()}
 
     def get_size(self, dataset: str, max_count: int | None) -> int:
-        """Return the number of examples in a data set, but for articles; at most `max_count`."""
+        """Return the size of a dataset without articles, at most `max_count`."""
         size = EXAMPLES_PER_FACT[dataset] * max(len(self.world.taught_facts), MIN_FACTS)
         return size if max_count is None else min(max_count, size)
 
     def get_size_with_articles(self, dataset: str, max_count: int | None) -> int:
-        """Return the number of examples in a data set; at most `max_count`."""
+        """Return the size of a dataset, at most `max_count`."""
         size = self.get_size(dataset, None)
         if dataset in DATASETS_WITH_ARTICLES:
             size += self.article_readings * len(self.article_names)
@@ -93,27 +93,27 @@ class AtlasCurriculum:
 
     @cached_property
     def article_names(self) -> list[str]:
-        """The names whose articles the base model reads: all taught ones, and those of the training
-        region that it reads."""
+        """Names whose articles the base model reads: all taught ones, and some of the training
+        region."""
         read = self.world.read_entities
         return [n for n, e in self.world.entities.items() if e.region == "taught" or n in read]
 
     def make_base_texts(self, count: int) -> list[Trajectory]:
         """Return the texts of the base model. It learns to answer closed-book from the taught facts
-        (half of the questions have one hop), to say what it does not know, and to read: it gets
-        articles about strangers and then states their facts in any order. It also reads articles of
-        what training asks about, so that it can simulate a search. It never sees one."""
+        (half of the questions have one hop), to state what it does not know, and to read: given
+        articles about unfamiliar entities, it states their facts in any order. It also reads
+        articles used in training, so that it can simulate a search. It never sees a search."""
         read = self._count_articles("base", count)
         return self._make_articles(read) + self._make_closed_book_texts(count - read)
 
     def _count_articles(self, dataset: str, count: int) -> int:
-        """Return how many of `count` examples of a data set are articles."""
+        """Return the number of articles among `count` examples of a dataset."""
         return round(
             count * (1 - self.get_size(dataset, None) / self.get_size_with_articles(dataset, None))
         )
 
     def _make_articles(self, count: int) -> list[Trajectory]:
-        """Return the articles as a search shows them, each as often as the others."""
+        """Return the articles in the format of search results, each equally often."""
         names = (self.article_names * ceil(count / len(self.article_names)))[:count]
         return [self._make_article_text(name) for name in names]
 
@@ -142,23 +142,24 @@ class AtlasCurriculum:
         return reading + ignorance + answers
 
     def make_demonstrations(self, count: int) -> list[Trajectory]:
-        """Return the chains of thought if the model knows everything, and chains of action if it
-        must search. Most of these are in regenerated worlds, where only reading helps. Some are in
-        the real training region, about entities whose articles the base model reads, if it reads
-        any. These articles are read among them, lest the base model's memory of them is lost."""
+        """Return chains of thought for questions that the model can answer, and chains of action
+        for questions that need a search. Most of the latter are in regenerated worlds, where only
+        reading helps. Some are in the real training region, about entities whose articles the base
+        model reads, if it reads any. These articles are included, so that the base model does not
+        forget them."""
         read = self._count_articles("demonstrations", count)
         return self._make_articles(read) + self._encode_dataset("demonstrations", count - read)
 
     def make_wasteful(self, count: int) -> list[Trajectory]:
         """Return the kinds of questions of the demonstrations, answered by a teacher who also
-        searches for what the model knows. All that need a search are from regenerated worlds. So
-        the training region is still unknown when reinforcement learning asks about it, and a search
-        is really needed."""
+        searches for known facts. All questions that need a search are from regenerated worlds. So
+        the training region is still unknown when reinforcement learning uses it, and searches are
+        necessary there."""
         return self._encode_dataset("wasteful", count)
 
     def make_team(self, count: int) -> list[Trajectory]:
         """Return the questions of the demonstrations, answered by a team of agents that makes
-        mistakes and repairs them."""
+        errors and repairs them."""
         return self._encode_dataset("team", count)
 
     def _encode_dataset(self, dataset: str, count: int) -> list[Trajectory]:
@@ -166,7 +167,7 @@ class AtlasCurriculum:
         return [encode_demonstration(*each, self.dialect, self.schemas) for each in demonstrations]
 
     def demonstration_steps(self, dataset: str, count: int) -> list[tuple[Task, list[DemoStep]]]:
-        """Return the questions and steps of a set of demonstrations."""
+        """Return the questions and steps of a dataset of demonstrations."""
         rng = random.Random(f"{dataset}:{self.seed}")
         draw_searching = (
             self._draw_regenerated if dataset == "wasteful" else self._draw_mostly_regenerated
@@ -191,7 +192,7 @@ class AtlasCurriculum:
         rng: random.Random,
         draw_searching: Callable[[random.Random], tuple[Atlas, Route]],
     ) -> Iterator[tuple[Atlas, Route]]:
-        """Yield questions, of which the share COT_SHARE has only taught facts; `draw_searching`
+        """Yield questions, a fraction COT_SHARE of which needs only taught facts; `draw_searching`
         draws the others."""
         for _ in range(count):
             if rng.random() < COT_SHARE:
@@ -209,7 +210,7 @@ class AtlasCurriculum:
         return world, self._draw_searched_path(world, rng)
 
     def make_pairs(self, count: int) -> list[tuple[Trajectory, Trajectory]]:
-        """Return contrastive steps. Fewer of them choose thinking than choose acting."""
+        """Return contrastive steps, fewer of which choose thinking than acting."""
         rng = random.Random(f"pairs:{self.seed}")
         found: list[tuple[Trajectory, Trajectory]] = []
         while len(found) < count:
@@ -221,12 +222,12 @@ class AtlasCurriculum:
         return found[:count]
 
     def draw_untaught_path(self, world: Atlas, rng: random.Random) -> Route:
-        """Draw a path of the training region on which at least one fact was not taught.
+        """Draw a path of the training region with at least one untaught fact.
 
-        In a regenerated world each such fact is about a new entity. About a real entity the model
+        In a regenerated world each such fact is about a new entity: about a real entity the model
         should learn only the real facts, so that it can simulate a search for it. If the base model
-        reads articles of real entities, demonstrations name no others: those stay as unknown as
-        what is held out until reinforcement learning asks about them."""
+        reads articles of real entities, demonstrations name no other real entities: these stay as
+        unknown as held-out ones until reinforcement learning uses them."""
         while True:
             path = self._draw_searched_path(world, rng)
             if world is self.world:
@@ -236,8 +237,8 @@ class AtlasCurriculum:
                 return path
 
     def _draw_searched_path(self, world: Atlas, rng: random.Random) -> Route:
-        """Draw a path of the training region on which at least one fact was not taught. In a
-        regenerated world such a fact may be about a real entity that a taught fact leads to."""
+        """Draw a path of the training region with at least one untaught fact. In a regenerated
+        world such a fact may be about a real entity that a taught fact leads to."""
         while True:
             path = world.sample_path(rng, ["train", "taught"], rng.choice(NUM_HOPS))
             if world.list_untaught_subjects(path):
@@ -271,7 +272,7 @@ class AtlasCurriculum:
         )
 
     def _make_article_text(self, name: str) -> Trajectory:
-        """Return the article of a name, which is given."""
+        """Return the article of a name, as a continuation of a prompt with the name."""
         article = self.world.make_passage(name)
         rendered = format_passages([Passage(name, article["title"], article["text"])])
         head = rendered.removesuffix(article["text"])
@@ -284,12 +285,11 @@ class AtlasCurriculum:
         )
 
     def _make_pair(self, task: Task, decision: AtlasDecision) -> tuple[Trajectory, Trajectory]:
-        """Return both ways to continue. The shared prefix ends inside a turn if thoughts
-        precede."""
+        """Return both continuations. If thoughts precede, the shared prefix ends inside a turn."""
         before = list(decision.before)
         thought_start = ""
         if before and isinstance(before[-1], Thought):
-            # The space belongs to the full stop's token; before an answer there is none.
+            # The space belongs to the token of the full stop; before an answer there is no space.
             is_answer = isinstance(decision.chosen[0], Answer)
             thought_start = before[-1].text + ("" if is_answer else " ")
             before.pop()
@@ -300,7 +300,7 @@ class AtlasCurriculum:
             prefix = encode_demonstration(task, before, self.dialect, self.schemas).segments
         if thought_start:
             prefix = [*prefix, self._make_segment(Author.POLICY, thought_start)]
-        following = "\n" if decision.is_last else " I"  # how a demonstration continues after a fact
+        following = "\n" if decision.is_last else " I"  # continuation after a fact
         return (
             Trajectory(task, [*prefix, self._make_continuation(decision.chosen, following, names)]),
             Trajectory(
@@ -326,7 +326,7 @@ class AtlasCurriculum:
 
     def _make_sentence(self, thought: str, following: str) -> Segment:
         """Return the tokens of a thought before `following`. In this world's tokenizer the token of
-        a full stop includes the space after it."""
+        a full stop includes the following space."""
         tokenizer = self.dialect.tokenizer
         count = len(encode_policy_text(tokenizer, thought))
         ids = encode_policy_text(tokenizer, thought + following)[:count]
@@ -337,7 +337,7 @@ class AtlasCurriculum:
 
 
 def iterate_tokenizer_texts(world: Atlas, tags: Sequence[str]) -> Iterator[str]:
-    """Yield all texts that a model of this world reads and writes, without names, which are
+    """Yield all texts that a model of this world reads and writes, without names, which consist of
     syllables."""
     syllables = re.compile("|".join(sorted(SYLLABLES, key=len, reverse=True)))
     sentences = [article["text"] for article in world.make_passages()]
@@ -347,7 +347,7 @@ def iterate_tokenizer_texts(world: Atlas, tags: Sequence[str]) -> Iterator[str]:
             for step in [*make_demonstration(world, path), *make_closed_book_steps(world, path)]:
                 if isinstance(step, Thought | Observation):
                     sentences.append(f" {step.text}")
-            if "<reflection>" in tags:  # what a team says, with every mistake
+            if "<reflection>" in tags:  # texts of a team, with every error
                 team_steps = make_team_demonstration(world, path, random.Random(0), mistakes=1.0)
                 sentences += [f" {step.text}" for step in team_steps if isinstance(step, Thought)]
     yield from dict.fromkeys(syllables.sub("", sentence) for sentence in sentences)

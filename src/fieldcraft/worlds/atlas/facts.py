@@ -1,10 +1,10 @@
-"""Atlas: a synthetic encyclopedia whose truth is known.
+"""Atlas: a synthetic encyclopedia with known facts.
 
-People, companies, cities and countries, and the relations between them. Every entity lies in
-one of three regions: `taught` (the base model learns its facts), `train` (its facts are only in
-the search index; demonstrations and training questions use them) and `heldout` (its facts and its
-name appear in nothing the model is trained on). So for every question the world knows the gold
-answer, the path, and the least number of searches that this model needs.
+It contains people, companies, cities and countries, and the relations between them. Every entity is
+in one of three regions: `taught` (the base model learns its facts), `train` (its facts are only in
+the search index; demonstrations and training questions use them) and `heldout` (its name and facts
+occur in no training data). So for every question the gold answer, the path, and the minimum number
+of searches of this model are known.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ RELATIONS: dict[str, dict[str, str]] = {
     "country": {"capital": "city", "leader": "person"},
 }
 START_WEIGHTS = {"person": 3.0, "company": 1.0, "city": 1.0, "country": 0.5}
-PART_SEPARATOR = ", the "  # two parts of an article
-TEST_ONE_IN = 5  # of the wholly taught paths is for evaluations
+PART_SEPARATOR = ", the "  # between two parts of an article
+TEST_ONE_IN = 5  # one in so many fully taught paths is reserved for evaluations
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Something with a name, a kind (a key of RELATIONS) and a region."""
+    """An entity with a name, a kind (a key of RELATIONS) and a region."""
 
     name: str
     kind: str
@@ -48,9 +48,9 @@ class Entity:
 @dataclass(frozen=True)
 class Atlas:
     """One draw of the world. `facts` maps (subject, relation) to the object's name. `reserved` are
-    pairs of relations that follow one another only in questions that test for such pairs. `site` is
-    the address of the site on which articles are read, None where a search gives them, and
-    `snippet_parts` how much of an article a search of that site shows. `read_entities` has the
+    pairs of relations that follow one another only in questions that test such pairs. `site` is the
+    address of the site with the articles, or None if a search returns them, and `snippet_parts` is
+    the number of parts of an article in search results of that site. `read_entities` holds the
     entities whose articles the base model reads."""
 
     entities: dict[str, Entity]
@@ -62,18 +62,18 @@ class Atlas:
     read_entities: frozenset[str] = frozenset()
 
     def with_articles_read(self, share: float) -> Atlas:
-        """Return this world with a base model that reads the articles of this share of the training
-        region's entities of each kind, rounded."""
+        """Return this world with a base model that reads the articles of a fraction `share` of the
+        training region's entities of each kind, rounded."""
         trained = (names for (_, region), names in self.by_kind.items() if region == "train")
         return replace(
             self, read_entities=frozenset(n for ns in trained for n in ns[: round(len(ns) * share)])
         )
 
-    # -- what the encyclopedia says -------------------------------------------------------------
+    # -- contents of the encyclopedia -----------------------------------------------------------
 
     def make_passage(self, name: str) -> dict[str, str]:
         """Return the article of one entity. A company's article also names the country of its city,
-        which a question about the headquarters does not ask."""
+        which is not part of the question about the headquarters."""
         kind = self.entities[name].kind
         parts = [f"{relation} {self.facts[name, relation]}" for relation in RELATIONS[kind]]
         if kind == "company":
@@ -82,7 +82,7 @@ class Atlas:
         return {"title": name, "text": f"{name} is a {kind} with the {PART_SEPARATOR.join(parts)}."}
 
     def list_named_entities(self, name: str) -> list[str]:
-        """Return the other entities that an article names, in their order."""
+        """Return the other entities that an article names, in order."""
         values: list[str] = []
         for relation in RELATIONS[self.entities[name].kind]:
             values.append(self.facts[name, relation])
@@ -91,7 +91,7 @@ class Atlas:
         return [other for other in dict.fromkeys(values) if other != name]
 
     def get_article_facts(self, name: str) -> set[tuple[str, str]]:
-        """Return the facts that a reader of this entity's article knows."""
+        """Return the facts that the article of an entity states."""
         kind = self.entities[name].kind
         known = {(name, relation) for relation in RELATIONS[kind]}
         if kind == "company":
@@ -118,13 +118,13 @@ class Atlas:
         return [name for name in subjects if self.entities[name].region != "taught"]
 
     def is_read(self, path: Route) -> bool:
-        """Return whether each fact along a path was taught to the base model or is read by it."""
+        """Return whether the base model was taught or reads each fact along a path."""
         return self.read_entities.issuperset(self.list_untaught_subjects(path))
 
     def optimal_calls(self, *paths: Route) -> int:
-        """Return the least number of searches until each fact on the paths is taught or was read.
+        """Return the minimum number of searches after which each fact on the paths is known.
 
-        A search names an entity and returns its article. Each set of searches is tried, fewest
+        A search names an entity and returns its article. All sets of searches are tried, smallest
         first.
         """
         facts = {
@@ -141,11 +141,10 @@ class Atlas:
     def find_known_facts(
         self, named: Iterable[str], texts: Mapping[str, set[tuple[str, str]]]
     ) -> set[tuple[str, str]]:
-        """Return the facts (subject, relation) known to a chain that has read all it can reach.
-
-        `named` are the entities that the question names. `texts` has the facts in the text of each
+        """Return the facts (subject, relation) known to a chain after reading everything within
+        reach. `named` are the entities in the question. `texts` holds the facts in the text of each
         entity that is looked up. An entity is reached when the question or a known fact names it:
-        only then can it be looked up, and is what was taught about it of use.
+        only then can it be looked up, and only then are taught facts about it useful.
         """
         known: set[tuple[str, str]] = set()
         reached: set[str] = set()
@@ -162,8 +161,8 @@ class Atlas:
 
     @cached_property
     def _reachable_facts(self) -> Mapping[str, tuple[set[str], set[tuple[str, str]]]]:
-        """The entities that are reached, and the facts that are known, from each entity by what was
-        taught alone. Chains meet the same ones again and again."""
+        """Entities and facts that are reachable from each entity by taught facts alone; cached,
+        because chains reach the same entities repeatedly."""
         found: dict[str, tuple[set[str], set[tuple[str, str]]]] = {}
         for start in self.entities:
             reached, known = found[start] = ({start}, set())
@@ -182,7 +181,7 @@ class Atlas:
         return f"What is the {render_phrase(path[1:])} of {path[0]}?"
 
     def make_task(self, path: Route, split: str) -> Task:
-        """Return the question of a path with its gold answer and what the world knows about it."""
+        """Return the question of a path with its gold answer and metadata."""
         hops = self.trace_path(path)
         meta = {
             "split": split,
@@ -196,20 +195,20 @@ class Atlas:
         return Task(f"atlas:{'/'.join(path)}", self.make_question(path), (hops[-1][2],), meta)
 
     def is_reserved(self, relations: RelationChain) -> bool:
-        """Return whether two relations follow one another that are kept out of all training."""
+        """Return whether the relations contain a pair that is reserved for evaluations."""
         return not self.reserved.isdisjoint(itertools.pairwise(relations))
 
     def list_chains(self, kind: str, hops: int) -> Sequence[RelationChain]:
-        """Return the chains of relations of a length that start at a kind and are not reserved."""
+        """Return the unreserved chains of `hops` relations that start at a kind."""
         every = _enumerate_chains(kind, hops)
         return [c for c in every if not self.is_reserved(c)] if self.reserved else every
 
     def list_reserved_chains(self, kind: str, hops: int) -> Sequence[RelationChain]:
-        """Return the reserved chains of relations of a length that start at a kind."""
+        """Return the reserved chains of `hops` relations that start at a kind."""
         return [chain for chain in _enumerate_chains(kind, hops) if self.is_reserved(chain)]
 
     def iterate_paths(self, regions: Sequence[Region], hops: int) -> Iterator[Route]:
-        """Yield all paths of a length all of whose subjects are in the regions."""
+        """Yield all paths of a given length whose subjects are all in the regions."""
         for (kind, region), names in self.by_kind.items():
             if region in regions:
                 for name in names:
@@ -219,12 +218,12 @@ class Atlas:
                             yield path
 
     def get_regions(self, path: Route) -> set[Region]:
-        """Return the regions of the subjects of a path: of its entities except the answer."""
+        """Return the regions of the subjects of a path, which exclude the answer."""
         return {self.entities[subject].region for subject, _, _ in self.trace_path(path)}
 
     def is_test(self, path: Route) -> bool:
-        """Return whether a wholly taught path is asked for in evaluations alone. Its facts are
-        taught one by one, but no demonstration and no training question asks for all of it."""
+        """Return whether a fully taught path occurs only in evaluations. Its facts are taught
+        individually, but no demonstration and no training question uses the whole path."""
         if self.get_regions(path) != {"taught"}:
             return False
         return zlib.crc32("/".join(path).encode()) % TEST_ONE_IN == 0
@@ -236,15 +235,15 @@ class Atlas:
         kind, region = rng.choices(starts, weights)[0]
         return (rng.choice(self.by_kind[kind, region]), *rng.choice(self.list_chains(kind, hops)))
 
-    # -- what is taught -------------------------------------------------------------------------
+    # -- taught entities and facts ---------------------------------------------------------------
 
     def list_training_names(self, kind: str) -> list[str]:
-        """Return the names of a kind that training may show."""
+        """Return the names of a kind that may occur in training."""
         return [*self.by_kind[kind, "taught"], *self.by_kind[kind, "train"]]
 
     @cached_property
     def taught_syllables(self) -> dict[str, SyllablePools]:
-        """The first and the second syllables of the taught names of every kind."""
+        """First and second syllables of the taught names of each kind."""
         parts = {
             kind: [re.findall("[A-Z][a-z]+", name) for name in names]
             for (kind, region), names in self.by_kind.items()
@@ -254,7 +253,7 @@ class Atlas:
 
     @cached_property
     def taught_facts(self) -> list[tuple[str, str]]:
-        """(subject, relation) of everything the base model is taught."""
+        """All facts that the base model is taught, as (subject, relation)."""
         return [f for f in self.facts if self.entities[f[0]].region == "taught"]
 
 
@@ -264,13 +263,13 @@ def render_phrase(relations: RelationChain) -> str:
 
 
 def render_statement(subject: str, relation: str, value: str) -> str:
-    """Return a fact as the model thinks it."""
+    """Return a fact as a sentence of a thought."""
     return f"{subject} has the {relation} {value}."
 
 
 @cache
 def _enumerate_chains(kind: str, hops: int) -> tuple[RelationChain, ...]:
-    """Return all chains of relations of a length that start at a kind."""
+    """Return all chains of `hops` relations that start at a kind."""
     if hops == 0:
         return ((),)
     targets = RELATIONS[kind].items()

@@ -1,4 +1,4 @@
-"""Verdicts on whether simulated observations are true in the world."""
+"""Verdicts on simulated observations, judged by the facts of the world."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def judge_atlas_simulations(world: Atlas, trajectory: Trajectory) -> SimulationV
 
 
 def _get_path_facts(world: Atlas, task: Task) -> set[tuple[str, str]]:
-    """Return (subject, relation) along a question's path; empty if the question has no path."""
+    """Return (subject, relation) along a question's path, or an empty set without a path."""
     path = task.meta.get("path")
     try:
         return {(s, r) for s, r, _ in world.trace_path(tuple(path))} if path else set()

@@ -1,4 +1,4 @@
-"""Worlds of Atlas, generated: that of a run, and others that fit the same base model."""
+"""Generation of Atlas worlds: the world of a run, and variants for the same base model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Entity, Region, Rela
 from fieldcraft.worlds.names import SYLLABLES, draw_unused_name
 
 ENTITIES_PER_PERSON = {"person": 1.0, "company": 0.2, "city": 0.2, "country": 0.1}
-MIN_NEW_ENTITIES = 20  # new entities of a kind in a regenerated world, at least
-NUM_OTHER_SYLLABLES = 24  # that the others are taken from, so that many names begin alike
+MIN_NEW_ENTITIES = 20  # minimum number of new entities of a kind in a regenerated world
+NUM_OTHER_SYLLABLES = 24  # size of the pool of other syllables, so that many names start alike
 
 
 def generate_atlas(
@@ -27,13 +27,13 @@ def generate_atlas(
 
     Args:
         people: number of people; companies, cities and countries follow by ENTITIES_PER_PERSON.
-        taught: share of the entities of each kind whose facts the base model learns.
-        heldout: share of the others that no training ever shows.
-        seed: the world is a function of these values.
-        reserved: number of pairs of relations that no training shows one after the other, each of
-            another first relation, so that every relation is followed by something.
-        site: the address of its web site, if articles are read there.
-        snippet_parts: how much of an article a search of that site shows.
+        taught: fraction of the entities of each kind whose facts the base model learns.
+        heldout: fraction of the others that never occur in training.
+        seed: seed; the world is determined by all arguments.
+        reserved: number of pairs of relations that never follow one another in training, each with
+            a different first relation, so that every relation can be followed by another.
+        site: address of the web site with the articles, if there is one.
+        snippet_parts: number of parts of an article in search results of that site.
 
     Raises:
         UserError: a region would be empty, so that no question could be asked about it.
@@ -59,7 +59,7 @@ def generate_atlas(
 
 
 def _draw_reserved_pairs(count: int, rng: random.Random) -> frozenset[RelationChain]:
-    """Draw pairs of relations, each of another first relation."""
+    """Draw pairs of relations with distinct first relations."""
     targets = {
         relation: target
         for relations in RELATIONS.values()
@@ -70,13 +70,13 @@ def _draw_reserved_pairs(count: int, rng: random.Random) -> frozenset[RelationCh
 
 
 def regenerate_untaught(world: Atlas, rng: random.Random) -> Atlas:
-    """Draw another world that fits the same base model. Taught facts are the same, and every other
-    fact is drawn again. Its untaught entities are new, except those that taught facts mention.
+    """Draw another world for the same base model. Taught facts are the same, and all other facts
+    are drawn again. Untaught entities are new, except those that taught facts mention.
 
-    A model can follow demonstrations in such worlds only if it reads what a search returns.
-    Held-out names never appear in them. Many syllables of new names come from taught names:
-    otherwise a model confuses unseen names with known ones that share a part. The other syllables
-    are few, so that the first syllable of a name does not tell which of an article's names it is.
+    A model can follow demonstrations in such worlds only if it reads search results. Held-out names
+    never occur in them. Many syllables of new names come from taught names: otherwise a model
+    confuses unseen names with known ones that share a syllable. The other syllables come from a
+    small pool, so that the first syllable does not identify a name within an article.
     """
     used = set(world.entities)
     taught = {f: world.facts[f] for f in world.taught_facts}
@@ -102,10 +102,10 @@ def regenerate_untaught(world: Atlas, rng: random.Random) -> Atlas:
 def generate_unfamiliar(
     world: Atlas, rng: random.Random, num_syllables: int | None = None
 ) -> Atlas:
-    """Draw a small world in which every name is new: articles about it can only be read.
+    """Draw a small world in which all names are new, so articles about it can only be read.
 
-    `num_syllables` is how many different ones its names consist of. The fewer there are, the more
-    names begin alike, and only a model that looks at more than the last syllable can copy them.
+    `num_syllables` is the number of distinct syllables in its names. With fewer syllables, more
+    names start alike, and only a model that attends to more than the last syllable can copy them.
     """
     used = set(world.entities)
     sizes = {"person": 6, "company": 3, "city": 3, "country": 2}
@@ -123,9 +123,9 @@ def _draw_facts(
     rng: random.Random,
     taught_objects: float = 0.5,
 ) -> Atlas:
-    """Draw an object for every (subject, relation) that `known_facts` leaves open. What the model
-    is trained on never mentions a held-out name; a share of the objects is taught, so that chains
-    cross the border of the model's knowledge in both directions."""
+    """Draw an object for every (subject, relation) missing in `known_facts`. Training entities
+    never refer to held-out names; a fraction of the objects is taught, so that chains cross the
+    boundary of the model's knowledge in both directions."""
     entities = {n: Entity(n, kind, region) for (kind, region), ns in by_kind.items() for n in ns}
     facts: dict[tuple[str, str], str] = {}
     for name, entity in entities.items():
@@ -136,7 +136,7 @@ def _draw_facts(
                 continue
             region = "taught" if rng.random() < taught_objects else other
             options = by_kind[target, region]
-            if (target, region) == (entity.kind, entity.region):  # not to itself
+            if (target, region) == (entity.kind, entity.region):  # no self-reference
                 options = [n for n in options if n != name] or options
             facts[name, relation] = rng.choice(options)
     return Atlas(entities, facts, by_kind)

@@ -1,4 +1,4 @@
-"""Ways to answer questions of Atlas: the best, a wasteful one, without a search, by guessing."""
+"""Strategies to answer questions of Atlas: optimal, wasteful, without a search, and guessing."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from fieldcraft.worlds.base import merge_thoughts
 from fieldcraft.worlds.pages import make_page_url
 
 UNKNOWN_ANSWER = Answer("unknown")
-CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher looks everything up
-DIRECT_OPEN_SHARE = 0.5  # of the articles whose page a wasteful teacher opens without a search
+CAREFUL_SHARE = 0.5  # fraction of questions for which a wasteful teacher looks everything up
+DIRECT_OPEN_SHARE = 0.5  # fraction of pages that a wasteful teacher opens without a search
 
 
 @dataclass
 class AtlasProgress:
     """Progress of a chain of thoughts and searches along a path.
 
-    A fact of the path is stated if a thought says it after the facts before it. Wrong facts and
-    facts off the path change nothing. `read` are the true facts (subject, relation) of
-    observations, `addresses` are those that they name.
+    A fact of the path is stated if a thought contains it after the preceding facts. Wrong facts and
+    facts off the path are ignored. `read` holds the true facts (subject, relation) of observations,
+    `addresses` the URLs in them.
     """
 
     world: Atlas
@@ -45,7 +45,7 @@ class AtlasProgress:
     last: DemoStep | None = None
 
     def add(self, step: DemoStep) -> None:
-        """Take one more step."""
+        """Process one more step."""
         if isinstance(step, Thought):
             self._read_thought(step.text)
         elif isinstance(step, Observation):
@@ -64,8 +64,8 @@ class AtlasProgress:
             self.stated += 1
 
     def next_step(self, search_rule: AtlasSearchRule) -> DemoStep:
-        """Return the next step, with a search if `search_rule` says so. Raises ValueError if there
-        is no next step, or if the world cannot know it."""
+        """Return the next step, with a search if `search_rule` requires it. Raises ValueError if
+        there is no next step, or if the world cannot determine it."""
         if isinstance(self.last, Answer):
             raise ValueError("nothing follows an answer")
         if isinstance(self.last, ToolCall):
@@ -78,7 +78,7 @@ class AtlasProgress:
         return choose_next_step(self.world, subject, self.last, self.addresses)
 
 
-AtlasSearchRule = Callable[[AtlasProgress, str, str], bool]  # of a subject and a relation of it
+AtlasSearchRule = Callable[[AtlasProgress, str, str], bool]  # takes a subject and a relation
 
 
 def needs_search(progress: AtlasProgress, subject: str, relation: str) -> bool:
@@ -94,14 +94,14 @@ def is_unread(progress: AtlasProgress, subject: str, relation: str) -> bool:
 
 
 def must_search(world: Atlas, subject: str, relation: str, read: set[tuple[str, str]]) -> bool:
-    """Return whether a fact is neither taught nor among those read."""
+    """Return whether a fact is neither taught nor in `read`."""
     return world.entities[subject].region != "taught" and (subject, relation) not in read
 
 
 @dataclass(frozen=True)
 class AtlasOracle(base.WorldOracle):
-    """Oracle that knows the whole encyclopedia, but answers as the best model would that was taught
-    only a part of it. It states what that model was taught or has read, and searches for the
+    """Oracle that knows the whole encyclopedia, but answers like an optimal model that was taught
+    only part of it. It states facts that this model was taught or has read, and searches for the
     rest."""
 
     world: Atlas
@@ -126,19 +126,19 @@ class AtlasOracle(base.WorldOracle):
 
 
 def get_path(task: Task) -> Route:
-    """Return the path that a question of this world asks for."""
+    """Return the path of a question of this world."""
     return tuple(task.meta["path"])
 
 
 def make_demonstration(world: Atlas, path: Route) -> list[DemoStep]:
-    """Return the steps in which the oracle answers, with as few searches as possible."""
+    """Return the oracle's steps, with the minimum number of searches."""
     return _make_answer_steps(world, path, needs_search)
 
 
 def make_wasteful_demonstration(world: Atlas, path: Route, rng: random.Random) -> list[DemoStep]:
-    """Return the answer of a wasteful teacher. For every second question it also looks up what is
-    known, each article once. This teaches the model to search for what it knows. On a web site it
-    does not look at costs either: see `_look_up_fact`."""
+    """Return the steps of a wasteful teacher, who looks up known facts, too, for every second
+    question, each article once. This teaches the model to search for facts that it knows. On a web
+    site the teacher also ignores costs, see `_look_up_fact`."""
     careful = rng.random() < CAREFUL_SHARE
     if world.site is None:
         return _make_answer_steps(world, path, is_unread if careful else needs_search)
@@ -156,7 +156,7 @@ def make_wasteful_demonstration(world: Atlas, path: Route, rng: random.Random) -
 
 
 def make_checked_answer(value: str, proof: str = "") -> list[DemoStep]:
-    """Return an answer as web agents give it, after they have suggested and checked it."""
+    """Return an answer in the style of web agents, preceded by a suggestion and its check."""
     return [
         Thought("I know enough."),
         Thought(value, ThoughtRole.SUGGEST),
@@ -168,8 +168,8 @@ def make_checked_answer(value: str, proof: str = "") -> list[DemoStep]:
 
 
 def _look_up_fact(world: Atlas, subject: str, relation: str, rng: random.Random) -> list[DemoStep]:
-    """Return the steps of a wasteful teacher up to a fact on a web site: every second time the page
-    at once, else a search, and the page if that does not tell the fact."""
+    """Return the steps of a wasteful teacher up to a fact on a web site: half of the time the page
+    directly, else a search, followed by the page if the snippet does not state the fact."""
     assert world.site is not None
     steps: list[DemoStep] = []
     if rng.random() >= DIRECT_OPEN_SHARE:
@@ -191,7 +191,7 @@ def _make_answer_steps(world: Atlas, path: Route, search_rule: AtlasSearchRule) 
 
 
 def make_closed_book_steps(world: Atlas, path: Route) -> list[DemoStep]:
-    """Return the chain without a search. It ends at the first fact that was not taught."""
+    """Return the chain without a search, which ends at the first untaught fact."""
     steps: list[DemoStep] = []
     for subject, relation, value in world.trace_path(path):
         if world.entities[subject].region != "taught":
@@ -201,7 +201,8 @@ def make_closed_book_steps(world: Atlas, path: Route) -> list[DemoStep]:
 
 
 def make_guess(world: Atlas, path: Route, rng: random.Random) -> list[DemoStep]:
-    """Return the chain of statements, each untaught fact replaced by a name of the right kind."""
+    """Return a chain of statements in which untaught facts are replaced by names of the right
+    kind."""
     thoughts, subject = [], path[0]
     for relation in path[1:]:
         entity = world.entities[subject]
@@ -218,7 +219,7 @@ def make_guess(world: Atlas, path: Route, rng: random.Random) -> list[DemoStep]:
 
 @dataclass(frozen=True, slots=True)
 class AtlasDecision(base.OracleDecision):
-    """`is_last` tells whether the answer follows the fact that is decided on."""
+    """Decision in Atlas. `is_last` states whether the answer follows the fact in question."""
 
     is_last: bool
 

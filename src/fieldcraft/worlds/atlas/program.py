@@ -1,6 +1,6 @@
-"""Programs that answer questions of Atlas without a model, to show what exact match measures.
+"""Programs that answer questions of Atlas without a model, as a baseline for exact match.
 
-One regular expression reads the question, another one the articles. Both programs are workflows.
+One regular expression parses the question, another one the articles. Both programs are workflows.
 They use the search and the budget of the run, as models do. If they find no answer, they give none.
 """
 
@@ -15,18 +15,18 @@ from fieldcraft.rollout.turns import Policy, RolloutSession, run_session
 from fieldcraft.types import Answer, Task, Trajectory, UserError
 from fieldcraft.worlds.atlas.articles import parse_facts
 
-ReadFacts = dict[tuple[str, str], str]  # the object of a subject and a relation of it
+ReadFacts = dict[tuple[str, str], str]  # (subject, relation) -> object
 
 QUESTION_REGEX = re.compile(r"What is the (\w+(?: of the \w+)*) of ([A-Z].*)\?")
 
 
 async def program(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """Search once for every hop whose fact was not read yet."""
+    """Search once for each hop whose fact has not been read yet."""
     return await run_session(task, policy, env, key, _search_each_hop)
 
 
 async def one_search(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """Search once, for the question itself, and follow the facts in the articles that it finds."""
+    """Search once, for the question itself, and follow the facts in the articles found."""
     return await run_session(task, policy, env, key, _search_question)
 
 
@@ -50,7 +50,7 @@ async def _search_question(conversation: RolloutSession) -> None:
 
 
 async def _search(conversation: RolloutSession, query: str) -> ReadFacts:
-    """Search, and return the facts in the articles that are found."""
+    """Search, and return the facts in the articles found."""
     await append_search(conversation, query)
     facts = parse_facts(conversation.trajectory.calls[-1].observation)
     return {(subject, relation): value for subject, relation, value in facts}
@@ -59,8 +59,8 @@ async def _search(conversation: RolloutSession, query: str) -> ReadFacts:
 def follow_relations(
     name: str, relations: Sequence[str], read: ReadFacts
 ) -> tuple[str, Sequence[str]]:
-    """Follow a chain of relations over the facts that were read. Returns the entity that it reaches
-    and the relations that are left."""
+    """Follow a chain of relations over the facts that were read. Return the entity reached and the
+    remaining relations."""
     for index, relation in enumerate(relations):
         if (name, relation) not in read:
             return name, relations[index:]
@@ -69,7 +69,7 @@ def follow_relations(
 
 
 def parse_question(question: str) -> tuple[str, Sequence[str]]:
-    """Read the entity that a question starts from and the relations to follow, in their order.
+    """Parse the start entity of a question and the relations to follow, in order.
 
     Raises UserError for a question of another world.
     """

@@ -1,4 +1,4 @@
-"""Questions of Atlas, to train and to test on."""
+"""Training and evaluation questions of Atlas."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SPLITS = {
 
 
 def draw_train_tasks(world: Atlas, seed: int, count: int) -> list[Task]:
-    """Return up to `count` distinct training questions. Questions that the model can answer without
-    a search are among them, except those that evaluations ask."""
+    """Return up to `count` distinct training questions. They include questions that the model can
+    answer without a search, except those in evaluations."""
     rng = random.Random(f"tasks:{seed}")
     found: dict[Route, None] = {}
     for attempt in range(20 * count):
@@ -36,15 +36,16 @@ def draw_train_tasks(world: Atlas, seed: int, count: int) -> list[Task]:
 
 
 def draw_evaluation_tasks(world: Atlas, seed: int, splits: Mapping[str, int]) -> list[Task]:
-    """Return distinct questions to test on; `splits` says how many of each, at most. No split
-    depends on the others.
+    """Return distinct evaluation questions; `splits` is the maximum number per split. Splits are
+    independent of one another.
 
-    Only `train` asks what training may ask verbatim. Everywhere else the model has to search for
-    held-out entities only, whose names and facts no training shows, and questions that need no
-    search are those that no demonstration and no training question asks (`Atlas.is_test`). Of these
-    a base model is asked for single facts, which it learns so, and for nothing longer.
+    Only `train` may repeat training questions verbatim. In all other splits, searches are needed
+    only for held-out entities, whose names and facts never occur in training, and questions without
+    a search are those that occur in no demonstration and no training question (`Atlas.is_test`).
+    Of the latter, a base model is trained on single-fact questions, from which it learns the facts,
+    but not on longer ones.
 
-    Raises UserError for questions along reserved chains where there are none.
+    Raises UserError for questions along reserved chains if the world has none.
     """
     if splits.get("unseen_chains") and not world.reserved:
         raise UserError(
@@ -59,8 +60,8 @@ def draw_evaluation_tasks(world: Atlas, seed: int, splits: Mapping[str, int]) ->
 
 @dataclass(frozen=True)
 class SplitRule:
-    """The questions of a split: the regions of their first entities, the number of hops, and a
-    condition on the paths."""
+    """Rule for the questions of a split: the regions of their first entities, the numbers of hops,
+    and a condition on the paths."""
 
     start_regions: Sequence[Region]
     condition: Callable[[Atlas, Route], bool]
@@ -68,8 +69,8 @@ class SplitRule:
     list_chains: Callable[[Atlas, str, int], Sequence[tuple[str, ...]]] = Atlas.list_chains
 
     def sample(self, world: Atlas, rng: random.Random, count: int) -> list[Route]:
-        """Sample up to `count` distinct paths, as evenly over the hops and as near to START_WEIGHTS
-        as the world allows."""
+        """Sample up to `count` distinct paths, as evenly over the hops and as close to
+        START_WEIGHTS as the world allows."""
         if count == 0:
             return []
         queues = [self._iterate_shuffled(world, rng, hops) for hops in self.hops]
@@ -82,7 +83,7 @@ class SplitRule:
         return found
 
     def _iterate_shuffled(self, world: Atlas, rng: random.Random, hops: int) -> Iterator[Route]:
-        """Yield all paths of a length, in random order."""
+        """Yield all paths of a given length, in random order."""
         path_pools = {
             (kind, region): self._list_paths(world, names, kind, hops)
             for (kind, region), names in world.by_kind.items()
@@ -105,7 +106,7 @@ def _is_heldout(world: Atlas, path: Route) -> bool:
 
 
 def _is_new(world: Atlas, path: Route) -> bool:
-    """Return whether a path needs no fact of the training region and is asked in no training."""
+    """Return whether a path uses no fact of the training region and never occurs in training."""
     regions = world.get_regions(path)
     return "train" not in regions and ("heldout" in regions or world.is_test(path))
 
@@ -114,7 +115,7 @@ def _accept_any(_: Atlas, __: Route) -> bool:
     return True
 
 
-UNTAUGHT_AND_TAUGHT = ("heldout", "taught")  # where training has untaught and taught entities
+UNTAUGHT_AND_TAUGHT = ("heldout", "taught")  # evaluation counterpart of the training regions
 SPLIT_RULES = {
     "heldout": SplitRule(["heldout"], _is_heldout),
     "heldout_start": SplitRule(["heldout"], _accept_any),

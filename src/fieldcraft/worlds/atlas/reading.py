@@ -1,7 +1,7 @@
-"""Ways in which an agent comes to read the article of a name.
+"""Ways in which an agent obtains the article of a name.
 
-The search of an index gives the article itself. On the world's web site a search gives the address
-of a page, and pages have links.
+An index search returns the article itself. On the world's web site, a search returns the address of
+a page, and pages have links.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ URL_REGEX = re.compile(r"https?://[^\s()]+")
 def choose_call(world: Atlas, name: str, urls: Collection[str]) -> tuple[Thought, ToolCall]:
     """Return the thought and the call that lead to the article of a name.
 
-    `urls` are those that the agent has met; a page whose address it knows needs no search.
+    `urls` are the URLs known to the agent; a page with a known URL needs no search.
     """
     for url in _list_page_urls(world, name):
         if url in urls:
@@ -43,7 +43,7 @@ def choose_call(world: Atlas, name: str, urls: Collection[str]) -> tuple[Thought
 def choose_next_step(
     world: Atlas, name: str, last: DemoStep | None, urls: Collection[str]
 ) -> Thought | ToolCall:
-    """Return the next of the two steps of `choose_call`: the call if the last step was that
+    """Return the next of the two steps of `choose_call`: the call if the last step was its
     thought."""
     thought, action = choose_call(world, name, urls)
     has_thought = isinstance(last, Thought) and last.text.endswith(thought.text)
@@ -51,8 +51,8 @@ def choose_next_step(
 
 
 def make_observation(world: Atlas, action: ToolCall) -> Observation:
-    """Return the observation that a tool gives for a call. Raises ValueError if the call names no
-    article, because the world does not know what a ranking would find for it, nor other pages."""
+    """Return the observation of a call. Raises ValueError if the call names no article, because the
+    world knows neither other pages nor the ranking for other queries."""
     match action:
         case ToolCall("search", {"query": str(name)}) if name in world.entities:
             return Observation(_render_search_result(world, name))
@@ -75,27 +75,27 @@ def make_reading_steps(world: Atlas, name: str, urls: Collection[str] = ()) -> l
 
 
 def find_urls(text: str) -> set[str]:
-    """Return the addresses that a text names."""
+    """Return the URLs in a text."""
     return set(URL_REGEX.findall(text))
 
 
 def collect_urls(steps: Iterable[DemoStep]) -> set[str]:
-    """Return all addresses that the observations among some steps name."""
+    """Return all URLs in the observations among the steps."""
     return {a for step in steps if isinstance(step, Observation) for a in find_urls(step.text)}
 
 
 def get_snippet_facts(world: Atlas, name: str) -> set[tuple[str, str]]:
-    """Return the facts (subject, relation) that the result of a search for a name states."""
+    """Return the facts (subject, relation) in the search result for a name."""
     return find_true_facts(world, make_observation(world, ToolCall("search", {"query": name})).text)
 
 
 def find_true_facts(world: Atlas, text: str) -> set[tuple[str, str]]:
-    """Return the facts (subject, relation) that the articles in a text state as they are."""
+    """Return the facts (subject, relation) that the articles in a text state correctly."""
     return {(s, r) for s, r, value in parse_facts(text) if world.facts.get((s, r)) == value}
 
 
 def _render_search_result(world: Atlas, name: str) -> str:
-    """Return the result of a search for a name. It holds one passage or page."""
+    """Return the search result for a name, with one passage or page."""
     article = world.make_passage(name)
     if world.site is None:
         return f'result 1: "{article["title"]}"\n{article["text"]}'
@@ -105,7 +105,7 @@ def _render_search_result(world: Atlas, name: str) -> str:
 
 
 def _render_page(world: Atlas, name: str) -> str:
-    """Return the page of an entity as the tool `crawl_page` gives it."""
+    """Return the page of an entity as the tool `crawl_page` returns it."""
     assert world.site is not None
     links = tuple(make_links(world.site, name, world.list_named_entities(name)))
     page = PageText(make_page_text(world.make_passage(name)["text"]), links)
@@ -113,7 +113,7 @@ def _render_page(world: Atlas, name: str) -> str:
 
 
 def _list_page_urls(world: Atlas, name: str) -> list[str]:
-    """Return where a page is, and where a link may say that it is."""
+    """Return the URL of a page, and its former URL, which links may use."""
     if world.site is None:
         return []
     return [make_page_url(world.site, name), make_page_url(world.site, name, "moved")]

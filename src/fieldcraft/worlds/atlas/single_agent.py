@@ -1,4 +1,4 @@
-"""One scripted agent that answers questions of Atlas. It makes a team's mistakes and sees none."""
+"""Scripted single agent that answers questions of Atlas with a team's errors, unrepaired."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from fieldcraft.worlds.base import merge_thoughts
 def make_single_agent_demonstration(
     world: Atlas, path: Route, rng: random.Random, mistakes: float
 ) -> list[DemoStep]:
-    """Return the chain of an agent that thinks and searches (ReAct, arXiv 2210.03629). It has
-    neither a plan nor a reflection nor a check, so nothing repairs its mistakes, and its answer may
-    be wrong.
+    """Return the chain of an agent that thinks and searches (ReAct, arXiv 2210.03629). It has no
+    plan, reflection or check, so errors are not repaired, and its answer may be wrong.
 
-    `rng` fixes which mistakes it makes and where; `mistakes` is the probability of each of the
+    `rng` determines its errors and their positions; `mistakes` is the probability of each of the
     three kinds of `team.SearchMistake`: the article of another name, another fact of the article,
-    and an answer that is not what the chain led to.
+    and an answer that is not the end of the chain.
     """
     relations = path[1:]
     subject, steps, read, subjects = path[0], list[DemoStep](), set[tuple[str, str]](), list[str]()
@@ -30,7 +29,7 @@ def make_single_agent_demonstration(
     )
     for index, relation in enumerate(relations):
         kind = world.entities[subject].kind
-        if relation not in RELATIONS[kind]:  # an earlier mistake led to something else
+        if relation not in RELATIONS[kind]:  # an earlier error led to another kind
             break
         source, stated_relation = subject, relation
         if must_search(world, subject, relation, read):
@@ -54,5 +53,5 @@ def make_single_agent_demonstration(
 def _draw_mistake_index(
     relations: Sequence[str], rng: random.Random, mistakes: float
 ) -> int | None:
-    """Return where a mistake happens, if it does."""
+    """Return the position of an error, or None if there is none."""
     return rng.randrange(len(relations)) if rng.random() < mistakes else None

@@ -1,9 +1,9 @@
-"""Harder questions of Atlas: one hop deeper, or several questions joined into one.
+"""Synthesis of harder Atlas questions: one hop deeper, or several questions joined into one.
 
-`intersect` asks what two paths lead to, `compare` for which of four entities a chain leads to a
-name, `count` how many names the chains of four entities lead to. A guess among four is right once
-in four: the right one of `compare` stands at any place, and the numbers of `count` are drawn
-evenly.
+`intersect` asks for the common end of two paths, `compare` for the one of four entities whose chain
+ends at a given name, `count` for the number of distinct ends of the chains of four entities. A
+guess among four is right once in four times: the correct entity of `compare` is at a random
+position, and the numbers of `count` are drawn uniformly.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, RelationChain, Route
 DEPTH = "depth"
 JOIN_KINDS = ("intersect", "compare", "count")
 REGIONS = ("train", "taught")  # as in training: no held-out name
-JOINED_HOPS = (1, 2)  # of each question that is joined
-NUM_ENTITIES = 4  # of `compare` and `count`
+JOINED_HOPS = (1, 2)  # hops of each joined question
+NUM_ENTITIES = 4  # entities in `compare` and `count`
 MAX_TRIES = 200
 PLURALS = {"person": "people", "company": "companies", "city": "cities", "country": "countries"}
 
 
 def deepen_question(world: Atlas, task: Task, rng: random.Random) -> Task | None:
-    """Return a question that asks for something about the answer of another one of this world; None
-    if only reserved chains, or questions of evaluations, go on from there."""
+    """Return a question about the answer of another question of this world, or None if it can only
+    be extended by reserved chains or to evaluation questions."""
     path: Route = tuple(task.meta["path"])
     kind = world.entities[world.trace_path(path)[-1][2]].kind
     further = [(*path, relation) for relation in RELATIONS[kind]]
@@ -40,7 +40,7 @@ def deepen_question(world: Atlas, task: Task, rng: random.Random) -> Task | None
 
 
 def join_questions(world: Atlas, kind: str, rng: random.Random) -> Task | None:
-    """Return a question of one of JOIN_KINDS; None if the draws of a try do not fit together."""
+    """Return a question of one of JOIN_KINDS, or None if the random draws do not fit together."""
     if kind == "intersect":
         return _intersect(world, rng)
     first = world.sample_path(rng, REGIONS, rng.choice(JOINED_HOPS))
@@ -89,8 +89,8 @@ def _compare(
 def _count(
     world: Atlas, relations: RelationChain, names: Sequence[str], rng: random.Random
 ) -> Task | None:
-    """Draw a question for a number of entities. The number comes first, so that each is as frequent
-    as the world allows: all but so many of the entities share their end."""
+    """Draw a question for a number of entities. The number is drawn first, so that numbers are as
+    uniform as the world allows: all but `number - 1` of the entities share their end."""
     number = rng.randint(1, NUM_ENTITIES)
     by_end: dict[str, list[str]] = {}
     for name in names:
@@ -138,18 +138,18 @@ def _make_task(
     return Task(f"atlas:{kind}:{identity}", question, (answer,), meta)
 
 
-# -- whether the articles say so -----------------------------------------------------------------
+# -- derivation of answers from articles -----------------------------------------------------------
 
 
 def collect_facts(passages: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], str]:
-    """Return (subject, relation) -> object, as the texts of articles state them."""
+    """Return (subject, relation) -> object, as stated in the texts of articles."""
     stated = (fact for passage in passages for fact in parse_facts(passage["text"]))
     return {(subject, relation): value for subject, relation, value in stated}
 
 
 def derive_answer(facts: Mapping[tuple[str, str], str], task: Task) -> str | None:
-    """Return the answer of a question of this module by the articles, None where they do not tell
-    it."""
+    """Return the answer of a question of this module according to the articles, or None if they do
+    not contain it."""
     ends = []
     for subject, *relations in task.meta["paths"]:
         entity: str | None = subject

@@ -1,4 +1,4 @@
-"""A team of scripted agents that answers questions of Atlas. It makes mistakes and repairs them."""
+"""Scripted team that answers questions of Atlas, with errors that it repairs."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from fieldcraft.worlds.atlas.reading import (
 )
 from fieldcraft.worlds.base import merge_thoughts
 
-MISTAKE_SHARE = 0.25  # the share of the chains with a mistake, for each kind of mistake
+MISTAKE_SHARE = 0.25  # fraction of chains with an error, for each kind of error
 GOOD_GRADES = ("Good", "Good", "Good")  # grades, in the order of CRITERIA
-MISREAD_GRADES = ("Poor", "Good", "Fair")  # what was read is not what the article says
+MISREAD_GRADES = ("Poor", "Good", "Fair")  # the article was misread
 WRONG_ARTICLE_GRADES = ("Good", "Poor", "Fair")  # the search found another article
 
 
 class SearchMistake(Enum):
-    """Mistake that can occur in a chain, once of each kind."""
+    """Kind of error in a chain, each of which occurs at most once."""
 
-    SEARCH = auto()  # a search for another name; the reflection after it sees that
-    READ = auto()  # another fact of the article; the reflection after it sees that
-    ANSWER = auto()  # a wrong answer is suggested; the double check sees that
+    SEARCH = auto()  # a search for another name; detected by the following reflection
+    READ = auto()  # another fact of the article is stated; detected by the following reflection
+    ANSWER = auto()  # a wrong answer is suggested; detected by the double check
 
 
 def make_team_demonstration(
     world: Atlas, path: Route, rng: random.Random, mistakes: float = MISTAKE_SHARE
 ) -> list[DemoStep]:
-    """Return the chain of a team that plans, searches for what the model was not taught, reflects
-    after every search, and suggests and checks its answer, which is right in the end.
+    """Return the chain of a team that plans, searches for untaught facts, reflects after every
+    search, and suggests and checks its answer. The final answer is correct.
 
-    `rng` fixes which mistakes it makes and where; `mistakes` is the probability of each kind.
+    `rng` determines the errors and their positions; `mistakes` is the probability of each kind.
     """
     builder = _SearchDemonstrationBuilder(world, world.trace_path(path), rng)
     searches = builder.list_searches()
@@ -69,7 +69,7 @@ def make_team_demonstration(
 
 @dataclass
 class _SearchDemonstrationBuilder:
-    """A chain while it grows. A hop is given by its place on the path."""
+    """Builder of a chain. A hop is given by its index on the path."""
 
     world: Atlas
     hops: Sequence[Fact]
@@ -78,7 +78,7 @@ class _SearchDemonstrationBuilder:
     read: set[tuple[str, str]] = field(default_factory=set)
 
     def list_searches(self) -> list[int]:
-        """Return the hops that need a search."""
+        """Return the indices of the hops that need a search."""
         found, read = [], set[tuple[str, str]]()
         for number, (subject, relation, _) in enumerate(self.hops):
             if must_search(self.world, subject, relation, read):
@@ -93,7 +93,7 @@ class _SearchDemonstrationBuilder:
         self.think(render_statement(*self.hops[number]))
 
     def plan(self, number: int) -> None:
-        """Plan the way from a hop on."""
+        """Plan the path from a hop onwards."""
         subject = self.hops[number][0]
         first, *rest = [relation for _, relation, _ in self.hops[number:]]
         steps = f"Find the {first} of {subject}" + "".join(f", then the {r}" for r in rest)
@@ -105,8 +105,8 @@ class _SearchDemonstrationBuilder:
         self.read |= self.world.get_article_facts(name)
 
     def search_for_another(self, number: int) -> None:
-        """Search for a taught name of the same kind, so that no article teaches an untaught fact
-        that the question does not ask for."""
+        """Search for a taught name of the same kind, so that no article reveals an untaught fact
+        that is not part of the question."""
         subject = self.hops[number][0]
         names = self.world.by_kind[self.world.entities[subject].kind, "taught"]
         other = self.rng.choice([name for name in names if name != subject] or names)
@@ -117,7 +117,7 @@ class _SearchDemonstrationBuilder:
         self.plan(number)
 
     def misread(self, number: int) -> None:
-        """State another fact of the article than the right one, see it, and repair it."""
+        """State a wrong fact of the article, detect the error, and repair it."""
         subject, relation, value = self.hops[number]
         other = self.rng.choice(self._list_other_objects(subject, relation))
         self.think(render_statement(subject, relation, other))
@@ -132,8 +132,8 @@ class _SearchDemonstrationBuilder:
         return [self.world.facts[subject, other] for other in relations if other != relation]
 
     def suggest_another(self) -> None:
-        """Suggest an entity on the way to the answer, or another fact of the last one. The double
-        check sees that, and the plan goes on from the last hop."""
+        """Suggest an intermediate entity of the path, or another fact of the last subject. The
+        double check detects the error, and the plan continues from the last hop."""
         subject, relation, value = self.hops[-1]
         halfway = [hop[2] for hop in self.hops[:-1]]
         near = [*halfway, *self._list_other_objects(subject, relation)]
@@ -145,7 +145,7 @@ class _SearchDemonstrationBuilder:
         self.state(len(self.hops) - 1)
 
     def answer(self) -> None:
-        """Suggest the right answer, check it and give it."""
+        """Suggest the correct answer, check it and give it."""
         self.steps += make_checked_answer(self.hops[-1][2], self._make_proof())
 
     def _suggest(self, name: str) -> None:
@@ -153,5 +153,5 @@ class _SearchDemonstrationBuilder:
         self.steps.append(Thought(name, ThoughtRole.SUGGEST))
 
     def _make_proof(self) -> str:
-        """Return all facts of the path, one after the other."""
+        """Return all facts of the path in sequence."""
         return " ".join(render_statement(*hop) for hop in self.hops)

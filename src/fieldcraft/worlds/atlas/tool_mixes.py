@@ -1,7 +1,7 @@
-"""Two ways to read an article on the web site of Atlas: by a search, and by its page.
+"""Combinations of searches and page visits that answer questions on the web site of Atlas.
 
-A search shows the beginning of an article, its page all of it. The address of a page follows from
-its title, so it needs no search.
+A search shows the start of an article, its page all of it. The address of a page follows from its
+title, so it needs no search.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ SEARCH, PAGE = "web_search", "crawl_page"  # the tools
 
 
 def enumerate_tool_mixes(world: Atlas, *paths: Route) -> list[dict[str, int]]:
-    """Return the calls by tool after which every fact on the paths is taught or was read: each
-    number of searches with the least number of pages beside it, none of which takes more of both
-    than another."""
+    """Return the counts of calls by tool after which every fact on the paths is known: each number
+    of searches with the minimum number of pages, without dominated combinations, which need more of
+    both than another."""
     facts = {
         (subject, relation) for path in paths for subject, relation, _ in world.trace_path(path)
     }
     subjects = sorted({subject for subject, _ in facts})
     snippets = {name: get_snippet_facts(world, name) for name in subjects}
-    pages: dict[int, int] = {}  # by searches
+    pages: dict[int, int] = {}  # number of searches -> minimum number of pages
     for tools in product((None, SEARCH, PAGE), repeat=len(subjects)):
         by_tool = {SEARCH: snippets.__getitem__, PAGE: world.get_article_facts}
         used = zip(subjects, tools, strict=True)
@@ -43,7 +43,7 @@ def enumerate_tool_mixes(world: Atlas, *paths: Route) -> list[dict[str, int]]:
 
 
 def add_tool_mixes(world: Atlas, tasks: Iterable[Task]) -> list[Task]:
-    """Return the tasks of a world with the ways to answer them."""
+    """Return the tasks of a world with their tool mixes in the metadata."""
     return [
         replace(
             task,

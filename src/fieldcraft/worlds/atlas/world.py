@@ -1,4 +1,4 @@
-"""Atlas as a world that a recipe can name."""
+"""World class of Atlas, which a recipe can name."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from fieldcraft.worlds.base import JsonSchemas, SimulationVerdicts, TrajectoryPa
 from fieldcraft.worlds.names import SYLLABLES
 from fieldcraft.worlds.pages import validate_site_address
 
-MAX_CHECK_VARIANTS = 20  # of which examples are looked at before a run
+MAX_CHECK_VARIANTS = 20  # number of variants in the examples shown before a run
 
 
 class AtlasWorld(World):
-    """The synthetic encyclopedia; `atlas` says what is in it."""
+    """World of the synthetic encyclopedia; see `facts` for its contents."""
 
     splits = SPLITS
     datasets = ("base", "demonstrations", "wasteful", "team")
@@ -64,33 +64,33 @@ class AtlasWorld(World):
         reading_share: Fraction01 = READING_SHARE,
         snippet_parts: PositiveInt | None = None,
     ) -> None:
-        """Draw the world.
+        """Generate the world.
 
         Args:
-            seed: of the run.
+            seed: seed of the run.
             people: number of people; companies, cities and countries follow.
-            taught: share of the entities whose facts the base model learns.
-            heldout: share of the others that no training ever shows.
-            variants: worlds with new untaught facts, from which demonstrations are drawn.
-            reserved_chains: pairs of relations kept out of training.
-            mistakes: share of the team's chains with a mistake, for each of three kinds.
-            reading_syllables: how many different syllables the names have that a base model learns
-                to read by, None for all. The fewer, the better it copies similar names.
-            site: the address of a web site of the articles, such as http://atlas. Agents then
-                search and read that site with web_search and crawl_page, in place of an index.
-            article_readings: how often a base model reads each article of what training asks about,
-                so that it can simulate a search there; those of held-out entities never.
-            article_share: share of the training region's entities whose articles it reads. A
+            taught: fraction of the entities whose facts the base model learns.
+            heldout: fraction of the others that never occur in training.
+            variants: number of worlds with new untaught facts for the demonstrations.
+            reserved_chains: number of pairs of relations kept out of training.
+            mistakes: fraction of the team's chains with an error, for each of three kinds.
+            reading_syllables: number of distinct syllables in the names from which a base model
+                learns to read, None for all. With fewer, it copies similar names better.
+            site: address of a web site of the articles, such as http://atlas. Agents then search
+                and read that site with web_search and crawl_page, instead of an index.
+            article_readings: number of times that a base model reads each article used in training,
+                so that it can simulate a search; articles of held-out entities are never read.
+            article_share: fraction of the training region's entities whose articles it reads. A
                 question has the metadata `read: true` if it is only about these and about taught
                 ones.
-            reading_share: share of the base model's other texts in which it states what it has just
-                read about strangers.
-            snippet_parts: how many parts of an article, between commas, a search of that site
-                shows; the first one tells one fact. None: a quarter of it, which tells none.
-
+            reading_share: fraction of the base model's other texts in which it states what it has
+                just read about unfamiliar entities.
+            snippet_parts: number of comma-separated parts of an article in search results of that
+                site; the first part states one fact. None: a quarter of the article, which states
+                none.
         Raises:
             UserError: the world would have no entities of a kind, or none to ask about; or
-                snippet_parts has no site.
+                snippet_parts is set without a site.
         """
         super().__init__(seed)
         if snippet_parts is not None and site is None:
@@ -117,8 +117,8 @@ class AtlasWorld(World):
         return self._add_tool_mixes(draw_evaluation_tasks(self.atlas, self.seed, splits))
 
     def _add_tool_mixes(self, tasks: list[Task]) -> list[Task]:
-        """Return the tasks with the ways to answer them on a site, where an article can be read in
-        two ways."""
+        """Return the tasks with the tool mixes that answer them, if there is a site, where an
+        article can be read in two ways."""
         return tasks if self.site is None else add_tool_mixes(self.atlas, tasks)
 
     def demonstrations(

@@ -1,4 +1,4 @@
-"""Domains: Abacus and Atlas side by side, each question with the tool of its own domain alone."""
+"""Domains: Abacus and Atlas in one world, each question with only the tool of its domain."""
 
 from fieldcraft.worlds.domains.world import DomainsWorld
 

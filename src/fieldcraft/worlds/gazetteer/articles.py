@@ -1,4 +1,4 @@
-"""Articles of the gazetteer: how facts are written, in several wordings, and read again."""
+"""Articles of the gazetteer: rendering of facts in several wordings, and their parsing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fieldcraft.worlds.gazetteer.geonames import FactValue, Place, PlaceKind
 
 FactKey = tuple[str, str]  # the name of a place, and a relation
 
-OUTDATED_SHARE = 0.6  # of the facts of an older article that are no longer so
+OUTDATED_SHARE = 0.6  # fraction of outdated facts in an older article
 
-# The first sentence of a relation is also how a thought states it; each names the place.
+# The first sentence of a relation is also used in thoughts; each sentence names the place.
 SENTENCES: dict[PlaceKind, dict[str, tuple[str, ...]]] = {
     "city": {
         "country": (
@@ -91,19 +91,19 @@ SENTENCES: dict[PlaceKind, dict[str, tuple[str, ...]]] = {
 
 
 def render_statement(place: Place, relation: str) -> str:
-    """Return the sentence by which a thought states a fact."""
+    """Return the sentence that states a fact in a thought."""
     template = SENTENCES[place.kind][relation][0]
     return template.format(place=place.name, value=place.facts[relation].text)
 
 
 def list_relations(place: Place) -> list[str]:
-    """Return the relations of a place that its article tells, in their order."""
+    """Return the relations in the article of a place, in order."""
     return [relation for relation in SENTENCES[place.kind] if relation in place.facts]
 
 
 def render_article(place: Place, edition: str = "") -> str:
-    """Return the text about a place. Which wordings it has, and the order of all sentences but the
-    first, follow from the name and the edition."""
+    """Return the text about a place. Its wordings, and the order of all sentences but the first,
+    are determined by the name and the edition."""
     rng = random.Random(f"article:{place.name}:{edition}")
     first, *others = list_relations(place)
     rng.shuffle(others)
@@ -116,13 +116,13 @@ def render_article(place: Place, edition: str = "") -> str:
 
 
 def make_query(place: Place) -> str:
-    """Return the query that finds the article of a place. The kind tells a country from the cities
-    whose articles name it."""
+    """Return the query that finds the article of a place. The kind distinguishes a country from
+    cities whose articles name it."""
     return f"{place.name} {place.kind}"
 
 
 def parse_article(title: str, text: str) -> dict[FactKey, str]:
-    """Read the facts that an article states about its title, true or not, with their objects."""
+    """Return the facts that an article states about its title, true or not, with their objects."""
     found: dict[FactKey, str] = {}
     for relation, pattern in _make_patterns(title):
         if match := pattern.search(text):
@@ -141,15 +141,15 @@ def _make_patterns(title: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def _make_pattern(template: str, title: str) -> re.Pattern[str]:
-    """Return a pattern for a sentence of an article about a title, from the start of the text or
-    after another one."""
+    """Return the pattern of a sentence about a title, at the start of the text or after another
+    sentence."""
     pattern = re.escape(template.removesuffix(".")).replace(r"\{place\}", re.escape(title))
     pattern = pattern.replace(re.escape("{value}"), r"(?P<value>(?:(?!\. )[^\n])+?)")
     return re.compile(rf"(?:^|(?<=\. )){pattern}\.(?= |$)", re.MULTILINE)
 
 
 def is_article(title: str, text: str, places: Mapping[str, Place]) -> bool:
-    """Return whether a text has the form of the article of a place: each of its sentences once."""
+    """Return whether a text has the form of a place's article, with each sentence once."""
     place = places.get(title)
     if place is None:
         return False
@@ -158,7 +158,7 @@ def is_article(title: str, text: str, places: Mapping[str, Place]) -> bool:
 
 
 def make_outdated(place: Place, places: Mapping[str, Place]) -> Place:
-    """Return a place as an older article has it: some other values of the same kind."""
+    """Return a place as described by an older article, with some values of other places."""
     rng = random.Random(f"outdated:{place.name}")
     same_kind = [
         other for other in places.values() if other.kind == place.kind and other is not place
@@ -171,6 +171,6 @@ def make_outdated(place: Place, places: Mapping[str, Place]) -> Place:
 
 
 def is_true(places: Mapping[str, Place], fact: FactKey, stated_value: str) -> bool:
-    """Return whether a fact has the object that is told."""
+    """Return whether a fact has the stated object."""
     value: FactValue | None = places[fact[0]].facts.get(fact[1]) if fact[0] in places else None
     return value is not None and value.text == stated_value

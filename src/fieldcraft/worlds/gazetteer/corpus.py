@@ -1,4 +1,4 @@
-"""The passages of a gazetteer, plain or harder to read, and what a search shows of them."""
+"""Passages of a gazetteer, plain or harder to read, and the results of searches in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fieldcraft.types import Observation, ToolCall
 from fieldcraft.worlds.gazetteer.articles import make_outdated, render_article
 from fieldcraft.worlds.gazetteer.geonames import Place
 
-CURRENT_YEAR, OUTDATED_YEAR = 2025, 1998  # years of articles, where some are outdated
+CURRENT_YEAR, OUTDATED_YEAR = 2025, 1998  # years in articles of corpora with outdated ones
 
 
 def iterate_passages(places: Sequence[Place]) -> Iterator[dict[str, str]]:
@@ -32,9 +32,9 @@ def iterate_harder_passages(
     outdated_share: float,
     duplicate_share: float,
 ) -> Iterator[dict[str, str]]:
-    """Yield the articles with their years: for some places there is an older one, too, that
-    contradicts the newer one, and for some a second one in other words. `others` are places that no
-    question is about."""
+    """Yield the articles with their years. Some places also have an older article that contradicts
+    the newer one, and some have a second article in other words. `others` are places that do not
+    occur in questions."""
     places_by_name = {place.name: place for place in places}
     for place in places:
         yield _make_passage(place, "", _add_year(CURRENT_YEAR, render_article(place)))
@@ -64,9 +64,9 @@ def _add_year(year: int, text: str) -> str:
 
 
 class GazetteerCorpus:
-    """Passages, and what a search for a query shows: the texts that the tool `search` gives.
+    """Passages, and the results of searches in them, as the tool `search` returns them.
 
-    The index is built in a temporary folder when it is first needed.
+    The index is built lazily in a temporary folder.
     """
 
     def __init__(self, passages: Sequence[dict[str, str]], top_k: int) -> None:
@@ -81,6 +81,6 @@ class GazetteerCorpus:
         return build_index(folder / "corpus.jsonl", folder / "index")
 
     def make_observation(self, action: ToolCall) -> Observation:
-        """Return the text of the first passages that a search finds."""
+        """Return the text of the top passages of a search."""
         query = str(action.arguments.get("query", ""))
         return Observation(format_passages(self._index.search([query], self.top_k)[0]))

@@ -1,4 +1,4 @@
-"""The places of a gazetteer, which of them are held out, and which facts a model knows."""
+"""Places of a gazetteer, which of them are held out, and which facts a model knows."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from fieldcraft.types import KNOWN_ACCURACY_THRESHOLD, UserError
 from fieldcraft.worlds.gazetteer.articles import FactKey, list_relations
 from fieldcraft.worlds.gazetteer.geonames import FactValue, Place
 
-# What leads from a place to another one, and what a chain of facts may end with besides.
+# Relations that lead from one place to another, and further relations that may end a chain.
 LEADING_RELATIONS = ("country", "region", "capital", "largest_city")
 ENDING_RELATIONS = ("continent", "currency", "language", "time_zone")
-# Facts that a model is not asked for, as it knows hardly any: numbers, lists, and time zones by the
-# names that computers have for them (SmolLM2-135M-Instruct: 4 of 538).
+# Relations that are not probed, because models know hardly any: numbers, lists, and time zones by
+# their tz database names (SmolLM2-135M-Instruct: 4 of 538).
 NEVER_KNOWN_RELATIONS = ("area", "population", "neighbours", "time_zone")
 MAX_CITIES_PER_COUNTRY = 10  # cities
-NUM_RESERVED_PLACES = 3  # regions and countries that only examples of prompts name
+NUM_RESERVED_PLACES = 3  # regions and countries that occur only in few-shot prompts
 
 
 @dataclass(frozen=True)
 class Gazetteer:
-    """A choice of places with all their facts.
+    """A selection of places with all their facts.
 
-    `heldout` are the countries that no training names, with their cities and regions.
-    `reserved_places` are regions and countries that only examples of prompts name, `other_cities`
-    are cities that no question names. `rates` is the share of right answers that a model gave to
-    the question for a fact without tools; a fact that it has none of counts as unknown.
+    `heldout` holds the countries that do not occur in training, including their cities and regions.
+    `reserved_places` are regions and countries that occur only in few-shot prompts, `other_cities`
+    are cities that do not occur in questions. `rates` is the fraction of correct answers of a model
+    to the question for a fact without tools; facts without a rate count as unknown.
     """
 
     places: Mapping[str, Place]
@@ -41,14 +41,14 @@ class Gazetteer:
         return replace(self, rates=rates)
 
     def get_value(self, fact: FactKey) -> FactValue:
-        """Return the object of a fact. Raises KeyError for a fact that is not there."""
+        """Return the object of a fact. Raises KeyError for a missing fact."""
         return self.places[fact[0]].facts[fact[1]]
 
     def has_fact(self, name: str, relation: str) -> bool:
         return name in self.places and relation in self.places[name].facts
 
     def is_known(self, fact: FactKey) -> bool:
-        """Return whether the model answers with a fact without tools, as often as
+        """Return whether the model's rate for a fact without tools reaches
         KNOWN_ACCURACY_THRESHOLD."""
         return self.rates.get(fact, 0.0) >= KNOWN_ACCURACY_THRESHOLD
 
@@ -56,24 +56,24 @@ class Gazetteer:
         return self.places[name].country in self.heldout
 
     def get_article_facts(self, name: str) -> set[FactKey]:
-        """Return the facts that the article of a place tells."""
+        """Return the facts that the article of a place states."""
         return {(name, relation) for relation in list_relations(self.places[name])}
 
     def optimal_calls(self, facts: Iterable[FactKey]) -> int:
-        """Return the least number of searches after which each of these facts is known or was read:
-        one for each place of which one of them is not known."""
+        """Return the minimum number of searches after which all of these facts are known: one per
+        place with an unknown fact."""
         return len({fact[0] for fact in facts if not self.is_known(fact)})
 
     def estimate_recall(self, facts: Iterable[FactKey]) -> float:
-        """Return the chance that a model states all of these facts without a tool, if it knows each
-        one independently of the others."""
+        """Return the probability that a model states all of these facts without a tool, assuming
+        independence."""
         chance = 1.0
         for fact in facts:
             chance *= self.rates.get(fact, 0.0)
         return chance
 
     def list_names(self, kind: str, heldout: bool) -> list[str]:
-        """Return the names of a kind, by whether they are held out, in the order of the places."""
+        """Return the held-out or the other names of a kind, in the order of the places."""
         return [
             name
             for name, place in self.places.items()
@@ -81,9 +81,9 @@ class Gazetteer:
         ]
 
     def iterate_chains(self, start: str, hops: int) -> Iterator[tuple[str, ...]]:
-        """Yield the relations along which `hops` facts lead on from a place, to an answer that is
-        none of the places on the way. A region's country is not asked for by way of one of its
-        cities, whose article tells the country at once."""
+        """Yield the chains of `hops` relations from a place to an answer that is not one of the
+        places on the path. The country of a region is not reached via one of its cities, because
+        the article of the city states the country."""
         for relation in (*LEADING_RELATIONS, *ENDING_RELATIONS):
             if self.has_fact(start, relation):
                 yield from self._extend_chain((start,), (relation,), hops)
@@ -106,11 +106,11 @@ class Gazetteer:
 
 
 def select_places(places: Sequence[Place], cities: int, heldout: float, seed: int) -> Gazetteer:
-    """Choose the largest cities, at most MAX_CITIES_PER_COUNTRY of each country, all capitals and
-    largest cities of regions, all regions and countries. The share `heldout` of the countries is
-    held out.
+    """Select the largest cities, at most MAX_CITIES_PER_COUNTRY per country, all capitals and
+    largest cities of regions, and all regions and countries. The fraction `heldout` of the
+    countries is held out.
 
-    Raises UserError for more cities than there are.
+    Raises UserError if there are fewer cities than requested.
     """
     city_counts: Counter[str] = Counter()
     found: dict[str, Place] = {}
@@ -130,7 +130,7 @@ def select_places(places: Sequence[Place], cities: int, heldout: float, seed: in
             found[place.name] = place
             city_counts[place.country] += 1
     if city_counts.total() < cities:
-        raise UserError(f"world.cities={cities}: there are only {city_counts.total()} to take.")
+        raise UserError(f"world.cities={cities}: only {city_counts.total()} are available.")
     reserve: list[Place] = []
     for kind in ("region", "country"):
         last = [place for place in found.values() if place.kind == kind][-NUM_RESERVED_PLACES:]

@@ -1,4 +1,4 @@
-"""Verdicts on whether simulated observations state the facts as they are."""
+"""Verdicts on simulated observations, judged by the facts of the gazetteer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fieldcraft.worlds.gazetteer.oracle import get_question
 
 def judge_gazetteer_simulations(world: Gazetteer, trajectory: Trajectory) -> SimulationVerdicts:
     """Judge each simulated call, without calling any tool. A step needs the facts of its question
-    about the place that is searched for; `taught` tells whether the model knows them.
+    about the place in the query; `taught` states whether the model knows them.
 
     Raises UserError for a question of another world.
     """

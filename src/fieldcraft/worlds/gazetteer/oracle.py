@@ -1,4 +1,4 @@
-"""The best way to answer a question of the gazetteer, for a model that knows some of the facts."""
+"""Optimal answers to questions of the gazetteer, for a model that knows some of the facts."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from fieldcraft.worlds.gazetteer.questions import GazetteerQuestion, parse_spec
 GazetteerSearchRule = Callable[
     ["GazetteerProgress", FactKey], bool
 ]  # whether a chain searches for a fact
-CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher looks everything up
+CAREFUL_SHARE = 0.5  # fraction of questions for which a wasteful teacher looks everything up
 
 
 @dataclass
 class GazetteerProgress:
-    """Progress of a chain of thoughts and searches with a question.
+    """Progress of a chain of thoughts and searches for a question.
 
-    A fact is stated if a thought says it after the facts before it; wrong statements change
-    nothing. `read` are the true facts of observations.
+    A fact is stated if a thought contains it after the preceding facts; wrong statements are
+    ignored. `read` holds the true facts of observations.
     """
 
     world: Gazetteer
@@ -45,7 +45,7 @@ class GazetteerProgress:
     last: DemoStep | None = None
 
     def add(self, step: DemoStep) -> None:
-        """Take one more step."""
+        """Process one more step."""
         match step:
             case Thought(text):
                 self._read_thought(text)
@@ -54,8 +54,8 @@ class GazetteerProgress:
         self.last = step
 
     def _get_requested_facts(self) -> set[FactKey]:
-        """Return the facts of the place that the last step searches for: nobody searches for it
-        twice, even where the search did not find its article."""
+        """Return the facts of the place in the last search, so that no place is searched for twice,
+        even if the search did not find its article."""
         query = self.last.arguments.get("query") if isinstance(self.last, ToolCall) else None
         name = str(query).rpartition(" ")[0]
         return self.world.get_article_facts(name) if name in self.world.places else set()
@@ -72,8 +72,8 @@ class GazetteerProgress:
         self.concluded |= self.question.conclusion() in thought[end:]
 
     def next_step(self, search_rule: GazetteerSearchRule) -> DemoStep:
-        """Return the next step, with a search if `search_rule` says so. Raises ValueError after an
-        answer."""
+        """Return the next step, with a search if `search_rule` requires it. Raises ValueError after
+        an answer."""
         if isinstance(self.last, Answer):
             raise ValueError("nothing follows an answer")
         if isinstance(self.last, ToolCall):
@@ -104,7 +104,7 @@ def is_unread(progress: GazetteerProgress, fact: FactKey) -> bool:
 
 @dataclass(frozen=True)
 class GazetteerOracle(base.WorldOracle):
-    """Oracle that states what the model knows or has read, and searches for the rest."""
+    """Oracle that states facts that the model knows or has read, and searches for the rest."""
 
     world: Gazetteer
     corpus: GazetteerCorpus
@@ -136,7 +136,7 @@ def make_steps(
     question: GazetteerQuestion,
     search_rule: GazetteerSearchRule,
 ) -> list[DemoStep]:
-    """Return the whole way to the answer."""
+    """Return all steps to the answer."""
     progress, steps = GazetteerProgress(world, corpus, question), list[DemoStep]()
     while not isinstance(progress.last, Answer):
         steps.append(progress.next_step(search_rule))
@@ -147,13 +147,13 @@ def make_steps(
 def make_wasteful_steps(
     world: Gazetteer, corpus: GazetteerCorpus, question: GazetteerQuestion, rng: random.Random
 ) -> list[DemoStep]:
-    """Return the way of a teacher who looks everything up for half of the questions."""
+    """Return the steps of a teacher who looks everything up for half of the questions."""
     careful = rng.random() < CAREFUL_SHARE
     return make_steps(world, corpus, question, is_unread if careful else needs_search)
 
 
 def make_guess(world: Gazetteer, question: GazetteerQuestion, rng: random.Random) -> list[DemoStep]:
-    """Return the way without a search: what is not known is guessed, and the answer is of the right
+    """Return steps without a search: unknown facts are guessed, and the answer is of the right
     kind."""
     thoughts = [Thought(_guess_fact(world, fact, rng)) for fact in question.facts()]
     name, relation = question.facts()[-1]
@@ -162,7 +162,7 @@ def make_guess(world: Gazetteer, question: GazetteerQuestion, rng: random.Random
 
 
 def _guess_fact(world: Gazetteer, fact: FactKey, rng: random.Random) -> str:
-    """Return a fact as it is stated: rightly if it is known, else with a value of another place."""
+    """Return the statement of a fact, with another place's value if the fact is unknown."""
     place, relation = world.places[fact[0]], fact[1]
     if world.is_known(fact):
         return render_statement(place, relation)
@@ -172,7 +172,8 @@ def _guess_fact(world: Gazetteer, fact: FactKey, rng: random.Random) -> str:
 
 
 def _list_alternatives(world: Gazetteer, place: Place, relation: str) -> list[Place]:
-    """Return the places of the same side and kind whose value of a relation is another one."""
+    """Return the places of the same kind, equally held out or not, with another value of a
+    relation."""
     side = world.list_names(place.kind, world.is_heldout(place.name))
     own_value = place.facts[relation].text
     found = [world.places[name] for name in side if world.has_fact(name, relation)]
@@ -182,9 +183,9 @@ def _list_alternatives(world: Gazetteer, place: Place, relation: str) -> list[Pl
 def iterate_decisions(
     world: Gazetteer, corpus: GazetteerCorpus, question: GazetteerQuestion, rng: random.Random
 ) -> Iterator[OracleDecision]:
-    """Yield the decisions along the best way. For a fact that is neither known nor read, searching
-    is chosen over a guess. For one that is known, stating it is chosen over a needless search. At
-    the end, the answer is chosen over one."""
+    """Yield the decisions along the optimal path. For a fact that is neither known nor read,
+    searching is chosen over a guess. For a known fact, stating it is chosen over a needless search.
+    At the end, answering is chosen over a needless search."""
     steps: list[DemoStep] = []
     read: set[FactKey] = set()
     for fact in question.facts():
@@ -209,7 +210,7 @@ def iterate_decisions(
 
 
 def render_fact(world: Gazetteer, fact: FactKey) -> str:
-    """Return the sentence by which a thought states a fact."""
+    """Return the sentence that states a fact in a thought."""
     return render_statement(world.places[fact[0]], fact[1])
 
 
@@ -224,7 +225,7 @@ def make_search_call(world: Gazetteer, name: str) -> ToolCall:
 
 
 def find_true_facts(world: Gazetteer, text: str) -> set[FactKey]:
-    """Return the facts that search results state as they are."""
+    """Return the facts that search results state correctly."""
     return {
         fact
         for title, body in parse_results(text) or []

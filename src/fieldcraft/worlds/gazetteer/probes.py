@@ -1,8 +1,8 @@
-"""Questions for single facts, by which it is measured what a model knows without tools.
+"""Probes: questions for single facts that measure what a model knows without tools.
 
-Each is a prompt to continue, for a model that has learned nothing but to write on: three answered
-questions for the same relation, about places of the reserve, and one that is not answered. All
-prompts of a relation begin with the same text.
+Each probe is a prompt to complete, for a model that was only pretrained: three answered questions
+for the same relation, about reserved places, and one unanswered question. All prompts of a relation
+have a common prefix.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from fieldcraft.worlds.gazetteer.facts import NEVER_KNOWN_RELATIONS, NUM_RESERVE
 from fieldcraft.worlds.gazetteer.geonames import Place
 from fieldcraft.worlds.gazetteer.wordings import QUESTION_WORDINGS, fill_wording
 
-ID_SEPARATOR = "|"  # name and relation of a fact, in the id of its probe
+ID_SEPARATOR = "|"  # between name and relation of a fact, in the id of its probe
 
 
 def make_probes(world: Gazetteer) -> list[Task]:
-    """Return a question for each fact that a model may know, those of a relation together;
-    `answers` are what counts as right in the first line that continues `question`."""
+    """Return a question for each fact that a model may know, grouped by relation; `answers` are
+    accepted in the first line of the completion of `question`."""
     found = [
         Task(
             f"{place.name}{ID_SEPARATOR}{relation}",
@@ -37,7 +37,7 @@ def make_probes(world: Gazetteer) -> list[Task]:
 
 
 def parse_probe_id(probe: str) -> FactKey:
-    """Return the fact that the id of a probe names."""
+    """Return the fact of a probe's id."""
     name, _, relation = probe.partition(ID_SEPARATOR)
     return name, relation
 

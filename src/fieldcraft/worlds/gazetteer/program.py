@@ -1,7 +1,7 @@
-"""A program that answers questions of the gazetteer without a model, as a row of tables.
+"""Program that answers questions of the gazetteer without a model, as a baseline in tables.
 
-It reads questions by the wordings of training, searches for each fact, reads the first article that
-is found, and follows the facts. It uses the search and the budget of the run, as models do.
+It parses questions by the wordings of training, searches for each fact, reads the first article in
+the results, and follows the facts. It uses the search and the budget of the run, as models do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fieldcraft.worlds.gazetteer.wordings import (
     QUESTION_WORDINGS,
 )
 
-# The kinds whose articles tell a relation, in the order in which they are tried.
+# Kinds of places whose articles state a relation, in the order in which they are tried.
 ARTICLE_KINDS = {
     "country": ("city", "region"),
     "region": ("city",),
@@ -36,13 +36,13 @@ ARTICLE_KINDS = {
 
 
 async def program(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """Search for every fact, and answer with what follows; without an answer where one fails."""
+    """Search for every fact, and answer with the result; give no answer if a search fails."""
     return await run_session(task, policy, env, key, _answer)
 
 
 async def one_search(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """Search once, for the question itself, and answer with the fact that it asks for, if the first
-    article tells it."""
+    """Search once, for the question itself, and answer with the requested fact, if the first
+    article states it."""
     return await run_session(task, policy, env, key, _answer_at_once)
 
 
@@ -90,14 +90,14 @@ async def _find_larger(conversation: RolloutSession, relation: str, names: list[
 
 
 async def _resolve_phrase(conversation: RolloutSession, phrase: str) -> str | None:
-    """Return the place that a phrase names or leads to."""
+    """Return the place that a phrase names or describes."""
     for relation, names in _match_wordings(phrase, PHRASE_WORDINGS):
         return await _look_up_fact(conversation, names["of"], relation)
     return phrase
 
 
 async def _look_up_fact(conversation: RolloutSession, phrase: str, relation: str) -> str | None:
-    """Return the object of a relation of a place, as the first article about it has it."""
+    """Return the object of a relation of a place, as stated in the first article about it."""
     name = await _resolve_phrase(conversation, phrase)
     for kind in ARTICLE_KINDS.get(relation, ("country",)) if name else ():
         await append_search(conversation, f"{name} {kind}")
@@ -110,7 +110,7 @@ async def _look_up_fact(conversation: RolloutSession, phrase: str, relation: str
 def _match_wordings(
     text: str, wordings: dict[str, tuple[str, ...]]
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the wordings that a text follows, by their relation, with the names in their places."""
+    """Yield the relations whose wordings match a text, with the names in the placeholders."""
     for relation, templates in wordings.items():
         for template in templates[:NUM_TRAINED_WORDINGS]:
             if match := _make_pattern(template).fullmatch(text):
@@ -125,7 +125,7 @@ def _make_pattern(template: str) -> re.Pattern[str]:
 
 
 def _split_names(listed: str) -> list[str]:
-    """Return the names in a list as articles write it."""
+    """Return the names in a list of an article."""
     if listed == "no other country":
         return []
     return re.split(r", | and ", listed)

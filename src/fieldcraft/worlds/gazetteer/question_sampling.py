@@ -1,4 +1,4 @@
-"""Draws of questions: those of training, and those of each split of an evaluation."""
+"""Sampling of questions for training and for each split of an evaluation."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ KIND_SHARES = {
     "comparison": 0.12,
     "count": 0.08,
     "meeting": 0.1,
-}  # shares of questions
+}  # fractions of the questions
 START_SHARES = {
     "city": 0.6,
     "country": 0.25,
     "region": 0.15,
-}  # shares of the first places of chains
+}  # fractions of the first places of chains
 RESERVED_PAIRS = {("capital", "time_zone"), ("region", "largest_city")}  # never trained
 DEMONSTRABLE_ONE_IN = 3  # every third question of the training region may be demonstrated
-TRIES_PER_QUESTION = 60  # for each question that is asked for
-MAX_TRAIN_TASKS = 1000  # distinct questions of training: of more, most would be comparisons
+TRIES_PER_QUESTION = 60  # attempts per requested question
+MAX_TRAIN_TASKS = 1000  # distinct training questions; most of any more would be comparisons
 SPLITS = {
     "heldout": "Held-out places, asked as in training",
     "wordings": "The same in wordings never trained",
@@ -48,9 +48,9 @@ SPLITS = {
 
 @dataclass(frozen=True)
 class QuestionSampler:
-    """Source of random questions about the places of one side: those that are held out, or all
-    others. The share `known` of the questions that `draw_trained` draws is about known facts
-    alone, beside those that happen to be."""
+    """Sampler of random questions about held-out places, or about all others. The fraction `known`
+    of the questions drawn by `draw_trained` is about known facts only, in addition to those that
+    are so by chance."""
 
     world: Gazetteer
     heldout: bool
@@ -109,7 +109,7 @@ class QuestionSampler:
         return self.draw_chain(rng, rng.choice(NUM_HOPS))
 
     def draw_trained(self, rng: random.Random) -> GazetteerQuestion | None:
-        """Draw a question of any kind, or one that needs no call, by the share `known`."""
+        """Draw a question of any kind or, for the fraction `known`, one that needs no call."""
         if self.known and self.world.rates and rng.random() < self.known:
             for _ in range(TRIES_PER_QUESTION):
                 question = self.draw_any(rng)
@@ -118,7 +118,7 @@ class QuestionSampler:
         return self.draw_any(rng)
 
     def is_on_side(self, question: GazetteerQuestion) -> bool:
-        """Return whether all places of a question are of this side, the answer too."""
+        """Return whether all places of a question, including the answer, are on this side."""
         return all(self.world.is_heldout(name) == self.heldout for name in question.places)
 
     def draw_distinct(
@@ -128,7 +128,7 @@ class QuestionSampler:
         draw: Callable[[random.Random], GazetteerQuestion | None],
         condition: Callable[[GazetteerQuestion], bool],
     ) -> Iterator[GazetteerQuestion]:
-        """Yield up to `count` distinct questions for which something holds."""
+        """Yield up to `count` distinct questions that satisfy a condition."""
         found: set[str] = set()
         for _ in range(TRIES_PER_QUESTION * count):
             if len(found) == count:
@@ -147,21 +147,21 @@ def is_known(question: GazetteerQuestion) -> bool:
 
 
 def has_reserved_pair(question: GazetteerQuestion) -> bool:
-    """Return whether two relations follow one another that training never chains."""
+    """Return whether a question chains two relations that never follow one another in training."""
     relations = question.relations if isinstance(question, ChainQuestion) else ()
     return not RESERVED_PAIRS.isdisjoint(pairwise(relations))
 
 
 def is_demonstrable(question: GazetteerQuestion) -> bool:
-    """Return whether a question of the training region may be demonstrated; the others are left to
-    reinforcement learning."""
+    """Return whether a question of the training region may be demonstrated; the others are reserved
+    for reinforcement learning."""
     return zlib.crc32(question.name.encode()) % DEMONSTRABLE_ONE_IN == 0
 
 
 def draw_demonstrable(
     world: Gazetteer, rng: random.Random, count: int, known: float = 0.0
 ) -> Iterator[GazetteerQuestion]:
-    """Yield the questions to demonstrate, each as often as it is drawn."""
+    """Yield questions for demonstrations, with repetitions as drawn."""
     sampler = QuestionSampler(world, heldout=False, known=known)
     while count:
         question = sampler.draw_trained(rng)
@@ -173,7 +173,7 @@ def draw_demonstrable(
 
 
 def draw_train_tasks(world: Gazetteer, seed: int, count: int, known: float = 0.0) -> list[Task]:
-    """Return up to `count` distinct questions of reinforcement learning, at most
+    """Return up to `count` distinct questions for reinforcement learning, at most
     `MAX_TRAIN_TASKS`."""
     rng, sampler = (
         random.Random(f"tasks:{seed}"),
@@ -191,8 +191,8 @@ def draw_train_tasks(world: Gazetteer, seed: int, count: int, known: float = 0.0
 
 
 def draw_evaluation_tasks(world: Gazetteer, seed: int, split: str, count: int) -> list[Task]:
-    """Return up to `count` distinct questions of a split about held-out places: no training names
-    one of them."""
+    """Return up to `count` distinct questions of a split about held-out places, which do not occur
+    in training."""
     rng, sampler = random.Random(f"{split}:{seed}"), QuestionSampler(world, heldout=True)
     draw, condition = _get_split_rule(sampler, split)
     draw_wording = (
@@ -210,7 +210,7 @@ DrawQuestion = Callable[[random.Random], GazetteerQuestion | None]
 def _get_split_rule(
     sampler: QuestionSampler, split: str
 ) -> tuple[DrawQuestion, Callable[[GazetteerQuestion], bool]]:
-    """Return the draw of the questions of a split, and the condition that holds for them."""
+    """Return the sampling function for a split, and the condition on its questions."""
     world = sampler.world
     match split:
         case "unseen_chains":

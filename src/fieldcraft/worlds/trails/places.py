@@ -1,4 +1,4 @@
-"""Places, their neighbours, and the articles that tell of them."""
+"""Places, their neighbours, and the articles about them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ DIRECTIONS = ("north", "east", "south", "west")
 
 @dataclass(frozen=True)
 class TrailMap:
-    """Places, and the place that lies next in each direction. It is no grid: going back does not
-    lead back, so a place can be found in the article before it and nowhere else."""
+    """Places, and the neighbour of each in every direction. The map is not a grid: opposite
+    directions are unrelated, so a place is mentioned only in the article of its predecessor."""
 
     neighbours: dict[tuple[str, str], str]  # (place, direction) -> place
 
@@ -24,14 +24,14 @@ class TrailMap:
         return [place for place, direction in self.neighbours if direction == DIRECTIONS[0]]
 
     def render_article(self, place: str) -> str:
-        """Return what a place's article says."""
+        """Return the article of a place."""
         return " ".join(render_fact(d, place, self.neighbours[place, d]) for d in DIRECTIONS)
 
     def passages(self) -> list[dict[str, str]]:
         return [{"id": p, "title": p, "text": self.render_article(p)} for p in self.places]
 
     def trace_walk(self, walk: Walk) -> list[str]:
-        """Return the places that a walk comes through, its start and its end among them."""
+        """Return the places on a walk, including its start and end."""
         found = [walk.start]
         for _ in range(walk.steps):
             found.append(self.neighbours[found[-1], walk.direction])
@@ -52,7 +52,7 @@ class TrailMap:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Number of steps in one direction. As text it is the question."""
+    """A walk: a number of steps in one direction. Its string form is the question."""
 
     start: str
     direction: str
@@ -67,7 +67,7 @@ def render_fact(direction: str, place: str, neighbour: str) -> str:
 
 
 def draw_map(rng: random.Random, count: int, used: set[str]) -> TrailMap:
-    """Draw a map of `count` new places. Their names are added to `used`."""
+    """Draw a map of `count` new places, whose names are added to `used`."""
     places = [draw_unused_name("place", rng, used) for _ in range(count)]
     return TrailMap(
         {
@@ -81,14 +81,14 @@ def draw_map(rng: random.Random, count: int, used: set[str]) -> TrailMap:
 
 
 def _draw_neighbours(rng: random.Random, places: list[str], place: str) -> list[str]:
-    """Draw a neighbour for each direction, all of them different."""
+    """Draw a different neighbour for each direction."""
     found = [other for other in rng.sample(places, len(DIRECTIONS) + 1) if other != place]
     return found[: len(DIRECTIONS)]
 
 
 def draw_walks(rng: random.Random, trail_map: TrailMap, steps: range) -> Iterator[Walk]:
-    """Yield distinct walks that come through no place twice, the numbers of steps in turn. They end
-    when it has become hard to find another one."""
+    """Yield distinct walks that visit no place twice, cycling through the numbers of steps. The
+    iteration ends when further walks have become hard to find."""
     places, seen = trail_map.places, set[Walk]()
     for attempt in range(50 * len(places)):
         walk = Walk(rng.choice(places), rng.choice(DIRECTIONS), steps[attempt % len(steps)])

@@ -1,4 +1,4 @@
-"""Trails as a world that a recipe can name."""
+"""World class of Trails, which a recipe can name."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ SPLITS = {
     "heldout": "New places: walks longer than the window of fold-mini",
     "short": "New places: walks that fit into it",
 }
-NUM_PLACES = 300  # that training asks about, and as many others for evaluations
-SHORT_STEPS, LONG_STEPS = range(1, 4), range(5, 10)  # steps of the walks of the two splits
-TRAIN_STEPS = range(1, 10)  # of those to train on
-MAX_ARTICLES_PER_CHAIN = 2  # articles that a chain of a folded demonstration reads, at most
+NUM_PLACES = 300  # places for training, and as many others for evaluations
+SHORT_STEPS, LONG_STEPS = range(1, 4), range(5, 10)  # lengths of the walks of the two splits
+TRAIN_STEPS = range(1, 10)  # lengths of training walks
+MAX_ARTICLES_PER_CHAIN = 2  # maximum articles per chain of a folded demonstration
 CARELESS_MIN_STEPS, CARELESS_SHARE = (
     7,
     0.55,
-)  # steps of the walks in which a teacher is careless so often
+)  # length from which a teacher is careless, and how often
 GUESSED_STEPS, MAX_CALLS = (
     range(5),
     10,
-)  # of a careless teacher: how far it still is, and when he stops
-NUM_DRILL_PLACES, NUM_DRILL_WALKS = 60, 40  # of a map that demonstrations are drawn from
-DATASET_SIZE = 6000  # of a set of demonstrations
+)  # remaining steps that a careless teacher guesses, and number of calls after which it stops
+NUM_DRILL_PLACES, NUM_DRILL_WALKS = 60, 40  # per map for demonstrations
+DATASET_SIZE = 6000  # demonstrations per dataset
 
 
 class TrailsWorld(World):
-    """Walks on a map of which every article shows only the next places."""
+    """Walks on a map, with articles that name only the adjacent places."""
 
     splits = SPLITS
     datasets = ("folded", "careless", "demonstrations")
 
     def __init__(self, seed: int) -> None:
-        """Draw the maps; `seed` is that of the run."""
+        """Draw the maps; `seed` is the seed of the run."""
         super().__init__(seed)
         rng, used = random.Random(f"trails:{seed}"), set[str]()
         self.train_map, self.test_map = (draw_map(rng, NUM_PLACES, used) for _ in range(2))
@@ -84,10 +84,10 @@ class TrailsWorld(World):
     def demonstrations(
         self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[Trajectory]:
-        """Return walks on maps of their own, so that a place can only be read and not remembered.
-        Those of `folded` have all lengths, and are folded after one article or two; those of
-        `careless` are the same by a teacher who forgets, on many long walks, to write how far it
-        still is. Those of `demonstrations` fit into one chain."""
+        """Return walks on separate maps, so that places have to be read and cannot be memorised.
+        `folded` has walks of all lengths, folded after one or two articles; `careless` has the same
+        walks by a teacher who, on many long walks, forgets to write the remaining number of steps.
+        `demonstrations` has walks that fit into one chain."""
         rng = random.Random(f"{dataset}:{self.seed}")
         make_steps = {
             "folded": make_folded_demonstration,
@@ -107,8 +107,8 @@ class TrailsWorld(World):
         ]
 
     def _iterate_drills(self, rng: random.Random, steps: range) -> Iterator[tuple[TrailMap, Walk]]:
-        """Yield the walks without end, on one new map after the other; none has a name of the
-        evaluations."""
+        """Yield an infinite sequence of walks, with a new map per batch, without names that occur
+        in evaluations."""
         reserved = set(self.test_map.places)
         for _ in numbers():
             trail_map = draw_map(rng, NUM_DRILL_PLACES, set(reserved))
@@ -133,8 +133,8 @@ class TrailsWorld(World):
 def make_unfolded_demonstration(
     trail_map: TrailMap, walk: Walk, rng: random.Random
 ) -> list[DemoStep]:
-    """Return the steps of a walk in one chain: after each article, where it leads and how far it
-    still is."""
+    """Return the steps of a walk in one chain: after each article, the next place and the remaining
+    number of steps."""
     *places, end = trail_map.trace_walk(walk)
     steps: list[DemoStep] = [Thought(_render_remaining(walk.steps))]
     for number, place in enumerate(places, start=1):
@@ -146,8 +146,8 @@ def make_unfolded_demonstration(
 def make_folded_demonstration(
     trail_map: TrailMap, walk: Walk, rng: random.Random
 ) -> list[DemoStep]:
-    """Return the steps of a walk in which some of the thoughts after an article are summaries: at
-    random places, so that the policy learns to sum up wherever it is asked to."""
+    """Return the steps of a walk in which some thoughts after an article are summaries, at random
+    positions, so that the policy learns to summarise whenever it is asked to."""
     steps, num_read = make_unfolded_demonstration(trail_map, walk, rng), 0
     for index, step in enumerate(steps):
         num_read += isinstance(step, Observation)
@@ -164,8 +164,8 @@ def make_folded_demonstration(
 def make_mixed_quality_demonstration(
     trail_map: TrailMap, walk: Walk, rng: random.Random
 ) -> list[DemoStep]:
-    """Return the steps of a walk as `folded` does, by a teacher whose summaries of long walks are
-    often worth little."""
+    """Return the steps of a walk as in `folded`, by a teacher whose summaries of long walks are
+    often incomplete."""
     if walk.steps >= CARELESS_MIN_STEPS and rng.random() < CARELESS_SHARE:
         return make_careless_demonstration(trail_map, walk, rng)
     return make_folded_demonstration(trail_map, walk, rng)
@@ -174,8 +174,8 @@ def make_mixed_quality_demonstration(
 def make_careless_demonstration(
     trail_map: TrailMap, walk: Walk, rng: random.Random
 ) -> list[DemoStep]:
-    """Return the steps of a teacher whose summaries say where he is and not how far it still is. In
-    the next chain he guesses that, so his answer is right by chance."""
+    """Return the steps of a teacher whose summaries omit the remaining number of steps. In the next
+    chain it is guessed, so the answer is correct only by chance."""
     steps: list[DemoStep] = [Thought(_render_remaining(walk.steps))]
     place, remaining, num_read = walk.start, walk.steps, 0
     for calls in numbers(1):
@@ -197,7 +197,7 @@ def make_careless_demonstration(
 
 
 def make_observation(trail_map: TrailMap, place: str) -> Observation:
-    """Return what the search tool gives for the name of a place."""
+    """Return the result of the search tool for the name of a place."""
     return Observation(f'result 1: "{place}"\n{trail_map.render_article(place)}')
 
 

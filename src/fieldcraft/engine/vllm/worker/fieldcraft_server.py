@@ -1,8 +1,8 @@
-"""A run of vLLM's server for as long as the process that started it lives.
+"""Launcher of a vLLM server that exits together with its parent process.
 
-It runs in vLLM's own Python, so it imports nothing of fieldcraft. The first argument is a folder
-that is deleted at the end, the others are those of the server. Its standard input is a pipe that
-nobody writes to: it ends when the other process does, however that ends.
+It runs in vLLM's Python environment, so it imports nothing from fieldcraft. The first argument is a
+folder that is deleted at exit, the others are passed to the server. Standard input is a pipe that
+is never written to: it closes when the parent process exits for any reason.
 """
 
 import os
@@ -13,11 +13,11 @@ import sys
 import threading
 import time
 
-STOP_TIMEOUT_SECONDS = 10  # seconds between being asked to end and being ended
+STOP_TIMEOUT_SECONDS = 10  # seconds between SIGTERM and SIGKILL
 
 
 def exit_with_parent(folder: str) -> None:
-    """Wait for the end of standard input, then end the whole process group."""
+    """Wait until standard input closes, then terminate the whole process group."""
     os.read(0, 1)  # not sys.stdin, whose lock a forked child would inherit
     shutil.rmtree(folder, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)

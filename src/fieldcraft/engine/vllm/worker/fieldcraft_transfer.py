@@ -1,6 +1,6 @@
-"""The engine with which vLLM takes over weights that trainers send, by its transfer interface.
+"""Implementation of vLLM's weight transfer interface that receives broadcasts of a trainer.
 
-It runs in vLLM's own process and Python, so it imports nothing of fieldcraft.
+It runs in vLLM's process and Python environment, so it imports nothing from fieldcraft.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,8 +22,8 @@ from vllm.model_executor.model_loader.reload import (
 
 @dataclass
 class BroadcastInitInfo(WeightTransferInitInfo):
-    """The announcement of what a trainer at an address is about to send to `size - 1` workers.
-    Those of this server have the numbers from `first` on."""
+    """Announcement of a broadcast from a trainer at an address to `size - 1` workers. The ranks of
+    this server's workers start at `first`."""
 
     host: str
     port: int
@@ -34,12 +34,12 @@ class BroadcastInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class BroadcastUpdateInfo(WeightTransferUpdateInfo):
-    """Sign that all of it has come."""
+    """Signal that all tensors have been received."""
 
 
 class BroadcastReceiver(WeightTransferEngine[BroadcastInitInfo, BroadcastUpdateInfo]):
-    """A receiver of weights that travel while the server samples: a thread receives them into
-    memory of the CPU. They are loaded by vLLM's calls for an update, while the server is paused."""
+    """Receiver of weights that are sent while the server samples. A thread receives them into CPU
+    memory. vLLM's update calls load them while the server is paused."""
 
     init_info_cls = BroadcastInitInfo
     update_info_cls = BroadcastUpdateInfo
@@ -52,7 +52,8 @@ class BroadcastReceiver(WeightTransferEngine[BroadcastInitInfo, BroadcastUpdateI
         self._pending: Future[dict[str, Any]] | None = None
 
     def init_transfer_engine(self, init_info: BroadcastInitInfo) -> None:
-        """Begin to receive, and return at once. A trainer is joined if its address is new."""
+        """Start receiving, and return immediately. Joins the trainer's channel if the address is
+        new."""
         address = init_info.host, init_info.port
         if self._address != address:
             self.shutdown()
@@ -65,7 +66,8 @@ class BroadcastReceiver(WeightTransferEngine[BroadcastInitInfo, BroadcastUpdateI
         self._pending = self._executor.submit(self._channel.receive, init_info.forms)
 
     def finish_receive(self) -> str:
-        """Wait for what comes. Returns the reason if it has not come, else an empty string."""
+        """Wait for the weights. Returns the reason if they were not received, else an empty
+        string."""
         assert self._pending is not None
         try:
             self._pending.result()
@@ -78,7 +80,7 @@ class BroadcastReceiver(WeightTransferEngine[BroadcastInitInfo, BroadcastUpdateI
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: BroadcastUpdateInfo) -> None:
-        """Load what has come."""
+        """Load the received weights."""
         assert self._pending is not None
         pending, self._pending = self._pending, None
         self.model.load_weights(iter(pending.result().items()))
@@ -88,7 +90,7 @@ class BroadcastReceiver(WeightTransferEngine[BroadcastInitInfo, BroadcastUpdateI
         pack_embeddings(self.model, self.device)
 
     def shutdown(self) -> None:
-        """Leave the trainer, also in the middle of a tensor."""
+        """Leave the trainer's channel, even in the middle of a tensor."""
         if self._channel is not None and self._executor is not None:
             self._channel.close()
             self._executor.shutdown(wait=False, cancel_futures=True)

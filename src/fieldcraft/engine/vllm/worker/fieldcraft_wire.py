@@ -1,7 +1,7 @@
-"""Tensors from a trainer to all workers of all servers, by broadcast. Both ends run this file.
+"""Broadcast of tensors from a trainer to all workers of all servers; both ends run this file.
 
-A channel is a group of processes of its own: neither end touches the default group of its process.
-It runs in vLLM's own Python as well, so it imports nothing of fieldcraft.
+A channel is a separate process group: neither end touches the default group of its process. The
+file also runs in vLLM's Python environment, so it imports nothing from fieldcraft.
 """
 
 import time
@@ -15,19 +15,19 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed import distributed_c10d as c10d
 
-CHANNEL_TIMEOUT_SECONDS = 60.0  # seconds that one tensor may take, and the others to join
-POLL_SECONDS = 2e-4  # seconds between two looks at a tensor that travels
-CHANNEL_ERRORS = (RuntimeError, TimeoutError)  # of a channel; it is of no use afterwards
+CHANNEL_TIMEOUT_SECONDS = 60.0  # timeout of one tensor, and of the other ranks to join
+POLL_SECONDS = 2e-4  # seconds between polls of a pending broadcast
+CHANNEL_ERRORS = (RuntimeError, TimeoutError)  # a channel is unusable after one of these
 
 TensorMeta = tuple[str, str, Sequence[int]]  # name, type such as bfloat16, shape
 
 
 class BroadcastChannel:
-    """One end of a channel. Number 0 sends; the others of the `world_size` receive.
+    """One end of a channel. Rank 0 sends; the other ranks of `world_size` receive.
 
-    All meet at an address of number 0, whose `port` is a free one if it is 0. They join when the
-    first tensor travels, and stay together. What fails raises one of CHANNEL_ERRORS, after
-    `timeout_seconds` seconds at the latest.
+    All ranks rendezvous at an address of rank 0; port 0 selects a free port. They join when the
+    first tensor is sent, and stay connected. Failures raise one of CHANNEL_ERRORS within
+    `timeout_seconds`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BroadcastChannel:
                 self._broadcast(tensor.to(self._device))
 
     def receive(self, metas: Sequence[TensorMeta]) -> dict[str, Tensor]:
-        """Receive what number 0 sends, in the memory of the CPU; `metas` are in its order."""
+        """Receive the tensors that rank 0 sends into CPU memory; `metas` are in sending order."""
         tensors = {}
         with self._use_side_stream():
             for name, dtype, shape in metas:
@@ -65,7 +65,7 @@ class BroadcastChannel:
         return tensors
 
     def close(self) -> None:
-        """Let the others go, also in the middle of a tensor."""
+        """Leave the channel, even in the middle of a tensor."""
         if self._group is not None:
             self._group.abort()
         self._group = self._store = None
@@ -81,7 +81,7 @@ class BroadcastChannel:
         if self._device.type != "cuda":
             return c10d.ProcessGroupGloo(self._store, self._rank, self._world_size, self._timeout)
         options = c10d.ProcessGroupNCCL.Options()
-        options._timeout = 2 * self._timeout  # then NCCL's watchdog ends the whole process
+        options._timeout = 2 * self._timeout  # on expiry NCCL's watchdog ends the process
         return c10d.ProcessGroupNCCL(self._store, self._rank, self._world_size, options)
 
     def _broadcast(self, tensor: Tensor) -> None:
@@ -91,19 +91,19 @@ class BroadcastChannel:
         deadline = time.monotonic() + self._timeout.total_seconds()
         while not work.is_completed():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"a tensor took {self._timeout.total_seconds():g} s")
+                raise TimeoutError(f"no tensor within {self._timeout.total_seconds():g} s")
             time.sleep(POLL_SECONDS)
         work.wait()
 
     def _use_side_stream(self) -> AbstractContextManager[object]:
-        """Return a context in which tensors travel beside what else a GPU computes."""
+        """Return a context in which transfers run concurrently with other GPU work."""
         if self._device.type != "cuda":
             return nullcontext()
         return torch.cuda.stream(torch.cuda.Stream(self._device))
 
 
 def make_tensor_metas(tensors: Mapping[str, Tensor]) -> list[TensorMeta]:
-    """Return the forms that the receivers have to know, in the order in which tensors are sent."""
+    """Return the metadata that receivers need, in the order in which tensors are sent."""
     return [
         (name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
         for name, tensor in tensors.items()

@@ -1,7 +1,7 @@
-"""A worker of vLLM with what fieldcraft adds: it loads weights and says what it serves.
+"""Extension of vLLM's worker, which loads weights and describes the served model.
 
-It runs in vLLM's own process and Python, so it imports nothing of fieldcraft. vLLM finds it by
-`--worker-extension-cls fieldcraft_worker.Worker`, with this file's folder on PYTHONPATH.
+It runs in vLLM's process and Python environment, so it imports nothing from fieldcraft. vLLM loads
+it with `--worker-extension-cls fieldcraft_worker.Worker`, with this file's folder on PYTHONPATH.
 """
 
 from typing import Any
@@ -16,16 +16,16 @@ WeightTransferEngineFactory.register_engine(
 
 
 class Worker:
-    """Methods for `/collective_rpc`; vLLM adds them to its own class of workers."""
+    """Methods for `/collective_rpc`; vLLM adds them to its worker class."""
 
     model_runner: Any
     vllm_config: Any
     weight_transfer_engine: Any
 
     def fieldcraft_describe(self) -> dict[str, Any]:
-        """Return a description of the model that is served. `config` is the model's config.json.
-        `seeds` says whether requests may have seeds: on a CPU vLLM dies of one whose prompt is cut
-        into pieces (chunked prefill)."""
+        """Return a description of the served model. `config` is the model's config.json. `seeds` is
+        True if requests may have seeds: on a CPU, vLLM crashes on a seeded request with chunked
+        prefill."""
         chunked = bool(self.vllm_config.scheduler_config.enable_chunked_prefill)
         return {
             "config": self.vllm_config.model_config.hf_config.to_dict(),
@@ -33,23 +33,22 @@ class Worker:
         }
 
     def fieldcraft_load(self, folder: str) -> None:
-        """Take over the weights in `folder`, a checkpoint of the architecture that is served."""
+        """Load the weights in `folder`, a checkpoint of the served architecture."""
         runner = self.model_runner
         runner.reload_weights(weights_path=folder)
         pack_embeddings(runner.get_model(), runner.device)
 
     def fieldcraft_arrived(self) -> str:
-        """Return the reason why weights that a trainer sends have not come, once that is known; ""
-        if they have."""
+        """Wait for the weights that a trainer sends. Returns the reason if they were not received,
+        else an empty string."""
         reason: str = self.weight_transfer_engine.finish_receive()
         return reason
 
 
 def pack_embeddings(model: Any, device: Any) -> None:
-    """Pack the weights of an output layer that shares the embedding. On a CPU vLLM packs the
-    weights of linear layers when it loads them, but a reload does not pack those of such a layer
-    again."""
+    """Pack the weights of an output layer that is tied to the embedding. On a CPU, vLLM packs the
+    weights of linear layers at load time, but a reload does not repack a tied output layer."""
     if device.type == "cpu":
         for module in model.modules():
-            if isinstance(module, VocabParallelEmbedding):  # an output layer is one, too
+            if isinstance(module, VocabParallelEmbedding):  # the output layer is one, too
                 module.quant_method.process_weights_after_loading(module)
