@@ -184,7 +184,7 @@ def check_keys(text):
 
 def stages_named_in(stage):
     named = (
-        stage.get("start"),
+        stage.get("start_from"),
         stage.get("simulator_stage"),
         stage.get("teacher", {}).get("stage"),
     )
