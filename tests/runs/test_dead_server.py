@@ -41,7 +41,7 @@ stages:
 evaluation: {splits: {heldout: 8, train: 2, known: 2}, workflows: [rag], concurrency: 1}
 """
 PART = "rag: evaluation"
-GONE = r"was stopped, because 1 of its 12 questions met .* 'Search failed: the server cannot be rea"
+GONE = r"was stopped, because 1 of its 12 questions had .* 'Search failed: the server cannot"
 
 
 class Server:

@@ -17,7 +17,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 @pytest.mark.parametrize(
     ("lost", "reader", "message"),
     [
-        ("index", "ask", "out/index holds no search index: run the recipe again, which builds it"),
+        ("index", "ask", "index holds no search index: run the recipe again, which rebuilds it"),
         ("evaluations", "show", "out has no evaluation yet: resume it with 'fieldcraft run'."),
     ],
 )

@@ -122,7 +122,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {run.run_id for run in runs} == {json.loads(folder.trackers_file.read_text())["id"]}
     assert {(run.project, run.display_name) for run in runs} == {("tests", "out")}
     config = {item.key: json.loads(item.value_json) for item in runs[0].config.update}
-    assert config["recipe"] == "tracked"
+    assert config["name"] == "tracked"
     axes = {(r.metric.glob_name, r.metric.step_metric) for r in wandb_records(folder.path)}
     assert {("sft/*", "sft/step"), ("rl/*", "rl/step"), ("eval/*", "eval/step")} <= axes
 
