@@ -6,8 +6,8 @@
     rl = fc.Rl(steps=200, rewards={"em": 1.0}, optim=fc.Optim(lr=1e-6))
     agent = agent.train("questions.jsonl", {"rl": rl}, out="runs/population")
     print(agent.ask("How many people live in Turin?").answer)
+
 Names are imported on first use, so that `import fieldcraft` loads no heavy dependency.
-Names are imported when they are first used, so that `import fieldcraft` loads nothing heavy.
 """
 
 from importlib import import_module

@@ -5,7 +5,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from fieldcraft.cluster.placement import ProcessPlacement, place_processes
 from fieldcraft.config.cluster import ClusterConfig
@@ -84,5 +83,5 @@ def test_no_device_is_given_twice(
     ],
 )
 def test_keys_that_do_not_fit_together_are_refused(keys: dict[str, int], words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
+    with pytest.raises(UserError, match=words):
         ClusterConfig(**keys)

@@ -30,7 +30,7 @@ def test_with_a_price_on_calls_groups_are_kept_by_reward(reward: str) -> None:
 
 
 def test_with_a_price_on_calls_a_filter_by_accuracy_is_refused() -> None:
-    with pytest.raises(ValueError, match="from which OTC learns most: use group_filter: reward"):
+    with pytest.raises(UserError, match="from which OTC learns most: use group_filter: reward"):
         rl(rewards={"otc-grpo": 1.0}, group_filter="accuracy")
 
 
@@ -38,9 +38,7 @@ def test_with_a_price_on_calls_a_filter_by_accuracy_is_refused() -> None:
     "keys", [{"otc_smoothing": 2.0}, {"otc_counts": "calls"}, {"priced_rewards": {"em": 1.0}}]
 )
 def test_keys_of_otc_need_it(keys: dict[str, Any]) -> None:
-    with pytest.raises(
-        ValueError, match=f"{next(iter(keys))} applies to otc-grpo and otc-ppo only"
-    ):
+    with pytest.raises(UserError, match=f"{next(iter(keys))} applies to otc-grpo and otc-ppo only"):
         rl(**keys)
     assert rl(rewards={"otc-ppo": 1.0}, **keys)
 
@@ -50,9 +48,9 @@ def test_what_is_priced_are_rewards_with_weights_above_0() -> None:
     assert rl(rewards=priced, priced_rewards={"correct": 1, "format": 0.2}).reward_names == {
         *("otc-grpo", "correct", "format")
     }
-    with pytest.raises(ValueError, match="contains 'otc-grpo', which prices them"):
+    with pytest.raises(UserError, match="contains 'otc-grpo', which prices them"):
         rl(rewards=priced, priced_rewards={"otc-grpo": 1.0})
-    with pytest.raises(ValueError, match="greater than 0"):
+    with pytest.raises(UserError, match="greater than 0"):
         rl(rewards=priced, priced_rewards={"em": -1.0})
     with pytest.raises(Exception, match="'formt'"):
         rl(rewards=priced, priced_rewards={"formt": 1.0})
@@ -64,15 +62,15 @@ def test_costs_are_finite_and_not_below_0() -> None:
     server = ToolConfig.model_validate({"mcp": "http://x/mcp", "cost": {"find": 3, "note": 0.5}})
     assert server.max_call_cost == 3
     for cost in (-1, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match="cost"):
+        with pytest.raises(UserError, match="cost"):
             ToolConfig(name="search", cost=cost)
-    with pytest.raises(ValueError, match="only an MCP server has costs by tool"):
+    with pytest.raises(UserError, match="only an MCP server has costs by tool"):
         ToolConfig(name="search", cost={"search": 1})
 
 
 def test_an_environment_of_others_has_costs_of_its_own() -> None:
     assert EnvironmentConfig(name="openenv", tool_costs={"step": 2}).settings == {}
-    with pytest.raises(ValueError, match="set cost on each tool instead"):
+    with pytest.raises(UserError, match="set cost on each tool instead"):
         EnvironmentConfig(tool_costs={"step": 2})
 
 

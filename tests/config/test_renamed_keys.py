@@ -173,7 +173,7 @@ def test_settings_of_the_default_engine_are_answered_without_its_name(tmp_path: 
 
 def test_a_former_key_of_a_user_defined_algorithm_is_answered() -> None:
     stage = {"type": "rl", "algorithm": "former_keys:PRESET", "steps": 1, "optim": {"lr": 1}}
-    with pytest.raises(UserError, match=r"sets 'kl_in', .*; did you mean 'kl_placement'\?$"):
+    with pytest.raises(UserError, match=r"sets 'kl_in', .*; it is now called 'kl_placement'\.$"):
         Rl.model_validate(stage)
 
 

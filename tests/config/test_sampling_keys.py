@@ -1,5 +1,4 @@
 import pytest
-from pydantic import ValidationError
 
 from fieldcraft.config.collection import SelectConfig
 from fieldcraft.config.recipe import Recipe, dump_recipe
@@ -39,7 +38,7 @@ def test_the_first_key_that_fits_says_how_many_samples() -> None:
 
 def test_one_number_is_that_of_all_questions() -> None:
     assert EvaluationConfig(temperature=0.8, samples=4).samples == {"default": 4}
-    with pytest.raises(ValidationError, match="greater than 0"):
+    with pytest.raises(UserError, match="greater than 0"):
         EvaluationConfig(temperature=0.8, samples={"aime24": 0})
 
 
@@ -72,7 +71,7 @@ def test_one_number_is_that_of_all_questions() -> None:
 def test_keys_without_an_effect_are_refused(
     section: type, keys: dict[str, object], sentence: str
 ) -> None:
-    with pytest.raises(ValidationError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         section(**keys)
 
 
@@ -86,7 +85,7 @@ def test_what_is_not_said_is_the_usual() -> None:
 
 @pytest.mark.parametrize("key", ["top_k", "top_p", "min_p"])
 def test_reinforcement_learning_refuses_to_truncate_with_its_reason(key: str) -> None:
-    with pytest.raises(ValidationError, match=f"{key} truncates the sampling distribution, so its"):
+    with pytest.raises(UserError, match=f"{key} truncates the sampling distribution, so its"):
         Rl(steps=1, optim={"lr": 1e-4}, **{key: 0.5})
     with pytest.raises(UserError, match=f"stages.rl2.*{key} truncates the sampling distribution"):
         load_recipe("smoke", [f"stages.rl2.{key}=0.5"])
@@ -97,7 +96,7 @@ def test_a_selection_cannot_read_the_folder_of_a_remote_teacher() -> None:
         "select": {"closed_book_model": "teacher", "sampling": "model"},
         "teacher": {"url": "http://h/v1", "model": "m"},
     }
-    with pytest.raises(ValidationError, match="the teacher that answers without tools is behind"):
+    with pytest.raises(UserError, match="the teacher that answers without tools is behind"):
         Recipe(name="r", stages={}, **keys)
 
 

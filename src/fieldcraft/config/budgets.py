@@ -9,7 +9,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, PositiveInt, model_validator
 
-from fieldcraft.config.sections import BudgetConfig, ConfigSection, validate_budget_changes
+from fieldcraft.config.base import ConfigSection
+from fieldcraft.config.sections import BudgetConfig, validate_budget_changes
 
 
 class BudgetPeriodConfig(ConfigSection):

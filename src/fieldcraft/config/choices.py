@@ -6,8 +6,9 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.names import LOCAL_ENGINE, MCP_TOOL, TOOL_ENVIRONMENT
-from fieldcraft.config.sections import DEFAULT_CALL_COST, ConfigSection, Cost
+from fieldcraft.config.sections import DEFAULT_CALL_COST, Cost
 from fieldcraft.config.signatures import parse_signature
 
 

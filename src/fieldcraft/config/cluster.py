@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from fieldcraft.config.sections import ConfigSection
+from fieldcraft.config.base import ConfigSection
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 

@@ -6,9 +6,10 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.filters import Filters, QuestionFilters
 from fieldcraft.config.sampling import GREEDY_SAMPLES_MESSAGE, SamplingConfig
-from fieldcraft.config.sections import ConfigSection, Fraction01
+from fieldcraft.config.sections import Fraction01
 
 TEACHER = "teacher"
 

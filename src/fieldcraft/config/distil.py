@@ -8,8 +8,9 @@ from typing import Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
+from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import ConfigSection, NonNegativeNumber
+from fieldcraft.config.sections import NonNegativeNumber
 from fieldcraft.config.stages import MemoryFootprint
 
 

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.budgets import BudgetPeriod
 from fieldcraft.config.choices import (
     EngineConfig,
@@ -44,7 +45,6 @@ from fieldcraft.config.sections import (
     DEFAULT_CALL_COST,
     DEFAULT_DATE,
     BudgetConfig,
-    ConfigSection,
     Dtype,
     EvaluationConfig,
     FolderName,

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.budgets import BudgetPeriod, StageBudget, make_budget_periods
 from fieldcraft.config.names import (
     BUILTIN_COMPONENTS,
@@ -27,20 +28,17 @@ from fieldcraft.config.names import (
     get_import_path,
     resolve,
     resolve_path,
-    suggest_name,
 )
-from fieldcraft.config.renamed_keys import RENAMED_KEYS
 from fieldcraft.config.sampling import TRUNCATION_KEYS
 from fieldcraft.config.sections import (
     BudgetConfig,
-    ConfigSection,
     EndpointConfig,
     Fraction01,
     NonNegativeNumber,
     Optim,
-    get_recipe_keys,
 )
 from fieldcraft.config.stages import MemoryFootprint, Stage, StageKind
+from fieldcraft.config.validation_errors import list_section_keys, suggest_key
 
 DEFAULT_SIMULATED_SHARE = 5 / 6  # AutoCoA's
 
@@ -236,12 +234,10 @@ class Rl(Stage):
                 ' {"baseline": "group"}.'
             )
         for key in keys:
-            if key not in get_recipe_keys(cls):
-                current = RENAMED_KEYS.get(f"stages.*.{key}", "").rpartition(".")[2]
-                names = [current] if current else get_recipe_keys(cls)
+            if key not in list_section_keys(cls):
                 raise ComponentError(
                     f"the algorithm '{algorithm}' sets '{key}', which is not a key of rl stages;"
-                    f" {suggest_name(current or str(key), names)}"
+                    f" {suggest_key(str(key), list_section_keys(cls))}"
                 )
         return keys
 

@@ -8,15 +8,14 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeInt,
     PositiveInt,
     model_validator,
 )
 
+from fieldcraft.config.base import ConfigSection
 from fieldcraft.sampling import Truncation
 from fieldcraft.types import Task
 
@@ -25,12 +24,11 @@ DEFAULT_SOURCE = "default"  # key of all questions without another key
 GREEDY_SAMPLES_MESSAGE = "greedy samples of a question are identical: set temperature, as in 0.6"
 
 
-class SamplingConfig(BaseModel):
+class SamplingConfig(ConfigSection):
     """Sampling keys of a section; None if not set. Unset keys are the default temperature of the
     section, and no truncation; with `sampling: model`, they are the recommendations in the model
     folder. Truncation is described in `sampling.Truncation`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     default_temperature: ClassVar[float] = 0.0
 
     sampling: Literal["recipe", "model"] = "recipe"

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     NonNegativeInt,
@@ -19,8 +18,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 
+from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.names import ComponentKind, resolve_path, suggest_name, validate_folder_name
 from fieldcraft.config.sampling import (
     DEFAULT_SOURCE,
@@ -29,7 +28,7 @@ from fieldcraft.config.sampling import (
     SamplingConfig,
     count_samples,
 )
-from fieldcraft.config.validation_errors import describe_validation_error
+from fieldcraft.config.validation_errors import describe_validation_error, get_recipe_keys
 from fieldcraft.types import Task
 
 Fraction01 = Annotated[float, Field(gt=0, lt=1)]
@@ -41,17 +40,6 @@ DEFAULT_DATE = date(2024, 7, 26)  # of recipes without a date: prompts do not de
 DEFAULT_CALL_COST = 1.0  # of a call: without prices, a cost is a number of calls
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Dtype = Literal["float32", "bfloat16"]  # of a model's weights
-
-
-class ConfigSection(BaseModel):
-    """A section of a recipe. Unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def get_recipe_keys(section: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return the keys of a section by their names in a recipe."""
-    return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
 class WorldConfig(ConfigSection):

@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.budgets import BudgetPeriod
 from fieldcraft.config.filters import Filters
 from fieldcraft.config.sections import (
     BudgetConfig,
-    ConfigSection,
     EndpointConfig,
     NonNegativeNumber,
     Optim,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from fieldcraft.config.names import suggest_name
+from fieldcraft.config.renamed_keys import RENAMED_KEYS
 
 # Path element of pydantic for a member of a union; it is not a key of the recipe.
 UNION_MEMBER_REGEX = re.compile(r"(?:constrained|function)-|\w+\[")
@@ -39,10 +43,63 @@ _MESSAGES: Mapping[str, str] = {
 
 
 def describe_validation_error(error: ValidationError) -> tuple[str, str, tuple[str | int, ...]]:
-    """Return the type of pydantic's first error, a clause that describes it, and its path."""
-    details = error.errors(include_url=False)[0]
+    """Return the type of pydantic's first error, a clause that describes it, and its path. Unknown
+    keys come first: a misspelt key is also a missing one."""
+    errors = error.errors(include_url=False)
+    details = min(errors, key=lambda details: details["type"] != "extra_forbidden")
     path = (part for part in details["loc"] if not UNION_MEMBER_REGEX.match(str(part)))
     return details["type"], _describe_error(details), tuple(path)
+
+
+def describe_section_error(
+    error: ValidationError, section: type[BaseModel], prefix: Sequence[str] = ()
+) -> str:
+    """Return a sentence about pydantic's first error in a section; `prefix` is the path of the
+    section in the recipe."""
+    kind, clause, location = describe_validation_error(error)
+    parts = drop_union_tags(location)
+    path = ".".join([*prefix, *parts])
+    if kind == "extra_forbidden":
+        above = "".join(f"{part}." for part in (*prefix, *parts[:-1]))
+        keys = list_section_keys(section, parts[:-1])
+        return f"unknown key '{path}'; {suggest_key(parts[-1], keys, above)}"
+    if kind == "missing":
+        return f"'{path}' is missing: give it a value."
+    return f"'{path}' is wrong: {clause}." if path else f"{clause}."
+
+
+def drop_union_tags(path: Sequence[str | int]) -> list[str]:
+    """Return the location of an error without the tags of unions that pydantic adds."""
+    return [str(part) for part in path if part not in ("float", "RewardConfig")]
+
+
+def get_recipe_keys(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the keys of a section by their names in a recipe."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
+def list_section_keys(section: type[BaseModel], path: Sequence[str] = ()) -> list[str]:
+    """Return the valid keys of a section, or of a section inside it."""
+    for key in path:
+        if field := get_recipe_keys(section).get(key):  # otherwise a list index or a mapping's key
+            section = _find_section(field.annotation) or section
+    return list(get_recipe_keys(section))
+
+
+def _find_section(annotation: Any) -> type[BaseModel] | None:
+    """Return the section in a type, such as that of an optional section or of a list of them."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_find_section, get_args(annotation))), None)
+
+
+def suggest_key(key: str, keys: Sequence[str], prefix: str = "") -> str:
+    """Return the current name of a renamed key of a section, or the advice of `suggest_name`."""
+    renamed = (new for old, new in RENAMED_KEYS.items() if old.rpartition(".")[2] == key)
+    for name in (new.rpartition(".")[2] for new in renamed):
+        if name in keys:
+            return f"it is now called '{prefix}{name}'."
+    return suggest_name(key, keys, prefix)
 
 
 def _describe_error(details: Mapping[str, Any]) -> str:

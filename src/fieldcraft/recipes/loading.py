@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from fieldcraft.config.collection import TEACHER
 from fieldcraft.config.hub_names import replace_names_with_paths
@@ -17,7 +16,6 @@ from fieldcraft.config.names import (
     ComponentKind,
     format_short,
     get_display_name,
-    suggest_name,
 )
 from fieldcraft.config.recipe import (
     Recipe,
@@ -26,10 +24,14 @@ from fieldcraft.config.recipe import (
     resolve_stage_config,
 )
 from fieldcraft.config.renamed_keys import translate_stored
-from fieldcraft.config.sections import WorldConfig, get_recipe_keys
+from fieldcraft.config.sections import WorldConfig
 from fieldcraft.config.stages import Stage
 from fieldcraft.config.url_secrets import ExposedSecretError, require_no_secrets
-from fieldcraft.config.validation_errors import describe_validation_error
+from fieldcraft.config.validation_errors import (
+    describe_section_error,
+    describe_validation_error,
+    drop_union_tags,
+)
 from fieldcraft.recipes.clusters import require_valid_cluster
 from fieldcraft.recipes.consent import require_consent
 from fieldcraft.recipes.environments import require_valid_environment
@@ -179,7 +181,7 @@ def build_recipe(data: dict[str, Any]) -> Recipe:
     try:
         return Recipe.model_validate({**data, **({"stages": built} if built else {})})
     except ValidationError as error:
-        raise UserError(_describe_error(error, Recipe)) from error
+        raise UserError(describe_section_error(error, Recipe)) from error
 
 
 def _build_stage(name: str, data: Any, stages: dict[str, Any]) -> Stage:
@@ -194,9 +196,9 @@ def _build_stage(name: str, data: Any, stages: dict[str, Any]) -> Stage:
         kind, _, place = describe_validation_error(error)
         if kind == "missing":
             raise UserError(
-                _describe_missing_key(name, ".".join(_drop_union_tags(place)), stages)
+                _describe_missing_key(name, ".".join(drop_union_tags(place)), stages)
             ) from error
-        raise UserError(_describe_error(error, settings, ("stages", name))) from error
+        raise UserError(describe_section_error(error, settings, ("stages", name))) from error
 
 
 def _describe_missing_key(name: str, key: str, stages: dict[str, Any]) -> str:
@@ -212,7 +214,7 @@ def _fill_world_defaults(recipe: Recipe) -> Recipe:
     try:
         settings = known_settings.model_validate(recipe.world.settings)
     except ValidationError as error:
-        raise UserError(_describe_error(error, known_settings, ("world",))) from error
+        raise UserError(describe_section_error(error, known_settings, ("world",))) from error
     world = WorldConfig(name=recipe.world.name, **settings.model_dump(mode="json"))
     return recipe.model_copy(update={"world": world})
 
@@ -248,39 +250,3 @@ def load_run_recipe(run: Path) -> Recipe:
             f" {run / f'seed-{recipe.seeds[0]}'}."
         )
     return recipe
-
-
-def _describe_error(
-    error: ValidationError, section: type[BaseModel], prefix: tuple[str, ...] = ()
-) -> str:
-    """Return a sentence about the first error of pydantic; `prefix` is the path of the section in
-    the recipe."""
-    kind, clause, location = describe_validation_error(error)
-    parts = _drop_union_tags(location)
-    path = ".".join([*prefix, *parts])
-    if kind == "extra_forbidden":
-        above = "".join(f"{part}." for part in (*prefix, *parts[:-1]))
-        return (
-            f"unknown key '{path}'; "
-            f"{suggest_name(parts[-1], list_section_keys(section, parts[:-1]), above)}"
-        )
-    if kind == "missing":
-        return f"'{path}' is missing: give it a value."
-    return f"'{path}' is wrong: {clause}."
-
-
-def _drop_union_tags(path: Sequence[str | int]) -> list[str]:
-    """Return the location of an error without the tags of unions that pydantic adds."""
-    return [str(part) for part in path if part not in ("float", "RewardConfig")]
-
-
-def list_section_keys(section: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """Return the valid keys of a section, or of a section inside it."""
-    for key in path:
-        annotation = get_recipe_keys(section)[key].annotation
-        section = next(  # a section, or an optional one
-            candidate
-            for candidate in (annotation, *get_args(annotation))
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel)
-        )
-    return list(get_recipe_keys(section))

@@ -42,7 +42,7 @@ def make_sampling_config(**keys: Any) -> SamplingConfig:
     """Return the sampling settings for keys from outside a recipe; greedy by default. Raises
     UserError for invalid keys."""
     try:
-        return SamplingConfig(**keys)
+        return SamplingConfig.model_validate(keys)
     except ValidationError as error:
         _, clause, key_path = describe_validation_error(error)
         where = f"{'.'.join(map(str, key_path))}: " if key_path else ""
