@@ -1,4 +1,4 @@
-"""The table of the papers' elements names existing modules and recipes."""
+"""The tables of the papers' elements name existing modules and recipes."""
 
 import re
 from pathlib import Path
@@ -10,19 +10,24 @@ import fieldcraft
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(fieldcraft.__file__).parent
 RECIPES = {path.stem for path in (PACKAGE / "recipes").glob("*.yaml")}
+PAGES = ("autocoa.md", "otc.md", "afm.md")
+HEADER = "| element | module | recipe | section and evidence |"
 QUOTED = re.compile(r"`([^`]+)`")
 
 
 def rows() -> list[list[str]]:
     """Return the cells of each row that has an element."""
-    lines = (ROOT / "docs/papers.md").read_text().splitlines()
-    table = [line.strip("|").split("|") for line in lines if line.startswith("|")]
-    found = [[cell.strip() for cell in cells] for cells in table]
-    return [cells for cells in found if len(cells) == 4 and cells[0] not in ("element", "---")]
+    found = []
+    for page in PAGES:
+        tables = (ROOT / "docs" / page).read_text().split(f"\n{HEADER}\n")[1:]
+        assert len(tables) == 1, page
+        table = tables[0].split("\n\n")[0].splitlines()[1:]  # without the line below the header
+        found += [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    return found
 
 
 def test_a_row_is_read() -> None:
-    assert len(rows()) > 130
+    assert len(rows()) >= 166
 
 
 @pytest.mark.parametrize("cells", rows(), ids=lambda cells: cells[0][:60])
