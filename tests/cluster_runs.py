@@ -112,8 +112,7 @@ class Running:
         self.until(lambda: len(rows(self.out, stage)) >= count)
 
     def processes(self, kind: str) -> list[int]:
-        """Return the Ray processes of this run that execute a class."""
-        return [p for p in _below(self.process.pid) if title(p).startswith(f"ray::{kind}")]
+        return list_processes(kind, self.process.pid)
 
     def end(self) -> int:
         """Wait for the run and return its exit status."""
@@ -126,6 +125,11 @@ class Running:
     @property
     def text(self) -> str:
         return self.output.read_text()[-4000:]
+
+
+def list_processes(kind: str, parent: int) -> list[int]:
+    """Return the Ray processes below a process that execute a class."""
+    return [process for process in _below(parent) if title(process).startswith(f"ray::{kind}")]
 
 
 def rows(out: Path, stage: str) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cluster_runs import list_processes
 from fieldcraft.cluster.services import FailoverTool, ServicePool
 from fieldcraft.cluster.session import ClusterSession, open_cluster
 from fieldcraft.config.cluster import ClusterConfig
@@ -95,6 +96,28 @@ def test_a_sandbox_worker_may_be_killed(session: ClusterSession, tmp_path: Path)
 
     assert [text.strip() for text in run(services, work)] == ["42", "48"]
     assert [message.text.partition(" crashed")[0] for message in messages] == ["sandbox server 0"]
+
+
+@pytest.mark.long
+def test_a_server_may_be_killed_before_it_listens(session: ClusterSession, tmp_path: Path) -> None:
+    services = ServicePool(session, RunResources(tmp_path), "sandbox", 1)
+    others = {*list_processes("ServiceActor", os.getpid())}  # of other tests, which still end
+
+    async def start() -> str:
+        try:
+            async with asyncio.timeout(300):
+                starting = asyncio.create_task(services.start())
+                while not (new := {*list_processes("ServiceActor", os.getpid())} - others):
+                    await asyncio.sleep(0.01)
+                os.kill(new.pop(), signal.SIGKILL)
+                await starting
+                python = make_python(url=services.urls[0])
+                tool = FailoverTool([python], 200.0)  # type: ignore[list-item]
+                return await tool(code="print(6 * 7)")
+        finally:
+            await services.close()
+
+    assert asyncio.run(start()).strip() == "42"
 
 
 @pytest.mark.slow
