@@ -24,7 +24,7 @@ from fieldcraft.cluster.remote import import_ray
 from fieldcraft.cluster.session import open_cluster
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.scaling.memory import estimate_rank_memory
+from fieldcraft.runs.memory_estimate import estimate_rank_memory
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.model import make_empty_model
 from fieldcraft.train.sharding.specs import PolicySpec, ReferenceSpec

@@ -45,7 +45,7 @@ LAYERS = (
 )
 EQUALITY = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 HEAVY = {"torch", "transformers", "safetensors"}
-MAY_BE_HEAVY = {"engine", "algos", "train", "cluster", "runs", "scaling"}
+MAY_BE_HEAVY = {"engine", "algos", "train", "cluster", "runs"}
 FILES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
     for path in PACKAGE.rglob("*.py")

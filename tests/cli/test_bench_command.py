@@ -20,7 +20,7 @@ def test_an_unknown_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     assert status("bench", "speed") == 2
     assert sentence(capsys) == (
         "bench/ has no script 'speed': use one of answers, async, checkpoint, connections,"
-        " engine, generate, graders, memory, output_layer, plan, prefixes, rankings,"
+        " engine, generate, graders, memory, output_layer, prefixes, rankings,"
         " ranks, sampling, sandbox, scaling, search, sessions, simulator, train, vectors, view,"
         " vllm_engine, words."
     )

@@ -18,11 +18,11 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.envs.guards import ConcurrencyLimiter
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.scaling.engines import EngineSpeed, SimulatedEngine, SimulatedEngineGroup
-from fieldcraft.scaling.workload import RolloutWorkload, SimulatedRunner, SimulatedTrajectory
 from fieldcraft.train.async_sampler import AsyncRolloutSampler
 from fieldcraft.train.sampler import RolloutGroup, RolloutSampler
 from fieldcraft.types import Task, Trajectory
+from simulation.engines import EngineSpeed, SimulatedEngine, SimulatedEngineGroup
+from simulation.workload import RolloutWorkload, SimulatedRunner, SimulatedTrajectory
 
 MAX_VIRTUAL_SECONDS = 365 * 24 * 3600.0  # virtual seconds after which a simulation is stuck
 

@@ -1,42 +1,33 @@
-"""Formulas of durations, compared with numbers computed by hand."""
+"""Durations of bench/simulation/, compared with numbers computed by hand."""
 
 import math
 
 import pytest
 
-from fieldcraft.scaling.costs import (
-    ForwardPasses,
-    ModelShape,
-    Roofline,
-    TrainingCost,
-    estimate_broadcast_seconds,
+from script_modules import import_bench
+
+durations = import_bench("simulation.durations")
+DeviceSplit, ForwardPasses = durations.DeviceSplit, durations.ForwardPasses
+RolloutLoad, Roofline, TrainingCost = (
+    durations.RolloutLoad,
+    durations.Roofline,
+    durations.TrainingCost,
 )
-from fieldcraft.scaling.devices import (
-    DEVICES,
-    Device,
-    find_device,
-    get_link_bandwidth,
-    split_into_nodes,
-)
-from fieldcraft.scaling.steps import (
-    DeviceSplit,
-    RolloutLoad,
-    estimate_sampling_seconds,
-    find_best_split,
-)
-from fieldcraft.types import UserError
+estimate_broadcast_seconds = durations.estimate_broadcast_seconds
+estimate_sampling_seconds = durations.estimate_sampling_seconds
+find_best_split = durations.find_best_split
 
 # 100 operations a second, 40 of them achieved, and 10 bytes a second, 7 of them achieved
-SLOW = Device(
-    "slow",
-    memory_bytes=1e3,
+SLOW = durations.DeviceRates(
     flops_per_second=100.0,
     memory_bandwidth=10.0,
     intra_node_bandwidth=5.0,
     inter_node_bandwidth=2.0,
     devices_per_node=2,
 )
-SHAPE = ModelShape(parameters=10, layers=2, hidden_size=3, dtype_bytes=2, kv_bytes_per_token=4)
+SHAPE = durations.ModelShape(
+    parameters=10, layers=2, hidden_size=3, dtype_bytes=2, kv_bytes_per_token=4
+)
 
 
 class Steady:
@@ -86,7 +77,7 @@ def test_communication_is_bytes_over_the_slowest_wire() -> None:
         10 * 8 * 3 / 4 / 2
     )
     assert four.step_seconds(SHAPE, 32, 0, ForwardPasses()) == pytest.approx(10 * 8 * 3 / 4 / 2)
-    assert get_link_bandwidth(SLOW, 1) == math.inf
+    assert SLOW.get_link_bandwidth(1) == math.inf
 
 
 def test_an_engine_is_bound_by_memory_and_with_many_rows_by_products() -> None:
@@ -136,24 +127,6 @@ def test_the_best_split_balances_both_sides() -> None:
     assert find_best_split(2, 1, lambda n: 1 / n, lambda n: 1 / n, min_trainers=2) is None
 
 
-def test_devices_of_nodes() -> None:
-    h100 = find_device("h100")
-    assert split_into_nodes(h100, 16) == [8, 8]
-    assert split_into_nodes(h100, 11) == [8, 3]
-    assert get_link_bandwidth(h100, 8) == 450e9
-    assert get_link_bandwidth(h100, 9) == 50e9
-    with pytest.raises(UserError, match="--gpus 0 is not a number of devices: set 1 or more"):
-        split_into_nodes(h100, 0)
-    with pytest.raises(UserError, match=r"no device 'h10' .* did you mean 'h100'\?"):
-        find_device("h10")
-
-
-def test_devices_are_in_plausible_order() -> None:
-    """Reading from memory is slower than computing, and sending is slower still."""
-    for device in DEVICES.values():
-        assert (
-            device.flops_per_second
-            > device.memory_bandwidth
-            > device.intra_node_bandwidth
-            > device.inter_node_bandwidth
-        )
+def test_links_within_a_node_are_faster() -> None:
+    assert durations.H200.get_link_bandwidth(8) == 450e9
+    assert durations.H200.get_link_bandwidth(9) == 50e9

@@ -15,7 +15,7 @@ TOKEN_TOLERANCE = 1e-6  # rounding error, in tokens, of a complete turn
 
 
 class EngineSpeed(Protocol):
-    """Speed of an engine, such as `costs.Roofline`."""
+    """Speed of an engine, such as `durations.Roofline`."""
 
     def decode_seconds(self, rows: int, cached_tokens: float) -> float: ...
 

@@ -11,10 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fieldcraft.sampling import Completion, SamplingParams
-from fieldcraft.scaling.engines import SimulatedEngine, SimulatedEngineGroup
-from fieldcraft.scaling.pipeline import PipelineModel, simulate
-from fieldcraft.scaling.workload import LogNormal, RolloutWorkload
+from script_modules import import_bench
 
+engines, pipelines, workloads = (
+    import_bench(f"simulation.{name}") for name in ("engines", "pipeline", "workload")
+)
+LogNormal, RolloutWorkload = workloads.LogNormal, workloads.RolloutWorkload
+SimulatedEngine, SimulatedEngineGroup = engines.SimulatedEngine, engines.SimulatedEngineGroup
+simulate = pipelines.simulate
 SAME = RolloutWorkload(
     prompt_tokens=10, turn_tokens=LogNormal(100, 100)
 )  # rollouts of one turn with 100 tokens
@@ -48,9 +52,11 @@ class Growing(Constant):
         return 0.001 * tokens
 
 
-def pipeline(**given: Any) -> PipelineModel:
+def pipeline(**given: Any) -> Any:
     usual = {"workload": SAME, "speeds": [Constant()], "questions": 5, "group": 2, "rows": 10}
-    return PipelineModel(**{**usual, "learn_seconds": lambda tokens, rollouts: 0.5, **given})
+    return pipelines.PipelineModel(
+        **{**usual, "learn_seconds": lambda tokens, rollouts: 0.5, **given}
+    )
 
 
 def virtually(calls: Any) -> Any:
