@@ -21,9 +21,7 @@ from fieldcraft.config.collection import SelectConfig
 from fieldcraft.data.duplicates import normalise_text
 from fieldcraft.data.funnel import CardExample, FilterStage
 from fieldcraft.records.files import append_text, dump_finite_json, make_folder
-from fieldcraft.records.jsonl import parse_object, read_complete_lines
-from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.records.remedies import advise_line_removal
+from fieldcraft.records.jsonl import parse_object, read_journal
 from fieldcraft.types import Task, UserError
 
 CLOSED_BOOK, SOLVER = "toolless", "solver"
@@ -59,6 +57,10 @@ class _TallyLine(NamedTuple):
     of: int
 
 
+def _parse_tally(line: bytes, location: str) -> _TallyLine:
+    return TypeAdapter(_TallyLine).validate_python(parse_object(line, location))
+
+
 class TallyJournal:
     """Journal of the tallies of all questions, with one line per tally."""
 
@@ -67,15 +69,8 @@ class TallyJournal:
         self.path = path
         self.tallies: dict[tuple[str, str], SampleTally] = {}
         make_folder(path.parent)
-        for number, text in enumerate(read_complete_lines(path), start=1):
-            location = f"{path}, line {number}"
-            record = parse_object(text, location)
-            with raise_read_errors(
-                location,
-                f"{advise_line_removal(path)}, to sample the question again",
-            ):
-                line = TypeAdapter(_TallyLine).validate_python(record)
-                self.tallies[line.who, line.id] = SampleTally(line.right, line.of)
+        for line in read_journal(path, _parse_tally, "to sample the question again"):
+            self.tallies[line.who, line.id] = SampleTally(line.right, line.of)
 
     def append(self, model: str, task: Task, tally: SampleTally) -> None:
         record = _TallyLine(model, task.id, *tally)._asdict()
