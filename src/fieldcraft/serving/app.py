@@ -24,14 +24,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fieldcraft.data.request_logs import UserFeedback
 from fieldcraft.gateway import protocol
-from fieldcraft.gateway.protocol import parse_body
-from fieldcraft.gateway.refusals import RequestRejectedError, make_route_error
+from fieldcraft.gateway.protocol import Json, parse_body, read_body
+from fieldcraft.gateway.refusals import RequestRejectedError, make_route_handler
 from fieldcraft.serving import chat, responses
-from fieldcraft.serving.chat import Json
 from fieldcraft.serving.mcp import create_mcp_app
 from fieldcraft.serving.requests import parse_chat_request, parse_responses_request
 from fieldcraft.serving.service import ActiveRequest, AgentService
-from fieldcraft.tools.request_bodies import BodyTooLongError, read_body_bytes
 
 MAX_BODY_BYTES = 4 * 2**20
 PUBLIC_PATHS = ("/health", "/metrics")
@@ -43,6 +41,7 @@ def create_app(
     """Return the server as an ASGI application."""
     mcp_server, mcp_routes = create_mcp_app(service, host)
     handlers = _RouteHandlers(service)
+    reject_route = make_route_handler("POST /v1/chat/completions or POST /v1/responses")
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -63,8 +62,8 @@ def create_app(
         middleware=[Middleware(_TokenAuth, token=token, service=service)] if token else [],
         exception_handlers={
             RequestRejectedError: handlers.handle_rejection,
-            404: _handle_unknown_route,
-            405: _handle_unknown_route,
+            404: reject_route,
+            405: reject_route,
         },
         lifespan=lifespan,
     )
@@ -77,7 +76,7 @@ class _RouteHandlers:
         self.service = service
 
     async def create_completion(self, request: Request) -> Response:
-        agent_request = parse_chat_request(await _read_body(request))
+        agent_request = parse_chat_request(await read_body(request, MAX_BODY_BYTES))
         active = await self.service.start_request(agent_request, "chatcmpl")
         if agent_request.stream:
             return _make_stream(
@@ -91,7 +90,7 @@ class _RouteHandlers:
         )
 
     async def create_response(self, request: Request) -> Response:
-        agent_request = parse_responses_request(await _read_body(request))
+        agent_request = parse_responses_request(await read_body(request, MAX_BODY_BYTES))
         active = await self.service.start_request(agent_request, "resp")
         if agent_request.stream:
             events = responses.stream_response_events(active, agent_request, self.service)
@@ -107,7 +106,7 @@ class _RouteHandlers:
         return JSONResponse(protocol.get_model(request.path_params["model"], self.service.name))
 
     async def add_feedback(self, request: Request) -> Response:
-        feedback = parse_body(UserFeedback, await _read_body(request))
+        feedback = parse_body(UserFeedback, await read_body(request, MAX_BODY_BYTES))
         request_log = self.service.request_log
         if request_log is None:
             message = "This server does not log requests; start it with --log-folder FOLDER."
@@ -143,11 +142,6 @@ class _RouteHandlers:
         return error.to_response()
 
 
-async def _handle_unknown_route(request: Request, error: Exception) -> Response:
-    known_routes = "POST /v1/chat/completions or POST /v1/responses"
-    return make_route_error(request.method, request.url.path, known_routes).to_response()
-
-
 class _TokenAuth:
     """Middleware that requires the token."""
 
@@ -168,13 +162,6 @@ class _TokenAuth:
                 )
                 return
         await self.app(scope, receive, send)
-
-
-async def _read_body(request: Request) -> bytes:
-    try:
-        return await read_body_bytes(request, MAX_BODY_BYTES)
-    except BodyTooLongError as error:
-        raise RequestRejectedError(413, str(error)) from error
 
 
 async def _respond_once(

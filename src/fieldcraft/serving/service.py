@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from fieldcraft.engine.streaming import StreamingEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.gateway.protocol import get_model
-from fieldcraft.gateway.refusals import RequestRejectedError
+from fieldcraft.gateway.refusals import (
+    RequestRejectedError,
+    make_busy_error,
+    make_shutdown_error,
+)
 from fieldcraft.rollout.loop import run_rollout
 from fieldcraft.runs.sampling import GREEDY_DECODING, Decoding
-from fieldcraft.serving.errors import make_busy_error, make_shutdown_error
 from fieldcraft.serving.events import AgentEvent, RequestFinished
 from fieldcraft.serving.metrics import ServiceMetrics
 from fieldcraft.serving.request_log import RequestLog
