@@ -24,6 +24,7 @@ import httpx
 from pydantic import BaseModel, Field, ValidationError
 
 from fieldcraft.concurrency import ConcurrencyLimiter
+from fieldcraft.config.sections import EndpointConfig
 from fieldcraft.config.teacher import is_openai_url
 from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.records.files import make_file
@@ -296,6 +297,16 @@ class ChatClient:
                 tokens.prompt_tokens * prompt_price + tokens.completion_tokens * completion_price
             ) / 1e6
         return TokenUsage(tokens.prompt_tokens, tokens.completion_tokens, cost)
+
+
+async def open_chat_client(settings: EndpointConfig, cache: Path | None) -> ChatClient:
+    """Open a client of a remote model and check that it responds; `cache` stores its replies.
+
+    Raises UserError if it does not respond.
+    """
+    client = ChatClient(settings.url, settings.model, api_key_env=settings.api_key_env, cache=cache)
+    await client.require_available()
+    return client
 
 
 class _ReplyCache:

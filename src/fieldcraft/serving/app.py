@@ -15,6 +15,8 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -27,19 +29,20 @@ from fieldcraft.gateway import protocol
 from fieldcraft.gateway.protocol import Json, parse_body, read_body
 from fieldcraft.gateway.refusals import RequestRejectedError, make_route_handler
 from fieldcraft.serving import chat, responses
-from fieldcraft.serving.mcp import create_mcp_app
-from fieldcraft.serving.requests import parse_chat_request, parse_responses_request
+from fieldcraft.serving.events import RequestFinished
+from fieldcraft.serving.requests import AgentRequest, parse_chat_request, parse_responses_request
 from fieldcraft.serving.service import ActiveRequest, AgentService
 
 MAX_BODY_BYTES = 4 * 2**20
 PUBLIC_PATHS = ("/health", "/metrics")
+MCP_PATH = "/mcp"
 
 
 def create_app(
     service: AgentService, token: str | None = None, host: str = "127.0.0.1"
 ) -> Starlette:
     """Return the server as an ASGI application."""
-    mcp_server, mcp_routes = create_mcp_app(service, host)
+    mcp_server, mcp_routes = _create_mcp_app(service, host)
     handlers = _RouteHandlers(service)
     reject_route = make_route_handler("POST /v1/chat/completions or POST /v1/responses")
 
@@ -66,6 +69,40 @@ def create_app(
             405: reject_route,
         },
         lifespan=lifespan,
+    )
+
+
+def _create_mcp_app(service: AgentService, host: str) -> tuple[MCPServer, Starlette]:
+    """Return a server with the tool `ask`, and its routes as an application.
+
+    If `host` is the loopback address, requests with another host name are rejected.
+    """
+    server = MCPServer(service.name, log_level="WARNING")
+    tool_names = ", ".join(tool.name for tool in service.env.tools) or "none"
+
+    @server.tool(
+        description=f"Ask an agent a question. It thinks, uses tools ({tool_names}) and answers."
+    )
+    async def ask(question: str) -> str:
+        try:
+            active = await service.start_request(
+                AgentRequest(model=service.name, question=question), "mcp"
+            )
+        except RequestRejectedError as error:
+            raise ToolError(str(error)) from error
+        try:
+            async for event in active.events():
+                if isinstance(event, RequestFinished):
+                    chat.raise_if_failed(event.trajectory, event.timed_out, service)
+                    return event.trajectory.answer or "The agent found no answer."
+        except RequestRejectedError as error:
+            raise ToolError(str(error)) from error
+        finally:
+            await active.cancel()
+        raise AssertionError("the last event is RequestFinished")
+
+    return server, server.streamable_http_app(
+        streamable_http_path=MCP_PATH, stateless_http=True, host=host
     )
 
 
