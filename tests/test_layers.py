@@ -12,7 +12,8 @@ from syntax_trees import tree_of
 PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 # From low to high: a module may import from its own entry and from earlier entries.
 LAYERS = (
-    *("version", "sampling", "types", "config", "records", "terminal", "hub", "recipes"),
+    *("version", "sampling", "types", "concurrency"),
+    *("config", "records", "terminal", "hub", "recipes"),
     *("algos", "dialects"),
     *(
         "sandbox",

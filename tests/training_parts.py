@@ -16,13 +16,14 @@ from transformers import PreTrainedModel
 
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.sections import BudgetConfig, Optim
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import EventBus, write_metrics
-from fieldcraft.rollout.loop import Policy, run_rollout, run_rollouts
+from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.train.batch import Sample, SampleUnit, TokenRun, to_sample
 from fieldcraft.train.collapse_detector import CollapseDetector
@@ -225,7 +226,9 @@ def chatty_rollouts(
         for i in range(CHATTY_ROLLOUTS)
     ]
     return asyncio.run(
-        run_rollouts(jobs, lambda t, k: run_rollout(t, policy, env, k, simulator), CHATTY_ROLLOUTS)
+        run_concurrently(
+            jobs, lambda t, k: run_rollout(t, policy, env, k, simulator), CHATTY_ROLLOUTS
+        )
     )
 
 

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from aiotools import VirtualClock
 
+from fieldcraft.concurrency import ConcurrencyLimiter
 from fieldcraft.config.rl import Rl
-from fieldcraft.envs.guards import ConcurrencyLimiter
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.train.async_sampler import AsyncRolloutSampler

@@ -7,7 +7,7 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from fieldcraft.envs.guards import ConcurrencyLimiter
+from fieldcraft.concurrency import ConcurrencyLimiter
 from fieldcraft.rollout.turns import Policy
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory

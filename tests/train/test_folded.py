@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from checkpoints import tiny_tokenizer
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.chains import concat_ids, split_chains
-from fieldcraft.rollout.loop import Policy, run_rollout, run_rollouts
+from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.train.batch import SampleUnit, split_micro_batches, to_sample, to_samples
 from fieldcraft.train.credit import ScoredRollout, assign_advantages
@@ -216,7 +217,7 @@ def folded_rollouts(engine: LocalEngine, count: int = 12) -> list[Trajectory]:
     env = ToolEnvironment(Folding(tokenizer, ""), [tool], budget)
     policy = Policy(engine=Summaries(engine))
     jobs = [(Task(str(i), f"Who was born in Northport {i}?", ("x",)), str(i)) for i in range(count)]
-    return asyncio.run(run_rollouts(jobs, lambda t, k: run_rollout(t, policy, env, k), count))
+    return asyncio.run(run_concurrently(jobs, lambda t, k: run_rollout(t, policy, env, k), count))
 
 
 def test_what_is_sampled_in_every_chain_is_what_is_trained(tmp_path: Path) -> None:

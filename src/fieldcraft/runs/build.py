@@ -27,7 +27,7 @@ from fieldcraft.config.sections import (
     JudgeConfig,
     WorldConfig,
 )
-from fieldcraft.endpoints.connect import open_chat_client
+from fieldcraft.endpoints.openai import open_chat_client
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.verifiers import JudgeVerifier, Verifier
 from fieldcraft.records.costs import compute_acting_cost
@@ -46,10 +46,9 @@ from fieldcraft.tools.factory import apply_server_config, apply_tool_config, mak
 from fieldcraft.tools.http import NO_SITES, InProcessSites
 from fieldcraft.tools.python.tool import GradingSandbox
 from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.tools.search.failing_search import FailingSearch
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import Passage
-from fieldcraft.tools.search.tool import SearchTool, search_function
+from fieldcraft.tools.search.tool import FailingSearch, SearchTool, search_function
 from fieldcraft.types import AnyTool, Dialect, Reward, Tool, UserError
 from fieldcraft.worlds.base import make_world
 from fieldcraft.worlds.site import open_site

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from fieldcraft.config.names import AUTO_VERDICT, VERDICT_REWARD_KEY, get_display_name
 from fieldcraft.config.rl import Rl
-from fieldcraft.endpoints.connect import open_chat_client
+from fieldcraft.endpoints.openai import open_chat_client
 from fieldcraft.records.timeline import TIMELINE_FILE, StepTimes, append_step_times
 from fieldcraft.records.training_rollouts import (
     ROLLOUTS_FOLDER,
