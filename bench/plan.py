@@ -20,7 +20,6 @@ import torch
 import typer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from fieldcraft.algos.losses import PolicyGradientLoss
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.sampling import SamplingParams
@@ -28,6 +27,7 @@ from fieldcraft.scaling.costs import ForwardPasses, ModelShape, Roofline, Traini
 from fieldcraft.scaling.devices import Device
 from fieldcraft.scaling.measured import measure_cpu
 from fieldcraft.train.batch import Sample, SampleUnit
+from fieldcraft.train.losses import PolicyGradientLoss
 from fieldcraft.train.trainer import Trainer
 
 TOKENS = 4096  # per step, in two micro-batches
