@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 LAYERS = (
     *("version", "sampling", "types", "concurrency"),
     *("config", "records", "terminal", "hub", "recipes"),
-    *("algos", "dialects"),
     *(
+        "dialects",
         "sandbox",
         "tools",
         "endpoints",
@@ -46,7 +46,7 @@ LAYERS = (
 )
 EQUALITY = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 HEAVY = {"torch", "transformers", "safetensors"}
-MAY_BE_HEAVY = {"engine", "algos", "train", "cluster", "runs"}
+MAY_BE_HEAVY = {"engine", "train", "cluster", "runs"}
 FILES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
     for path in PACKAGE.rglob("*.py")

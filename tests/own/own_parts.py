@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import fieldcraft as fc
-from fieldcraft.algos.losses import CrossEntropyLoss
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER
 from fieldcraft.envs.environment import ToolEnvironment
@@ -16,6 +15,7 @@ from fieldcraft.rollout.turns import Policy, RolloutSession, run_session
 from fieldcraft.sampling import StopReason
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.epochs import draw_epoch_batch
+from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.stages.base import StageInputs
 from fieldcraft.types import (
     ONLY_OBSERVATION,

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from cluster_parts import EngineGroupRig, ModelledEngine
-from fieldcraft.algos.losses import PolicyGradientLoss, TokenBatch
 from fieldcraft.evals.fidelity import compute_fidelity_metrics
 from fieldcraft.evals.summary import STEP_METRICS, summarise_evaluation
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.renamed_metrics import RENAMED_METRICS, rename_report, rename_summary
 from fieldcraft.runs.stage_files import EvaluationFiles, StageFolder
+from fieldcraft.train.losses import PolicyGradientLoss, TokenBatch
 from fieldcraft.worlds.base import SimulationVerdict
 from report_parts import trajectory
 from rl_parts import MIXED, stage

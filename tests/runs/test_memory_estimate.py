@@ -28,7 +28,7 @@ import re
 from pathlib import Path
 import numpy as np
 from transformers import Qwen2Config, Qwen2ForCausalLM
-from fieldcraft.algos.losses import PolicyGradientLoss
+from fieldcraft.train.losses import PolicyGradientLoss
 from fieldcraft.config.sections import Optim
 from fieldcraft.train.batch import Sample
 from fieldcraft.train.trainer import Trainer

@@ -2,14 +2,14 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from fieldcraft.algos import distillation
-from fieldcraft.algos.distillation import DistillationLoss, compute_teacher_advantages, reverse_kl
-from fieldcraft.algos.losses import PolicyGradientLoss, TokenBatch
+from fieldcraft.train import logprobs
+from fieldcraft.train.distillation import DistillationLoss, compute_teacher_advantages
+from fieldcraft.train.logprobs import reverse_kl
+from fieldcraft.train.losses import PolicyGradientLoss, TokenBatch
 
 STUDENT = torch.tensor([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]]).log()
 TEACHER = torch.tensor([[0.25, 0.25, 0.5], [0.5, 0.25, 0.25]]).log()
@@ -89,7 +89,7 @@ def test_words_that_only_one_output_layer_has_do_not_count() -> None:
 def test_the_gradient_is_that_of_the_direct_formula(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distillation, "MAX_CHUNK_ELEMENTS", chunk)
+    monkeypatch.setattr(logprobs, "MAX_CHUNK_ELEMENTS", chunk)
     student, plain = (random_logits(0).requires_grad_() for _ in range(2))
     teacher = random_logits(1)
     factor_T = torch.arange(1.0, 6, dtype=torch.float64)
@@ -144,7 +144,7 @@ def test_advantages_of_rewards_stand_beside_the_kl() -> None:
 
 def test_a_sampled_advantage_is_the_log_ratio_within_limits() -> None:
     found = compute_teacher_advantages(
-        np.array([-1.0, -2.0, -50.0, 0.0]), np.array([-3.0, -0.5, 0, -50])
+        torch.tensor([-1.0, -2.0, -50.0, 0.0]), torch.tensor([-3.0, -0.5, 0, -50])
     )
     assert found.tolist() == [-2.0, 1.5, 20.0, -20.0]
 
@@ -153,8 +153,7 @@ def test_sampled_tokens_expect_what_the_whole_vocabulary_says() -> None:
     """The expectation under the student over all words gives the KL and its gradient."""
     student, teacher = random_logits(5, 1).requires_grad_(), random_logits(6, 1)
     logp_V, logq_V = student.log_softmax(-1)[0], teacher.log_softmax(-1)[0]
-    advantages = compute_teacher_advantages(logp_V.detach().numpy(), logq_V.numpy())
-    p_V, advantage_V = logp_V.exp().detach(), torch.tensor(advantages)
+    p_V, advantage_V = logp_V.exp().detach(), compute_teacher_advantages(logp_V.detach(), logq_V)
     kl = reverse_kl(student, teacher).sum()
     assert (p_V * advantage_V).sum().item() == pytest.approx(-kl.item())
     [sampled] = torch.autograd.grad(-(p_V * advantage_V * logp_V).sum(), student, retain_graph=True)

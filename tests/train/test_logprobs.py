@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fieldcraft.algos.logprobs import logp_and_entropy
+from fieldcraft.train.logprobs import logp_and_entropy
 
 
 def test_logprob_and_entropy_of_a_known_distribution() -> None:

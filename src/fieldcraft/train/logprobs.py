@@ -1,41 +1,91 @@
-"""Per-token reverse KL from a student to a teacher, and the distillation loss.
+"""Scores of tokens from logits: log-probability, entropy and reverse KL to a teacher.
 
-Shape letters: T tokens of a micro-batch, V vocabulary entries. p is the student's distribution at a
-position of its own rollout and q is the teacher's at the same position, both at the sampling
+Shape letters: T tokens, R tokens of a chunk, V vocabulary entries. p is the student's distribution
+at a position of its own rollout and q is the teacher's at the same position, both at the sampling
 temperature.
-
-On-policy distillation minimises KL(p || q) = sum over v of p_v (log p_v - log q_v) at the positions
-that the student visits (GKD, arXiv 2306.13649; MiniLLM, arXiv 2306.08543, for the reverse
-direction). As in GKD, the sampled positions are constants: no gradient flows through the sampling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fieldcraft.algos.losses import MAX_LOG_RATIO, Metrics, PolicyGradientLoss, TokenBatch
-
-MAX_CHUNK_ELEMENTS = (
-    2**22
-)  # logits are normalised in chunks of rows with at most this number of elements
+# The reverse KL normalises logits in chunks of rows with at most this number of elements.
+MAX_CHUNK_ELEMENTS = 2**22
 
 
-def compute_teacher_advantages(logp_T: NDArray[Any], teacher_logp_T: NDArray[Any]) -> NDArray[Any]:
-    """Return log q - log p of each sampled token, clamped to +-20, as the policy-gradient
-    advantage.
+def logp_and_entropy(logits_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log softmax(logits) at the targets and the entropy of softmax(logits) in nats, both of
+    shape T. Both are differentiable once."""
+    result: tuple[Tensor, Tensor] = _LogpAndEntropy.apply(logits_TV, targets_T)
+    return result
 
-    Its expectation over the student's tokens is -KL(p || q). The expectation of advantage times
-    grad log p is -grad KL(p || q), because the omitted term, the mean of grad log p, is 0. Each
-    token is credited only with its own log-ratio (a discount of 0), as in Thinking Machines'
-    "On-Policy Distillation" (2025, thinkingmachines.ai/blog/on-policy-distillation)."""
-    return (teacher_logp_T - logp_T).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+class _LogpAndEntropy(torch.autograd.Function):
+    """Memory-efficient log-probability and entropy. Forward and backward pass each allocate one
+    array of the size of the logits; autograd would keep three for the entropy alone."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        logp_T, entropy_T, lse_T = logp_entropy_logsumexp(
+            logits_TV, targets_T, torch.empty_like(logits_TV)
+        )
+        ctx.save_for_backward(logits_TV, targets_T, lse_T, entropy_T)
+        return logp_T, entropy_T
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, logp_grad_T: Tensor | None, entropy_grad_T: Tensor | None
+    ) -> tuple[Tensor, None]:
+        logits_TV, targets_T, lse_T, entropy_T = ctx.saved_tensors
+        logp_TV = logits_TV - lse_T[:, None]
+        return logits_grad(logp_TV, targets_T, entropy_T, logp_grad_T, entropy_grad_T), None
+
+
+def logp_entropy_logsumexp(
+    logits_TV: Tensor, targets_T: Tensor, buffer_TV: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the log-probabilities of the targets, the entropies and the log-sum-exp of the logits,
+    each of shape T. `buffer_TV` is overwritten."""
+    largest_T1 = logits_TV.amax(-1, keepdim=True)
+    torch.sub(logits_TV, largest_T1, out=buffer_TV).exp_()
+    sum_T = buffer_TV.sum(-1)
+    lse_T = largest_T1[:, 0] + sum_T.log()
+    mean_T = torch.einsum("tv,tv->t", buffer_TV, logits_TV) / sum_T
+    logp_T = logits_TV.gather(1, targets_T[:, None])[:, 0] - lse_T
+    return logp_T, lse_T - mean_T, lse_T
+
+
+def logits_grad(
+    logp_TV: Tensor,
+    targets_T: Tensor,
+    entropy_T: Tensor,
+    logp_grad_T: Tensor | None,
+    entropy_grad_T: Tensor | None,
+) -> Tensor:
+    """Return the gradient with respect to the logits: g (1[v = target] - p_v) - h p_v (log p_v +
+    H), where g and h are the gradients with respect to the log-probability and the entropy H.
+    `logp_TV` contains the log-probabilities of all tokens and is overwritten."""
+    if entropy_grad_T is None:
+        grad_TV = logp_TV.exp_()
+        if logp_grad_T is None:
+            return grad_TV.zero_()
+        grad_TV.mul_(-logp_grad_T[:, None])
+    else:
+        grad_TV = logp_TV.exp()
+        logp_TV.add_(entropy_T[:, None]).mul_(-entropy_grad_T[:, None])
+        if logp_grad_T is not None:
+            logp_TV.sub_(logp_grad_T[:, None])
+        grad_TV.mul_(logp_TV)
+    if logp_grad_T is not None:
+        grad_TV.scatter_add_(1, targets_T[:, None], logp_grad_T[:, None])
+    return grad_TV
 
 
 def reverse_kl(logits_TV: Tensor, teacher_TV: Tensor, top_k: int | None = None) -> Tensor:
@@ -103,22 +153,3 @@ def _compute_log_ratios(
         top_ratio_RK = ratio_RV.gather(1, top_RK)
         ratio_RV = (rest_p_R1 - rest_q_R1).expand_as(ratio_RV).scatter(1, top_RK, top_ratio_RK)
     return logp_RV.exp(), ratio_RV
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DistillationLoss:
-    """Sum of the policy-gradient surrogate and the reverse KL of each trained token to the teacher:
-    L = surrogate + sum(w * KL(p || q)) / total.
-
-    Without rewards the advantages are 0, and only the KL term remains.
-    """
-
-    policy_loss: PolicyGradientLoss
-
-    def __call__(self, batch: TokenBatch, total: float) -> tuple[Tensor, Metrics]:
-        assert batch.teacher_kl_T is not None, "teacher_kl_T is missing from the batch"
-        loss, metrics = self.policy_loss(batch, total)
-        kl_T = batch.weight_T * batch.teacher_kl_T
-        loss = loss + kl_T.sum() / total
-        kl = kl_T.detach().sum() / total
-        return loss, metrics | {"loss": loss.detach(), "teacher_kl": kl}

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fieldcraft.algos.logprobs import logp_and_entropy
-from fieldcraft.algos.losses import (
+from fieldcraft.train.logprobs import logp_and_entropy
+from fieldcraft.train.losses import (
     ContrastiveLoss,
     CrossEntropyLoss,
     LossFunction,

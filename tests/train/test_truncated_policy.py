@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fieldcraft.algos.losses import PolicyGradientLoss, TokenBatch
 from fieldcraft.engine.local.truncation import TruncationLimits, mask_candidates
+from fieldcraft.train.losses import PolicyGradientLoss, TokenBatch
 
 WORDS = 8
 HAND = [[0.5, 0.25, 0.15, 0.1]]
