@@ -72,17 +72,6 @@ class ClusterSession:
         }
         return ray.remote(**options)(actor_class).remote(*args)
 
-    def start_on_node(
-        self, node: ClusterNode, actor_class: type, *args: Any, **options: Any
-    ) -> Any:
-        """Start an actor on a node without reserving devices."""
-        ray = import_ray()
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        strategy = NodeAffinitySchedulingStrategy(node.id, soft=False)
-        options |= {"num_cpus": 0, "scheduling_strategy": strategy}
-        return ray.remote(**options)(actor_class).remote(*args)
-
 
 def _find_host_index(placements: Sequence[ProcessPlacement], engine: ProcessPlacement) -> int:
     """Return the index of the trainer on whose device a colocated engine starts."""
@@ -119,8 +108,7 @@ def open_cluster(settings: ClusterConfig, device: str, folder: Path) -> Iterator
         try:
             yield ClusterSession(settings, device, nodes, placements, placement_group)
         finally:
-            if placement_group is not None:
-                ray.util.remove_placement_group(placement_group)
+            ray.util.remove_placement_group(placement_group)
     finally:
         if started_here:
             ray.shutdown()
@@ -195,8 +183,6 @@ def _reserve(
         for placement in placements
         if not (settings.colocate and placement.role == "engine")
     ]
-    if not reserved:
-        return None
     group = ray.util.placement_group(
         [{resource: placement.num_devices} for placement in reserved],
         bundle_label_selector=[

@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import httpx
+from tenacity import RetryCallState, stop_before_delay
 
 from fieldcraft.tools.decompression import ACCEPTED_ENCODING, decompress_response
 
@@ -16,6 +17,7 @@ from fieldcraft.tools.decompression import ACCEPTED_ENCODING, decompress_respons
 InProcessSites = Mapping[str, httpx.AsyncBaseTransport]
 NO_SITES: InProcessSites = MappingProxyType({})
 MAX_RESPONSE_BYTES = 8 * 2**20  # of a response; a hundred long passages take less than one MiB
+_DOWN_STATUSES = (502, 503)  # of a proxy without a server, and of a server without capacity
 # Headers of a response that is forwarded decompressed. `content-length` is the compressed size.
 _TRANSFER_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
 # asyncio may stop its loop before it has closed a generator without references.
@@ -36,6 +38,25 @@ async def _make_closer(client: httpx.AsyncClient) -> AsyncGenerator[None]:
         yield
     finally:
         await client.aclose()
+
+
+def stop_retrying(retries: int, restart_seconds: float) -> Callable[[RetryCallState], bool]:
+    """Return a condition of tenacity that ends the attempts of a request after `retries` more. A
+    server that is down, for example because it is restarted, is tried for `restart_seconds`."""
+    ends_restart = stop_before_delay(restart_seconds)
+
+    def stop(state: RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome else None
+        is_down = error is not None and _is_server_down(error)
+        return state.attempt_number > retries and (not is_down or ends_restart(state))
+
+    return stop
+
+
+def _is_server_down(error: BaseException) -> bool:
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code in _DOWN_STATUSES
+    return isinstance(error, httpx.ConnectError)
 
 
 class ResponseTooLargeError(httpx.RequestError):

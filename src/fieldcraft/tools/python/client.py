@@ -6,25 +6,26 @@ from collections.abc import Mapping
 
 import httpx
 from pydantic import ValidationError
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
+from tenacity import AsyncRetrying, retry_if_exception, wait_exponential
 
 from fieldcraft.config.url_secrets import mask_secrets, require_no_secret
 from fieldcraft.records.waits import report_wait
 from fieldcraft.sandbox.limits import ProgramResult, SandboxLimits
-from fieldcraft.tools.http import LimitedHttpClient
+from fieldcraft.tools.http import LimitedHttpClient, stop_retrying
 from fieldcraft.tools.python.protocol import RunCodeResponse, make_request_body, parse_response
 from fieldcraft.types import ToolError, ToolUnavailableError, UserError
 
 _OVERHEAD_SECONDS = 10.0  # added to the time limit of a program: queueing and transport
-_MAX_ATTEMPTS = 4
+_RETRIES = 3
 _BUSY_STATUSES = (429, 500, 502, 503, 504)
 
 
 class SandboxClient:
     """Sandbox that runs programs on a server; each run opens a new connection."""
 
-    def __init__(self, url: str, limits: SandboxLimits) -> None:
-        """Create a client of the server at `url`, with or without `/run_code`.
+    def __init__(self, url: str, limits: SandboxLimits, restart_seconds: float = 60.0) -> None:
+        """Create a client of the server at `url`, with or without `/run_code`. A server that is
+        down is tried for `restart_seconds`.
 
         Raises UserError for an invalid URL.
         """
@@ -41,6 +42,7 @@ class SandboxClient:
                 f"'{mask_secrets(url)}' is not a url of a server; write http://HOST:PORT."
             )
         self._limits = limits
+        self._restart_seconds = restart_seconds
 
     async def run(
         self, code: str, stdin: str = "", files: Mapping[str, bytes] | None = None
@@ -52,7 +54,7 @@ class SandboxClient:
             ToolError: the server rejects the program.
         """
         attempts = AsyncRetrying(
-            stop=stop_after_attempt(_MAX_ATTEMPTS),
+            stop=stop_retrying(_RETRIES, self._restart_seconds),
             wait=wait_exponential(0.2, max=5.0),
             retry=retry_if_exception(_is_retryable),
             reraise=True,
@@ -87,4 +89,4 @@ def _is_retryable(error: BaseException) -> bool:
     """Return whether another attempt may succeed; a program that timed out would time out again."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code in _BUSY_STATUSES
-    return isinstance(error, httpx.ConnectError)
+    return isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)

@@ -13,11 +13,16 @@ from typing import Any
 
 import httpx
 from pydantic import BaseModel
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
+from tenacity import AsyncRetrying, retry_if_exception, wait_exponential
 
 from fieldcraft.config.url_secrets import mask_secrets, require_no_secret
 from fieldcraft.records.waits import report_wait
-from fieldcraft.tools.http import LimitedHttpClient, ResponseTooLargeError, close_with_loop
+from fieldcraft.tools.http import (
+    LimitedHttpClient,
+    ResponseTooLargeError,
+    close_with_loop,
+    stop_retrying,
+)
 from fieldcraft.tools.search.passages import Passage, parse_passage
 from fieldcraft.tools.search.tool import search_function
 from fieldcraft.types import ToolError, ToolUnavailableError, UserError
@@ -76,6 +81,7 @@ class RemoteSearchTool:
         timeout_seconds: float = 10.0,
         retries: int = 3,
         total_seconds: float = 60.0,
+        restart_seconds: float = 60.0,
         api_key_env: str | None = None,
     ) -> None:
         """Create a client.
@@ -86,6 +92,7 @@ class RemoteSearchTool:
             timeout_seconds: time of each attempt, from connecting to the end of the response.
             retries: attempts after the first; the wait doubles before each.
             total_seconds: time of all attempts together.
+            restart_seconds: time in which a query tries a server that is down, beyond `retries`.
             api_key_env: environment variable whose value is sent as a bearer token.
 
         Raises:
@@ -112,6 +119,7 @@ class RemoteSearchTool:
         self._timeout_seconds = timeout_seconds
         self._retries = retries
         self._total_seconds = total_seconds
+        self._restart_seconds = restart_seconds
         self._protocols: tuple[_ResponseType, _ResponseType] = (
             _SearchR1Response,
             _AutoCoAResponse,
@@ -140,7 +148,7 @@ class RemoteSearchTool:
             UserError: no search server responds at the URL.
         """
         try:
-            await self._request_with_retries("check")
+            await self._request_with_retries("check", restart_seconds=0.0)
         except _FAILURES as error:
             raise UserError(
                 f"No search server answers at {self.url} ({_describe_error(error)}); "
@@ -155,13 +163,13 @@ class RemoteSearchTool:
 
     async def _retrieve(self, query: str) -> Sequence[Passage]:
         try:
-            return await self._request_with_retries(query)
+            return await self._request_with_retries(query, self._restart_seconds)
         except _FAILURES as error:
             raise _get_error_type(error)(f"Search failed: {_describe_error(error)}.") from error
 
-    async def _request_with_retries(self, query: str) -> list[Passage]:
+    async def _request_with_retries(self, query: str, restart_seconds: float) -> list[Passage]:
         attempts = AsyncRetrying(
-            stop=stop_after_attempt(1 + self._retries),
+            stop=stop_retrying(self._retries, restart_seconds),
             wait=wait_exponential(_MIN_WAIT_SECONDS, max=_MAX_WAIT_SECONDS),
             retry=retry_if_exception(_is_retryable),
             reraise=True,
