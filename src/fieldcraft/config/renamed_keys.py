@@ -1,8 +1,9 @@
-"""Former names of recipe keys: an error in a user's recipe, translated in a stored one.
+"""Former recipe keys: an error in a user's recipe, translated in a stored one.
 
-`renamed_keys.json` lists the former keys, and the former values by current key. In its paths,
-`stages.*` matches each stage and `[NAME]` a component of that name; list indices are omitted. So
-`tools[python].waive` is a setting of each tool `python`.
+`renamed_keys.json` lists the former names of keys, the former values by current key, and the keys
+that were removed, with advice. In its paths, `stages.*` matches each stage and `[NAME]` a component
+of that name; list indices are omitted. So `tools[python].waive` is a setting of each tool `python`.
+A removed key is a key of a section of the recipe.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fieldcraft.types import UserError
 _TABLE = json.loads((resources.files("fieldcraft.config") / "renamed_keys.json").read_text("utf-8"))
 RENAMED_KEYS: Mapping[str, str] = _TABLE["keys"]
 RENAMED_VALUES: Mapping[str, Mapping[str, str]] = _TABLE["values"]
+REMOVED_KEYS: Mapping[str, str] = _TABLE["removed"]
 _STAGE = "stages.*"
 _DEFAULT_NAMES = {"engine": LOCAL_ENGINE}  # default component of a section
 # Key of the recipe's name, which each former stored recipe has. Other former names may be settings
@@ -30,7 +32,7 @@ AddedKeys = Callable[[str], Collection[str] | None]
 
 
 def require_current_keys(data: Mapping[str, Any], added_keys: AddedKeys, source: str = "") -> None:
-    """Raise UserError for the first key or value of a recipe that was renamed.
+    """Raise UserError for the first key or value of a recipe that was renamed, or removed.
 
     Args:
         data: the contents of the recipe.
@@ -39,17 +41,31 @@ def require_current_keys(data: Mapping[str, Any], added_keys: AddedKeys, source:
     """
     renaming = _Renaming(added_keys)
     renaming.rename(data, (), "")
-    if renaming.sentences:
-        raise UserError(f"{source}: {renaming.sentences[0]}" if source else renaming.sentences[0])
+    removed = [f"{key} no longer exists: {REMOVED_KEYS[key]}." for key in _find_removed(data)]
+    if sentences := renaming.sentences + removed:
+        raise UserError(f"{source}: {sentences[0]}" if source else sentences[0])
 
 
 def translate_stored(data: Mapping[str, Any], added_keys: AddedKeys) -> dict[str, Any]:
     """Return the contents of a stored recipe or agent with the current keys, regardless of the
-    version of fieldcraft that wrote it."""
-    if _FORMER_NAME_KEY not in data:
-        return dict(data)
-    translated: dict[str, Any] = _Renaming(added_keys).rename(data, (), "")
+    version of fieldcraft that wrote it. Removed keys are left out."""
+    translated: dict[str, Any] = dict(data)
+    if _FORMER_NAME_KEY in data:
+        translated = _Renaming(added_keys).rename(data, (), "")
+    for path in _find_removed(translated):
+        section, _, key = path.partition(".")
+        translated[section] = {k: v for k, v in translated[section].items() if k != key}
     return translated
+
+
+def _find_removed(data: Mapping[str, Any]) -> list[str]:
+    """Return the removed keys that a recipe has."""
+    paths = [path.partition(".") for path in REMOVED_KEYS]
+    return [
+        f"{section}.{key}"
+        for section, _, key in paths
+        if isinstance(data.get(section), Mapping) and key in data[section]
+    ]
 
 
 def builtin_added_keys(stage_type: str) -> Collection[str] | None:

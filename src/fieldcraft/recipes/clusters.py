@@ -11,7 +11,6 @@ def require_valid_cluster(recipe: Recipe) -> None:
     """Raise UserError for processes that the recipe does not use, or that require others."""
     _require_plain_optimizer(recipe)
     _require_valid_engines(recipe)
-    _require_used_services(recipe)
 
 
 def _require_plain_optimizer(recipe: Recipe) -> None:
@@ -53,22 +52,4 @@ def _require_valid_engines(recipe: Recipe) -> None:
         raise UserError(
             f"cluster.trainers={recipe.cluster.trainers} needs engines to sample from the trained"
             " model: set cluster.engines to 1 or more."
-        )
-
-
-def _require_used_services(recipe: Recipe) -> None:
-    """Raise UserError for servers of the cluster that no tool uses, or that conflict with another
-    server."""
-    tools = {tool.name: tool.settings for tool in recipe.tools}
-    if recipe.cluster.search_servers and (recipe.search.url or "search" not in tools):
-        raise UserError(
-            f"cluster.search_servers={recipe.cluster.search_servers} serves the run's own index to"
-            " the tool search: name that in tools and leave out search.url, or set it to 0."
-        )
-    python = tools.get("python")
-    if recipe.cluster.sandbox_workers and (python is None or {"url", "stateful"} & python.keys()):
-        raise UserError(
-            f"cluster.sandbox_workers={recipe.cluster.sandbox_workers} runs programs of the tool"
-            " python that need no session and no other server: name it in tools without url and"
-            " stateful, or set it to 0."
         )

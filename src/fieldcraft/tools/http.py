@@ -11,7 +11,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import httpx
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_before_delay,
+    wait_exponential,
+)
 
 from fieldcraft.config.url_secrets import mask_secrets, require_no_secret
 from fieldcraft.tools.decompression import ACCEPTED_ENCODING, decompress_response
@@ -22,6 +28,7 @@ InProcessSites = Mapping[str, httpx.AsyncBaseTransport]
 NO_SITES: InProcessSites = MappingProxyType({})
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.2, 5.0  # before another attempt; doubled after each
 MAX_RESPONSE_BYTES = 8 * 2**20  # of a response; a hundred long passages take less than one MiB
+_DOWN_STATUSES = (502, 503)  # of a proxy without a server, and of a server without capacity
 # Headers of a response that is forwarded decompressed. `content-length` is the compressed size.
 _TRANSFER_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
 # asyncio may stop its loop before it has closed a generator without references.
@@ -31,14 +38,17 @@ _loop_closers: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[
 
 
 def make_attempts(
-    retries: int, repeatable_error: type[httpx.TransportError] = httpx.TransportError
+    retries: int,
+    restart_seconds: float = 0.0,
+    repeatable_errors: tuple[type[httpx.TransportError], ...] = (httpx.TransportError,),
 ) -> AsyncRetrying:
     """Return attempts of a request, which is repeated at most `retries` times if the server is busy
-    or the request fails with a `repeatable_error`. The last error is raised."""
+    or the request fails with a repeatable error, and for `restart_seconds` if the server is down,
+    for example because it is restarted. The last error is raised."""
     return AsyncRetrying(
-        stop=stop_after_attempt(1 + retries),
+        stop=_stop_retrying(retries, restart_seconds),
         wait=wait_exponential(MIN_WAIT_SECONDS, max=MAX_WAIT_SECONDS),
-        retry=retry_if_exception(lambda e: is_busy(e) or isinstance(e, repeatable_error)),
+        retry=retry_if_exception(lambda e: is_busy(e) or isinstance(e, repeatable_errors)),
         reraise=True,
     )
 
@@ -75,6 +85,23 @@ async def _make_closer(client: httpx.AsyncClient) -> AsyncGenerator[None]:
         yield
     finally:
         await client.aclose()
+
+
+def _stop_retrying(retries: int, restart_seconds: float) -> Callable[[RetryCallState], bool]:
+    ends_restart = stop_before_delay(restart_seconds)
+
+    def stop(state: RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome else None
+        is_down = error is not None and _is_server_down(error)
+        return state.attempt_number > retries and (not is_down or ends_restart(state))
+
+    return stop
+
+
+def _is_server_down(error: BaseException) -> bool:
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code in _DOWN_STATUSES
+    return isinstance(error, httpx.ConnectError)
 
 
 class ResponseTooLargeError(httpx.RequestError):

@@ -20,14 +20,16 @@ _RETRIES = 3
 class SandboxClient:
     """Sandbox that runs programs on a server; each run opens a new connection."""
 
-    def __init__(self, url: str, limits: SandboxLimits) -> None:
-        """Create a client of the server at `url`, with or without `/run_code`.
+    def __init__(self, url: str, limits: SandboxLimits, restart_seconds: float = 60.0) -> None:
+        """Create a client of the server at `url`, with or without `/run_code`. A server that is
+        down is tried for `restart_seconds`.
 
         Raises UserError for an invalid URL.
         """
         self.url = url.rstrip("/").removesuffix("/run_code")
         require_server_url("url", url)
         self._limits = limits
+        self._restart_seconds = restart_seconds
 
     async def run(
         self, code: str, stdin: str = "", files: Mapping[str, bytes] | None = None
@@ -39,7 +41,8 @@ class SandboxClient:
             ToolError: the server rejects the program.
         """
         # A program that timed out would time out again.
-        attempts = make_attempts(_RETRIES, repeatable_error=httpx.ConnectError)
+        repeatable = (httpx.NetworkError, httpx.RemoteProtocolError)
+        attempts = make_attempts(_RETRIES, self._restart_seconds, repeatable)
         seconds = self._limits.wall_seconds + _OVERHEAD_SECONDS
         body = make_request_body(code, stdin, files or {}, self._limits)
         try:

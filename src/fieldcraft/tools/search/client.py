@@ -77,6 +77,7 @@ class RemoteSearchTool:
         timeout_seconds: float = 10.0,
         retries: int = 3,
         total_seconds: float = 60.0,
+        restart_seconds: float = 60.0,
         api_key_env: str | None = None,
     ) -> None:
         """Create a client.
@@ -87,6 +88,7 @@ class RemoteSearchTool:
             timeout_seconds: time of each attempt, from connecting to the end of the response.
             retries: attempts after the first; the wait doubles before each.
             total_seconds: time of all attempts together.
+            restart_seconds: time in which a query tries a server that is down, beyond `retries`.
             api_key_env: environment variable whose value is sent as a bearer token.
 
         Raises:
@@ -102,6 +104,7 @@ class RemoteSearchTool:
         self._topk = topk
         self._retries = retries
         self._total_seconds = total_seconds
+        self._restart_seconds = restart_seconds
         self._protocols: tuple[_ResponseType, _ResponseType] = (
             _SearchR1Response,
             _AutoCoAResponse,
@@ -134,7 +137,7 @@ class RemoteSearchTool:
             UserError: no search server responds at the URL.
         """
         try:
-            await self._request_with_retries("check")
+            await self._request_with_retries("check", restart_seconds=0.0)
         except _FAILURES as error:
             raise UserError(
                 f"No search server answers at {self.url} ({_describe_error(error)}); "
@@ -147,14 +150,15 @@ class RemoteSearchTool:
 
     async def _retrieve(self, query: str) -> Sequence[Passage]:
         try:
-            return await self._request_with_retries(query)
+            return await self._request_with_retries(query, self._restart_seconds)
         except _FAILURES as error:
             raise _get_error_type(error)(f"Search failed: {_describe_error(error)}.") from error
 
-    async def _request_with_retries(self, query: str) -> list[Passage]:
+    async def _request_with_retries(self, query: str, restart_seconds: float) -> list[Passage]:
+        attempts = make_attempts(self._retries, restart_seconds)
         with report_wait("a search", f"the server {self.url}"):
             async with asyncio.timeout(self._total_seconds):
-                return await make_attempts(self._retries)(self._request, query)
+                return await attempts(self._request, query)
 
     async def _request(self, query: str) -> list[Passage]:
         first, second = self._protocols
