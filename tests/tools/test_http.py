@@ -147,7 +147,7 @@ def test_what_another_attempt_may_answer_is_repeated(error, count, monkeypatch) 
             httpx.Response(error, request=sent).raise_for_status()
         raise error("no", request=sent)
 
-    attempts = make_attempts(2, repeatable_error=httpx.ConnectError)
+    attempts = make_attempts(2, repeatable_errors=(httpx.ConnectError,))
     with pytest.raises(httpx.HTTPError):
         asyncio.run(attempts(request))
     assert len(requests) == count
