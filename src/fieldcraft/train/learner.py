@@ -13,6 +13,7 @@ import numpy as np
 
 from fieldcraft.config.rl import Rl
 from fieldcraft.records.chains import concat_ids, split_chains
+from fieldcraft.records.metrics import METRICS
 from fieldcraft.records.tool_metrics import has_void_turn
 from fieldcraft.train.advantages import ScoredRollout, StepBatch
 from fieldcraft.train.algorithm import Algorithm, StepModels
@@ -24,11 +25,6 @@ from fieldcraft.train.sampler import RolloutGroup, has_equal_rewards
 from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.types import Author, Status, Trajectory, UserError
 
-# Metrics that are means over the trained tokens; tokens of groups with equal rewards are excluded.
-PER_TOKEN_METRICS = (
-    *("entropy", "ratio_mean", "clip_fraction", "kl_ref", "llds"),
-    *("sampler_is_weight", "sampler_rejected_rate", "teacher_kl", LOG_RATIO_KEY),
-)
 SAMPLER_LOGP_DIFF_KEY = "sampler_logp_diff"
 
 
@@ -215,9 +211,11 @@ def average_per_token(
     row: StepMetrics, minibatch: Sequence[SampleUnit], divisor: float, version: int
 ) -> StepMetrics:
     """Convert the metrics of an optimizer step from sums over tokens divided by `divisor` to means
-    over the trained tokens. SAMPLER_LOGP_DIFF_KEY is a mean over the tokens that this version
-    of the policy sampled, and is omitted if there are none."""
-    counts = dict.fromkeys(PER_TOKEN_METRICS, sum(map(_sum_weights, minibatch)))
+    over the trained tokens; tokens of groups with equal rewards are excluded. SAMPLER_LOGP_DIFF_KEY
+    is a mean over the tokens that this version of the policy sampled, and is omitted if there are
+    none."""
+    per_token = [metric.key for metric in METRICS.values() if metric.per_token]
+    counts = dict.fromkeys(per_token, sum(map(_sum_weights, minibatch)))
     counts[SAMPLER_LOGP_DIFF_KEY] = sum(_sum_version_weights(unit, version) for unit in minibatch)
     defined = {name: value for name, value in row.items() if counts.get(name) != 0}
     return {n: v * divisor / counts[n] if n in counts else v for n, v in defined.items()}
