@@ -15,12 +15,12 @@ from stream_parts import Parts
 
 from bandit import bandit
 from cluster_parts import EngineGroupRig, ModelledEngine
-from fieldcraft.algos.distillation import DistillationLoss
-from fieldcraft.algos.losses import ContrastiveLoss, PolicyGradientLoss, TokenBatch
 from fieldcraft.evals.fidelity import compute_fidelity_metrics
 from fieldcraft.evals.summary import summarise_evaluation
 from fieldcraft.records.metrics import METRICS
 from fieldcraft.rewards.programs import compute_program_metrics
+from fieldcraft.train.distillation import DistillationLoss
+from fieldcraft.train.losses import ContrastiveLoss, PolicyGradientLoss, TokenBatch
 from fieldcraft.train.tool_free import compute_tool_free_metrics
 from fieldcraft.worlds.base import SimulationVerdict
 from report_parts import trajectory
