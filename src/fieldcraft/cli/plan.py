@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fieldcraft.cli.app import AllowOption, OverridesArgument, RecipeArgument, announce_imports, app
-from fieldcraft.config.recipe import Recipe, require_work
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.rules import RUN_RULES
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.scaling.devices import CPU_NAME, Device, find_device
 from fieldcraft.terminal.console import CleanConsole, print_line
@@ -42,8 +43,7 @@ def plan(
     allow: AllowOption = None,
 ) -> None:
     """Show the device and the memory of each process, and the time of a run, before it starts."""
-    settings = load_recipe(recipe, overrides or [])
-    require_work(settings)
+    settings = load_recipe(recipe, overrides or [], rules=RUN_RULES)
     if gpu != CPU_NAME:
         find_device(gpu)
     with announce_imports():
