@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 
 from pydantic import ValidationError
 
-from fieldcraft.config.collection import TEACHER
+from fieldcraft.config.collection import TEACHER, ClosedBookConfig
 from fieldcraft.config.names import ComponentKind, list_registered, suggest_name
 from fieldcraft.config.recipe import (
     Recipe,
@@ -167,9 +168,7 @@ def find_unused_selection(recipe: Recipe) -> Iterator[str]:
 
 
 def find_late_selection_models(recipe: Recipe) -> Iterator[str]:
-    rl_stages = (name for name, stage in recipe.stages.items() if stage.kind == "rl")
-    first, stages = next(rl_stages, None), list(recipe.stages)
-    models = ["start", *(stages[: stages.index(first)] if first is not None else stages)]
+    models = ["start", *takewhile(lambda name: recipe.stages[name].kind != "rl", recipe.stages)]
     for name in sorted(recipe.select.sampled_models if recipe.select is not None else ()):
         if name not in models:
             yield (
@@ -181,14 +180,14 @@ def find_late_selection_models(recipe: Recipe) -> Iterator[str]:
 # -- closed book --------------------------------------------------------------------------------
 
 
-def _measures_closed_book(recipe: Recipe) -> bool:
-    """Return whether a recipe measures a closed-book rate that it uses."""
-    has_use = not recipe.environment.is_external and bool(recipe.stages or recipe.model)
-    return recipe.closed_book is not None and has_use
+def _get_used_closed_book(recipe: Recipe) -> ClosedBookConfig | None:
+    """Return the section closed_book of a recipe with questions that it can ask."""
+    has_questions = not recipe.environment.is_external and (recipe.stages or recipe.model)
+    return recipe.closed_book if has_questions else None
 
 
 def find_unused_closed_book(recipe: Recipe) -> Iterator[str]:
-    if recipe.closed_book is not None and not _measures_closed_book(recipe):
+    if recipe.closed_book is not None and _get_used_closed_book(recipe) is None:
         yield (
             "closed_book asks the questions of evaluations and stages without tools, and this"
             " recipe has no such questions: remove it."
@@ -197,7 +196,7 @@ def find_unused_closed_book(recipe: Recipe) -> Iterator[str]:
 
 def find_unknown_closed_book_model(recipe: Recipe) -> Iterator[str]:
     models = ["start", *recipe.stages]
-    if _measures_closed_book(recipe) and get_closed_book_model(recipe) not in models:
+    if _get_used_closed_book(recipe) is not None and get_closed_book_model(recipe) not in models:
         yield (
             f"closed_book samples the model of '{get_closed_book_model(recipe)}', which does not"
             f" exist: use one of {', '.join(models)}."
@@ -205,7 +204,8 @@ def find_unknown_closed_book_model(recipe: Recipe) -> Iterator[str]:
 
 
 def find_unused_closed_book_questions(recipe: Recipe) -> Iterator[str]:
-    if not (_measures_closed_book(recipe) and recipe.closed_book and recipe.closed_book.questions):
+    closed_book = _get_used_closed_book(recipe)
+    if closed_book is None or closed_book.questions == 0:
         return
     if recipe.select is not None and recipe.select.closed_book_model is not None:
         yield (
