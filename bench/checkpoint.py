@@ -23,9 +23,9 @@ import torch
 import typer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from fieldcraft.algos.losses import CrossEntropyLoss
 from fieldcraft.config.sections import Optim
 from fieldcraft.train.batch import Sample, SampleUnit
+from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.sharding.specs import PolicySpec
 from fieldcraft.train.sharding.trainer import ShardedTrainer
 

@@ -23,12 +23,12 @@ import torch
 import typer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from fieldcraft.algos.losses import CrossEntropyLoss, PolicyGradientLoss
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.memory import estimate_stage_memory
+from fieldcraft.runs.memory_estimate import estimate_stage_memory
 from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.lora import LoraAdapter
+from fieldcraft.train.losses import CrossEntropyLoss, PolicyGradientLoss
 from fieldcraft.train.model import load_model, to_torch_dtype
 from fieldcraft.train.trainer import Trainer
 

@@ -23,10 +23,10 @@ import typer
 from torch.nn.utils import get_total_norm
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from fieldcraft.algos.losses import PolicyGradientLoss
 from fieldcraft.config.sections import Optim
 from fieldcraft.train import batch
 from fieldcraft.train.batch import Sample, SampleUnit
+from fieldcraft.train.losses import PolicyGradientLoss
 from fieldcraft.train.trainer import Trainer
 
 TOTAL = 1000.0

@@ -18,14 +18,14 @@ from types import SimpleNamespace
 import typer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from fieldcraft.algos.losses import CrossEntropyLoss, PolicyGradientLoss
 from fieldcraft.cluster.ranks import HEALTH_GROUP, RayTrainerGroup
 from fieldcraft.cluster.remote import import_ray
 from fieldcraft.cluster.session import open_cluster
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.scaling.memory import estimate_rank_memory
+from fieldcraft.runs.memory_estimate import estimate_rank_memory
 from fieldcraft.train.lora import LoraAdapter
+from fieldcraft.train.losses import CrossEntropyLoss, PolicyGradientLoss
 from fieldcraft.train.model import make_empty_model
 from fieldcraft.train.sharding.specs import PolicySpec, ReferenceSpec
 from fieldcraft.train.sharding.trainer import ShardedTrainer, make_reference

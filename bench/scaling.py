@@ -1,7 +1,7 @@
-"""Simulate the scaling of reinforcement learning of a 7B model from 2 to 512 GPUs.
+"""Simulate the scaling of reinforcement learning of a 7B model from 2 to 512 H200 GPUs.
 
     python bench/scaling.py [--gpus 2 --gpus 512 ...] [--staleness 0 ...] [--seed 0 ...]
-        [--keys-at GPUS] [--picture PNG]
+        [--keys-at GPUS]
 
 The scheduler is the real one, and durations are modelled; the formulas are in
 docs/lab-notes/scaling.md. In synchronous runs, all GPUs first sample and then train. With
@@ -19,29 +19,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Annotated
 
-import matplotlib as mpl
 import typer
-from matplotlib.figure import Figure
 
-from fieldcraft.scaling.costs import (
+from simulation.durations import (
+    H200,
+    DeviceSplit,
     ForwardPasses,
     ModelShape,
+    RolloutLoad,
     Roofline,
     TrainingCost,
     estimate_broadcast_seconds,
-)
-from fieldcraft.scaling.devices import find_device
-from fieldcraft.scaling.pipeline import PipelineModel, SimulationResult, simulate
-from fieldcraft.scaling.steps import (
-    DeviceSplit,
-    RolloutLoad,
     estimate_sampling_seconds,
     find_best_split,
 )
-from fieldcraft.scaling.workload import LogNormal, RolloutWorkload
+from simulation.pipeline import PipelineModel, SimulationResult, simulate
+from simulation.workload import LogNormal, RolloutWorkload
 
 # Qwen2.5-7B in bfloat16: 7.1 billion parameters after the embedding; the keys and the values of a
 # token have 28 layers x 4 heads x 128 numbers each.
@@ -80,7 +75,6 @@ GROWS = 1.5  # minimum speedup with twice as many GPUs for growing throughput
 class Setting:
     """Simulated recipe keys. `engines` is a factor on the number from the formula."""
 
-    gpu: str
     gpus: int
     questions: int
     group: int
@@ -107,12 +101,11 @@ def split(setting: Setting) -> DeviceSplit:
     """Return the split into trainers and engines; in synchronous runs all GPUs are both."""
     if setting.staleness == 0:
         return DeviceSplit(setting.gpus, setting.gpus, 0.0)
-    device = find_device(setting.gpu)
     step = replace(MEAN, count=setting.questions * setting.group)
-    speed = Roofline(SEVEN, device)
+    speed = Roofline(SEVEN, H200)
 
     def training(trainers: int) -> float:
-        of = TrainingCost(device, trainers, MICRO_TOKENS)
+        of = TrainingCost(H200, trainers, MICRO_TOKENS)
         return of.step_seconds(SEVEN, step.total_tokens, step.mean_tokens, PASSES)
 
     def sampled(engines: int) -> float:
@@ -125,8 +118,8 @@ def split(setting: Setting) -> DeviceSplit:
 
 
 def simulated(setting: Setting, steps: int, seed: int) -> SimulationResult:
-    device, chosen = find_device(setting.gpu), split(setting)
-    trainers = TrainingCost(device, chosen.trainers, MICRO_TOKENS)
+    chosen = split(setting)
+    trainers = TrainingCost(H200, chosen.trainers, MICRO_TOKENS)
 
     def learn(tokens: int, rollouts: int) -> float:
         return trainers.step_seconds(SEVEN, tokens, tokens / max(rollouts, 1), PASSES)
@@ -134,7 +127,7 @@ def simulated(setting: Setting, steps: int, seed: int) -> SimulationResult:
     return simulate(
         PipelineModel(
             workload=AGENT,
-            speeds=[Roofline(SEVEN, device)] * chosen.engines,
+            speeds=[Roofline(SEVEN, H200)] * chosen.engines,
             learn_seconds=learn,
             questions=setting.questions,
             group=setting.group,
@@ -142,7 +135,7 @@ def simulated(setting: Setting, steps: int, seed: int) -> SimulationResult:
             rows=setting.rows,
             concurrent_calls=setting.calls,
             publish_seconds=estimate_broadcast_seconds(
-                SEVEN, device, chosen.trainers, chosen.engines
+                SEVEN, H200, chosen.trainers, chosen.engines
             ),
             steps=steps + 1 + setting.staleness,
             seed=seed,
@@ -202,25 +195,6 @@ def change_keys(setting: Setting, steps: int, seeds: Sequence[int]) -> None:
     print(f"\nThe best change: {best}, {worth[best]:.2f} times as many rollouts per second.")
 
 
-def draw(rates: dict[str, dict[int, float]], picture: Path) -> None:
-    """Draw rollouts per second against GPUs, one line per staleness."""
-    with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 8}):
-        figure = Figure(figsize=(5, 3.2), layout="constrained", dpi=110)
-        axes = figure.subplots()
-        for name, of in rates.items():
-            axes.plot(list(of), list(of.values()), "o-", markersize=3, linewidth=1.2, label=name)
-        gpus = sorted(next(iter(rates.values())))
-        first = max(of[gpus[0]] for of in rates.values())
-        linear = [first * n / gpus[0] for n in gpus]
-        axes.plot(gpus, linear, "k:", linewidth=0.8, label="linear")
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(gpus, [str(n) for n in gpus])
-        axes.set(xlabel="GPUs", ylabel="trained rollouts per second")
-        axes.legend(frameon=False)
-        figure.savefig(picture)
-
-
 def main(
     gpus: Annotated[list[int], typer.Option(min=2)] = [2, 8, 32],  # noqa: B006
     staleness: Annotated[list[int], typer.Option(min=0)] = [0, 1, 4],  # noqa: B006
@@ -228,28 +202,23 @@ def main(
     questions: int = 8,
     group: int = 8,
     steps: int = 3,
-    gpu: str = "h200",
     keys_at: int | None = None,
-    picture: Path | None = None,
 ) -> None:
-    find_device(gpu)
-    print(f"{questions * group} rollouts per step, {gpu}, {len(seed)} seeds\n")
+    print(f"{questions * group} rollouts per step, {len(seed)} seeds\n")
     print(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}")
     rates: dict[str, dict[int, float]] = {}
     began = time.perf_counter()
     for most in staleness:
         of = rates.setdefault(f"max_staleness {most}" if most else "synchronous", {})
         for n in sorted(gpus):
-            setting = Setting(gpu, n, questions, group, most)
+            setting = Setting(n, questions, group, most)
             runs = [simulated(setting, steps, number) for number in seed]
             of[n] = statistics.mean(run.rollouts_per_second for run in runs)
             print(row(setting, runs, of[min(gpus)] / min(gpus)), flush=True)
     print()
     for name, of in rates.items():
         print(f"{name}: throughput grows up to {growth_ends(of)} GPUs")
-    if picture is not None:
-        draw(rates, picture)
-    change_keys(Setting(gpu, keys_at or max(gpus), questions, group, staleness[-1]), steps, seed)
+    change_keys(Setting(keys_at or max(gpus), questions, group, staleness[-1]), steps, seed)
     print(f"{time.perf_counter() - began:.0f} s on this machine")
 
 

@@ -23,8 +23,8 @@ from typing import Annotated, Any
 import typer
 
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.scaling.pipeline import PipelineModel, simulate
-from fieldcraft.scaling.workload import LogNormal, RolloutWorkload
+from simulation.pipeline import PipelineModel, simulate
+from simulation.workload import LogNormal, RolloutWorkload
 
 STAGE = "rl2"
 MAX_CALLS = 3  # that a question of Atlas requires

@@ -50,11 +50,12 @@ from transformers import (
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 from _step_costs import StepCosts
-from fieldcraft.algos.losses import CrossEntropyLoss
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
+from fieldcraft.train.algorithm import PolicyGradient, StepModels
 from fieldcraft.train.batch import SampleUnit, to_samples
 from fieldcraft.train.learner import PolicyLearner
+from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Segment, Task, Trajectory
 
@@ -180,7 +181,11 @@ def our_grpo(
     trainer = Trainer(model, optim, 1000, dtype=dtype)
     write_logprobs(rollouts, trainer)
     learner = PolicyLearner(
-        settings=settings, trainer=trainer, reference=None, critic=None, total_tokens=1, seed=0
+        settings=settings,
+        algorithm=PolicyGradient(settings),
+        models=StepModels(policy=trainer),
+        total_tokens=1,
+        seed=0,
     )
     steps = iter(range(1000))
     return lambda: learner.learn(rollouts, next(steps)).metrics

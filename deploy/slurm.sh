@@ -1,5 +1,6 @@
 #!/bin/bash
 # A run on all machines of a Slurm job: sbatch --nodes=2 --gres=gpu:8 deploy/slurm.sh RECIPE KEY=VALUE ... --out FOLDER
+# With SEARCH_INDEX=FOLDER, written by 'fieldcraft index', the first machine also serves this index to the run.
 #SBATCH --job-name=fieldcraft
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
@@ -20,6 +21,15 @@ for host in "${hosts[@]:1}"; do
     srun --nodes=1 --ntasks=1 --overlap --nodelist="$host" \
         bash -c "until ray start --address=$head:$port --block; do sleep 2; done" &
 done
+
+if [ -n "${SEARCH_INDEX:-}" ]; then
+    search="http://$head:${SEARCH_PORT:-8000}"
+    srun --nodes=1 --ntasks=1 --overlap --nodelist="${hosts[0]}" bash -c \
+        'while true; do fieldcraft serve search --index "$0" --host "$1" --port "$2"; sleep 2; done' \
+        "$SEARCH_INDEX" "$head" "${SEARCH_PORT:-8000}" &
+    until curl --silent --fail --output /dev/null "$search/health"; do sleep 2; done
+    set -- "$1" "search.url=$search" "${@:2}"
+fi
 
 export RAY_ADDRESS="$head:$port"
 srun --nodes=1 --ntasks=1 --overlap --nodelist="${hosts[0]}" bash -c \

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fieldcraft.cluster.engine_group import EngineGroup
-from fieldcraft.cluster.packed_weights import PackedWeightSnapshot
 from fieldcraft.cluster.remote import ActorLostError
+from fieldcraft.cluster.weights import PackedWeightSnapshot
 from fieldcraft.engine.vllm.weights import ProbeLogprobs
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,37 +47,6 @@ stages:
 evaluation: {splits: {heldout: 8, train: 2, known: 2}}
 """
 STEPS = {"base": 4, "rl": 5}
-# A model that was trained to write programs, correct or not, and therefore calls the sandbox.
-SUMS = """
-name: sums
-device: cpu
-dialect: torl
-instruction: ""
-world: {name: abacus, notes: 40, heldout_notes: 40}
-tiny_model: {layers: 2, width: 64, heads: 2}
-tools: [{name: python, errors: last-line, libraries: []}]
-budget: {max_calls: 2, max_turn_tokens: 40, max_context_tokens: 200}
-stages:
-  sft:
-    type: sft
-    dataset: demonstrations
-    max_examples: 40
-    steps: 150
-    batch_size: 8
-    train_on: [policy]
-    evaluate: false
-    optim: {lr: 5.0e-3, warmup_steps: 5, schedule: linear}
-  rl:
-    type: rl
-    steps: 6
-    questions_per_step: 4
-    group_size: 4
-    checkpoint_every: 1
-    entropy_coef: 0.01
-    optim: {lr: 1.0e-4}
-evaluation: {splits: {heldout: 4}, workflows: []}
-"""
-SUMS_STEPS = {"sft": 150, "rl": 6}
 SECONDS = 900  # deadline after which a hanging run fails
 
 
@@ -112,7 +81,9 @@ class Running:
         self.until(lambda: len(rows(self.out, stage)) >= count)
 
     def processes(self, kind: str) -> list[int]:
-        return list_processes(kind, self.process.pid)
+        """Return the Ray processes of the run that execute a class."""
+        below = _below(self.process.pid)
+        return [process for process in below if title(process).startswith(f"ray::{kind}")]
 
     def end(self) -> int:
         """Wait for the run and return its exit status."""
@@ -127,21 +98,16 @@ class Running:
         return self.output.read_text()[-4000:]
 
 
-def list_processes(kind: str, parent: int) -> list[int]:
-    """Return the Ray processes below a process that execute a class."""
-    return [process for process in _below(parent) if title(process).startswith(f"ray::{kind}")]
-
-
 def rows(out: Path, stage: str) -> list[dict[str, Any]]:
     path = out / stage / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def alike(out: Path, whole: Path, stages: Mapping[str, int] = STEPS) -> None:
-    """Check that two runs completed a given number of steps of each stage, each once and with the
-    same data, and have equal metrics."""
-    for stage, steps in stages.items():
+def alike(out: Path, whole: Path) -> None:
+    """Check that two runs completed the steps of each stage, each once and with the same data, and
+    have equal metrics."""
+    for stage, steps in STEPS.items():
         found, expected = rows(out, stage), rows(whole, stage)
         assert (
             [row["step"] for row in found] == [row["step"] for row in expected] == [*range(steps)]

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.algos.losses import LossFunction
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
@@ -15,7 +14,8 @@ from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.rewards.rubric import AsyncReward, Rubric
 from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.train.batch import Sample, SampleUnit
-from fieldcraft.train.protocols import ScoresCallback
+from fieldcraft.train.losses import LossFunction
+from fieldcraft.train.protocols import ScoresCallback, TeacherReference
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.types import Reward, Task, Trajectory
 from training_parts import (
@@ -80,6 +80,7 @@ class RecordingTrainer:
         loss_fn: LossFunction,
         total: float,
         temperature: float,
+        teacher: TeacherReference | None,
         on_scores: ScoresCallback,
     ) -> dict[str, float]:
         self.samples = [sample for unit in units for sample in unit]

@@ -1,5 +1,6 @@
 """Scripts and benchmarks of the checkout, imported as modules."""
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -18,3 +19,13 @@ def load_script(file: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
+
+
+def import_bench(name: str) -> ModuleType:
+    """Import a module of bench/ that its scripts share, such as `simulation.pipeline`."""
+    folder = str(ROOT / "bench")
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)

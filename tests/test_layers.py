@@ -12,9 +12,10 @@ from syntax_trees import tree_of
 PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 # From low to high: a module may import from its own entry and from earlier entries.
 LAYERS = (
-    *("version", "sampling", "types", "config", "records", "terminal", "hub", "recipes"),
-    *("algos", "dialects"),
+    *("version", "sampling", "types", "concurrency"),
+    *("config", "records", "terminal", "hub", "recipes"),
     *(
+        "dialects",
         "sandbox",
         "tools",
         "endpoints",
@@ -45,7 +46,7 @@ LAYERS = (
 )
 EQUALITY = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 HEAVY = {"torch", "transformers", "safetensors"}
-MAY_BE_HEAVY = {"engine", "algos", "train", "cluster", "runs", "scaling"}
+MAY_BE_HEAVY = {"engine", "train", "cluster", "runs"}
 FILES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
     for path in PACKAGE.rglob("*.py")

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pytest
 
 import fieldcraft
+from fieldcraft.records.metrics import METRICS
 from script_modules import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -125,6 +126,16 @@ def test_every_public_name_is_on_the_page_of_the_api() -> None:
     page = (ROOT / "docs/api.md").read_text("utf-8")
     listed = re.findall(r"^::: fieldcraft\.(\w+)$", page, re.MULTILINE)
     assert sorted([*listed, "__version__"]) == fieldcraft.__all__
+
+
+def test_the_metrics_in_tables_are_declared() -> None:
+    pages = [page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md")]
+    tables = re.findall(r"^\| metric.*\n\|---.*\n((?:\|.*\n)+)", "\n".join(pages), re.MULTILINE)
+    cells = [row.split("|")[1] for table in tables for row in table.splitlines()]
+    assert len(cells) > 15
+    keys = {key for cell in cells for key in re.findall(r"`([^`]+)`", cell)}
+    assert keys <= METRICS.keys()
+    assert {metric.key for metric in METRICS.values() if metric.signals} <= keys
 
 
 def test_the_files_and_tests_of_the_architecture_are_there() -> None:

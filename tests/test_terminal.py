@@ -258,12 +258,15 @@ def test_the_mask_colours_trained_tokens_green_and_the_others_red():
     assert "\x1b[2;91mw4" in text
 
 
+FIGURES = {"calls_mean": 1.5, "tokens_per_second": 3900.4, "loss": 0.1}
+
+
 def test_without_a_terminal_progress_is_a_line_every_tenth_and_the_last():
     out = console()
     progress = PhaseProgress("rl1", 25, out)
     progress.start()
     for step in range(1, 26):
-        progress.update(step, em=step / 25, calls=1.5, tokens_per_second=3900.4, loss=0.1)
+        progress.update(step, {"em": step / 25} | FIGURES)
     lines = _lines(out)
     assert [line.split()[1] for line in lines] == [
         f"{step}/25" for step in (3, 5, 8, 10, 13, 15, 18, 20, 23, 25)
@@ -277,7 +280,7 @@ def test_a_stage_shorter_than_ten_steps_prints_each_step_once():
     progress = PhaseProgress("[red]", 2, out)
     progress.start()
     progress.update(1)
-    progress.update(2, loss=0.5)
+    progress.update(2, {"loss": 0.5, "em": None, "new": 1.0})
     first, second = _lines(out)
     assert first == "[red]  1/2"
     assert second.startswith("[red]  2/2  loss 0.5000  0 s left")
@@ -303,7 +306,8 @@ def test_a_bar_shows_the_figures_that_there_is_room_for(width, figures):
     out = console(terminal=True, width=width)
     progress = PhaseProgress("rl1", 250, out)
     progress.start()
-    progress.update(120, em=0.5, calls=1.5, tokens_per_second=13900.2, loss=-0.1234)
+    row = {"em": 0.5, "calls_mean": 1.5, "tokens_per_second": 13900.2, "loss": -0.1234}
+    progress.update(120, row)
     progress.stop()
     lines = [line for line in plain(out).split("\n") if "120/250" in line]
     assert lines

@@ -16,14 +16,16 @@ from transformers import PreTrainedModel
 
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.sections import BudgetConfig, Optim
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import EventBus, write_metrics
-from fieldcraft.rollout.loop import Policy, run_rollout, run_rollouts
+from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.rollout.simulators import PolicySimulator
+from fieldcraft.train.algorithm import StepModels
 from fieldcraft.train.batch import Sample, SampleUnit, TokenRun, to_sample
 from fieldcraft.train.collapse_detector import CollapseDetector
 from fieldcraft.train.critic import Critic
@@ -32,6 +34,7 @@ from fieldcraft.train.packed_attention import packed_attention_forward
 from fieldcraft.train.sampler import RolloutSampler
 from fieldcraft.train.stages.base import StageInputs, StepMetrics, TrainingStage
 from fieldcraft.train.stages.rl import RlStage
+from fieldcraft.train.stages.roles import make_algorithm
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Answer, Author, Task, ToolCall, ToolCalls, Trajectory
 
@@ -47,9 +50,8 @@ def rl_stage(
     """Return a stage of reinforcement learning over a sampler of the other arguments."""
     return RlStage(
         sampler=RolloutSampler(**sampling),
-        trainer=trainer,
-        reference=reference,
-        critic=critic,
+        algorithm=make_algorithm(sampling["settings"]),
+        models=StepModels(policy=trainer, reference=reference, critic=critic),
         measure_fidelity=fidelity,
     )
 
@@ -225,7 +227,9 @@ def chatty_rollouts(
         for i in range(CHATTY_ROLLOUTS)
     ]
     return asyncio.run(
-        run_rollouts(jobs, lambda t, k: run_rollout(t, policy, env, k, simulator), CHATTY_ROLLOUTS)
+        run_concurrently(
+            jobs, lambda t, k: run_rollout(t, policy, env, k, simulator), CHATTY_ROLLOUTS
+        )
     )
 
 

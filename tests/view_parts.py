@@ -84,6 +84,7 @@ def write_metrics(run: Path, stage: str, steps: int) -> None:
     folder.mkdir(exist_ok=True)
     rows = [
         {"step": n, "reward_mean": n / 10, "em": n / 10, "loss": 1 / (n + 1), "seconds": 2.0}
+        | {"a_key_of_ones_own": float(n)}
         | ({"eval/em": n / 10} if n % 2 else {})
         for n in range(steps)
     ]

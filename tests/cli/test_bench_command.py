@@ -20,7 +20,7 @@ def test_an_unknown_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     assert status("bench", "speed") == 2
     assert sentence(capsys) == (
         "bench/ has no script 'speed': use one of answers, async, checkpoint, connections,"
-        " engine, generate, graders, memory, output_layer, plan, prefixes, rankings,"
+        " engine, generate, graders, memory, output_layer, prefixes, rankings,"
         " ranks, sampling, sandbox, scaling, search, sessions, simulator, train, vectors, view,"
         " vllm_engine, words."
     )
@@ -38,7 +38,8 @@ def test_bench_names_the_package_that_it_lacks(
 def test_bench_is_only_in_a_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert status("bench", "search", "--help") == 0
+    assert status("bench", "--help") == 0
+    assert "Run a script of bench/" in capsys.readouterr().out
     monkeypatch.setattr(data, "__file__", str(tmp_path / "a" / "b" / "c" / "data.py"))
     assert status("bench", "search") == 2
     assert "run it from a checkout" in sentence(capsys)
@@ -51,6 +52,15 @@ def test_bench_scripts_import_each_other(
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert status("bench", "generate", "--no-such-option") == 2  # of the script, which was imported
     assert "No such option: --no-such-option" in capsys.readouterr().err
+
+
+@in_checkout
+def test_a_script_explains_its_own_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert status("bench", "generate", "--help") == 0
+    assert "Usage: generate.py" in capsys.readouterr().out
 
 
 @in_checkout

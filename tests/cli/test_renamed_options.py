@@ -1,4 +1,4 @@
-"""Former names of options and commands: a sentence gives the new name, and `view` still runs."""
+"""Former options and commands: a sentence says what to do instead, and `view` still runs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +10,15 @@ from starlette.testclient import TestClient
 
 from cli_parts import sentence, status
 from fieldcraft.cli.app import app
-from fieldcraft.cli.renamed_options import RENAMED_OPTIONS
+from fieldcraft.cli.renamed_options import REMOVED_OPTIONS, RENAMED_OPTIONS
 from fieldcraft.tools import serving
 from view_parts import write_run
 
 RENAMED = [
     (command, old, new) for command, names in RENAMED_OPTIONS.items() for old, new in names.items()
 ]
+
+REMOVED = [(command, option) for command, gone in REMOVED_OPTIONS.items() for option in gone]
 
 
 def options_of(command: str) -> Iterator[str]:
@@ -36,6 +38,18 @@ def test_an_old_option_names_the_new_one(
     assert sentence(capsys) == f"{old} is now called {new}."
     assert status(*command.split(), old, "1") == 2
     assert sentence(capsys) == f"{old} is now called {new}."
+
+
+@pytest.mark.parametrize(("command", "option"), REMOVED)
+def test_a_removed_option_says_what_to_do_instead(
+    command: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert option not in options_of(command)
+    assert status(*command.split(), "x", option, "1") == 2
+    assert sentence(capsys) == (
+        f"{option} was for times, which plan no longer estimates: leave it out, and measure a few"
+        " steps of the run (`seconds` in metrics.jsonl)."
+    )
 
 
 @pytest.mark.parametrize("arguments", [["show", "x", "--rigth"], ["ask", "Why?", "--number", "1"]])

@@ -10,57 +10,63 @@ import pytest
 import torch
 
 from engine_parity import PROMPT, TOKENIZER
-from fieldcraft.cluster.broadcast import BroadcastServerPool
-from fieldcraft.cluster.remote_weights import RemoteWeightSource
-from fieldcraft.cluster.weight_sender import WeightSender
+from fieldcraft.cluster.sources import ShardedWeights
+from fieldcraft.cluster.vllm_servers import BroadcastServerPool
+from fieldcraft.cluster.weights import WeightSender
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.vllm.client import VllmClient
 from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.engine.vllm.servers import VllmServerSettings
-from fieldcraft.engine.vllm.weights import (
-    ProbeLogprobs,
-    WeightSnapshot,
-    merge_lora_weights,
-    run_probe,
-)
+from fieldcraft.engine.vllm.weights import WeightSnapshot, merge_lora_weights, run_probe
 from fieldcraft.engine.vllm.worker.fieldcraft_wire import TensorMeta
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.tools.serving import serve_in_thread
+from fieldcraft.train.batch import SampleUnit
 from fieldcraft.types import UserError
 from vllm_rig import VllmRig
 
 CPU = torch.device("cpu")
 
 
-class Trainer(RemoteWeightSource):
-    """The first rank's weight source, in this process."""
+class Ranks:
+    """The first rank, in this process."""
 
-    process_handle = "rank 0"
+    first_actor = "rank 0"
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.sender = WeightSender("127.0.0.1", CPU)
 
-    def write(self, folder: Path) -> ProbeLogprobs:
-        raise AssertionError("nothing is written unless a server starts")
-
     def store_weights(
-        self, label: str, dtype: torch.dtype, retained_labels: Sequence[str]
-    ) -> tuple[list[TensorMeta], ProbeLogprobs]:
+        self, name: str, label: str, dtype: torch.dtype, retained_labels: Sequence[str]
+    ) -> list[TensorMeta]:
         state = merge_lora_weights(self.model)
-        return self.sender.store(label, self.model, state, dtype, retained_labels), run_probe(
-            self.model
-        )
+        return self.sender.store(label, self.model, state, dtype, retained_labels)
 
-    def open_channel(self, world_size: int) -> tuple[str, int]:
-        return self.sender.open_channel(world_size)
+    def call_sender(self, method: str, *args: Any) -> Any:
+        assert method != "write", "nothing is written unless a server starts"
+        return getattr(self.sender, method)(*args)
 
-    def send_weights(self, label: str) -> str:
-        return self.sender.send(label)
 
-    def write_stored(self, label: str, folder: Path) -> None:
-        raise AssertionError("nothing is written unless a server starts")
+class Policy:
+    """The trained policy, in this process."""
+
+    name = "policy"
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def fill_logprobs(self, units: Sequence[SampleUnit], field: str, temperature: float) -> None:
+        [(sample,)] = units
+        assert (field, temperature) == ("old_logp", 1.0)
+        sample.old_logp[1:] = run_probe(self.model).logprobs
+
+
+def weights_of(model: Any) -> ShardedWeights:
+    ranks: Any = Ranks(model)
+    policy: Any = Policy(model)
+    return ShardedWeights(ranks, policy, model.config)
 
 
 class Running(BroadcastServerPool):
@@ -102,7 +108,7 @@ class Scene:
             resources=self.rig.resources,
             max_num_seqs=8,
             python=Path("python"),
-            source=Trainer(self.model),
+            source=weights_of(self.model),
             pool_factory=lambda python, exchange, settings, resources: Running(
                 urls, settings, resources
             ),

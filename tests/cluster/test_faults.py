@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster_runs import RECIPE, SUMS, SUMS_STEPS, Running, alike, rows, title
+from cluster_runs import RECIPE, Running, alike, title
 
 pytestmark = pytest.mark.slow
-MANY = ("cluster.trainers=2", "cluster.engines=2", "cluster.search_servers=2")
+MANY = ("cluster.trainers=2", "cluster.engines=2")
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +42,7 @@ def wait_for_a_moment(run: Running, stage: str, moment: random.Random) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "stage"),
-    [
-        ("EngineActor", "rl"),
-        ("TrainerActor", "base"),
-        ("TrainerActor", "rl"),
-        ("ServiceActor", "base"),
-        ("ServiceActor", "rl"),
-    ],
+    [("EngineActor", "rl"), ("TrainerActor", "base"), ("TrainerActor", "rl")],
 )
 def test_a_process_may_be_killed(
     kind: str, stage: str, recipe: Path, run_and_stop: Path, tmp_path: Path
@@ -63,25 +57,8 @@ def test_a_process_may_be_killed(
     messages = {
         "EngineActor": "is restarted, and its requests are retried",
         "TrainerActor": "a trainer process crashed; restarting all ranks",
-        "ServiceActor": "crashed; it is restarted, and its calls are retried",
     }
     assert messages[kind] in " ".join(run.output.read_text().split())  # lines are wrapped
-
-
-def test_a_sandbox_worker_may_be_killed(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    moment = random.Random("sandbox")
-    recipe = tmp_path / "sums.yaml"
-    recipe.write_text(SUMS)
-    run_and_stop = Running(recipe, tmp_path / "whole")
-    assert run_and_stop.end() == 0, run_and_stop.text
-    assert sum(row["calls_mean"] for row in rows(run_and_stop.out, "rl")) > 1
-    run = Running(recipe, tmp_path / "run", "cluster.sandbox_workers=2")
-    wait_for_a_moment(run, "rl", moment)
-    os.kill(moment.choice(run.processes("ServiceActor")), signal.SIGKILL)
-    assert run.end() == 0, run.text
-    alike(run.out, run_and_stop.out, SUMS_STEPS)
-    assert "crashed; it is restarted" in " ".join(run.output.read_text().split())
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
@@ -92,8 +69,7 @@ def test_the_driver_may_be_killed(
     for stage in ("base", "rl"):
         run = Running(recipe, tmp_path / "run", *MANY)
         wait_for_a_moment(run, stage, moment)
-        kinds = ("EngineActor", "TrainerActor", "ServiceActor")
-        processes = [process for kind in kinds for process in run.processes(kind)]
+        processes = [*run.processes("EngineActor"), *run.processes("TrainerActor")]
         os.kill(run.process.pid, how)
         assert run.end() == (-how if how == signal.SIGKILL else 130), run.text
         until_gone(processes)

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from engine_parity import PROMPT, TOKENIZER, sharp_model
-from fieldcraft.algos.losses import CrossEntropyLoss
 from fieldcraft.cluster.engine_pool import EnginePool
 from fieldcraft.cluster.ranks import HEALTH_GROUP, RayTrainerGroup, TrainersLostError
 from fieldcraft.cluster.session import open_cluster
@@ -26,6 +25,7 @@ from fieldcraft.config.sections import Optim
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.train.batch import Sample, SampleUnit
+from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.model import load_model, make_empty_model
 from fieldcraft.train.sharding.specs import PolicySpec
 from fieldcraft.train.sharding.trainer import ShardedTrainer

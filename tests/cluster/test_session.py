@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fieldcraft.cluster import session
-from fieldcraft.cluster.preflight import require_same_versions
-from fieldcraft.cluster.session import open_cluster
+from fieldcraft.cluster.session import open_cluster, require_same_versions
 from fieldcraft.config.cluster import ClusterConfig
 from fieldcraft.types import UserError
 

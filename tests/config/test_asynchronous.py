@@ -11,7 +11,7 @@ from transformers import Qwen2Config
 from fieldcraft import Rl
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.memory import estimate_stage_memory
+from fieldcraft.runs.memory_estimate import estimate_stage_memory
 from fieldcraft.types import UserError
 
 KEY = "stages.rl2.async.max_staleness"

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
+from fieldcraft.cli.app import app
 from fieldcraft.config.rl import Rl
 from fieldcraft.recipes.files import deep_merge, read_recipe
 from fieldcraft.recipes.loading import load_recipe
@@ -26,10 +28,10 @@ def refused(recipe: str, *overrides: str) -> str:
 
 
 def test_a_cluster_of_everything_is_fine() -> None:
-    keys = "{trainers: 4, context_parallel: 2, engines: 2, colocate: true, search_servers: 2}"
+    keys = "{trainers: 4, context_parallel: 2, engines: 2, colocate: true}"
     cluster = load_recipe("smoke", [f"cluster={keys}"]).cluster
-    assert (cluster.num_devices, cluster.needs_ray, cluster.trains_and_samples) == (4, True, True)
-    assert not load_recipe("smoke", []).cluster.needs_ray
+    assert (cluster.num_devices, cluster.trains_and_samples) == (4, True)
+    assert load_recipe("smoke", []).cluster.num_devices == 0
 
 
 def test_trainers_need_engines_where_something_is_sampled() -> None:
@@ -49,14 +51,6 @@ def test_moments_are_those_that_can_be_cut() -> None:
     many = ("cluster.trainers=2", "cluster.engines=1")
     sentence = refused("smoke", *many, "stages.rl2.optim.optimizer_state=8bit")
     assert "stage 'rl2' has optim.optimizer_state=8bit" in sentence
-
-
-def test_services_need_a_tool_that_asks_them() -> None:
-    assert "leave out search.url" in refused(
-        "smoke", "cluster.search_servers=1", "search.url=http://10.0.0.2:8000"
-    )
-    assert "runs programs of the tool python" in refused("smoke", "cluster.sandbox_workers=1")
-    assert load_recipe("code-mini", ["cluster.sandbox_workers=2"]).cluster.needs_ray
 
 
 # -- recipes that resemble others ---------------------------------------------------------------
@@ -120,3 +114,21 @@ def test_the_manifest_starts_a_run_on_as_many_gpus_as_it_asks_for() -> None:
     [container] = workers["template"]["spec"]["containers"]
     gpus = int(container["resources"]["limits"]["nvidia.com/gpu"])
     assert workers["replicas"] * gpus == cluster.num_devices
+
+
+def test_servers_of_the_manifest_listen_where_their_services_send_requests() -> None:
+    text = (Path(__file__).parents[2] / "deploy/servers.yaml").read_text()
+    found = [*yaml.safe_load_all(text)]
+    specs = {(part["kind"], part["metadata"]["name"]): part["spec"] for part in found}
+    ports = {name: spec["ports"] for (kind, name), spec in specs.items() if kind == "Service"}
+    assert ports.keys() == {"search", "sandbox"}
+    command: Any = typer.main.get_command(app)
+    for server in ports:
+        [container] = specs["Deployment", server]["template"]["spec"]["containers"]
+        program, group, name, *arguments = container["command"]
+        options = command.commands[group].commands[name].make_context(name, arguments)
+        port = options.params["port"]
+        assert (program, options.params["host"]) == ("fieldcraft", "0.0.0.0")
+        assert ports[server] == [{"port": port}]
+        for probe in ("readinessProbe", "livenessProbe"):
+            assert container[probe]["httpGet"] == {"path": "/health", "port": port}

@@ -16,6 +16,7 @@ from fieldcraft.config.distil import Distil
 from fieldcraft.config.names import ComponentKind, resolve
 from fieldcraft.config.recipe import Recipe, dump_recipe, list_added_keys
 from fieldcraft.config.renamed_keys import (
+    REMOVED_KEYS,
     RENAMED_KEYS,
     RENAMED_VALUES,
     builtin_added_keys,
@@ -128,6 +129,13 @@ def test_no_place_of_the_table_is_listed_twice() -> None:
     assert len({*RENAMED_KEYS.values()}) == len(RENAMED_KEYS)
 
 
+@pytest.mark.parametrize("path", REMOVED_KEYS)
+def test_a_removed_key_is_gone_and_is_of_a_section(path: str) -> None:
+    section, key = split(path)
+    assert section in fields_at("")
+    assert key not in fields_at(section)
+
+
 # -- users' recipes -----------------------------------------------------------------------------
 
 
@@ -197,6 +205,15 @@ def test_a_file_over_another_recipe_is_answered_too(tmp_path: Path) -> None:
     assert complaint(tmp_path, {"like": "smoke"}) == f"{file}: like is now called extends."
 
 
+@pytest.mark.parametrize("path", REMOVED_KEYS)
+def test_a_removed_key_is_answered_with_what_to_do_instead(tmp_path: Path, path: str) -> None:
+    sentence = f"{path} no longer exists: {REMOVED_KEYS[path]}."
+    assert complaint(tmp_path, nested(path, 0)) == f"{tmp_path / 'mine.yaml'}: {sentence}"
+    assert complaint(tmp_path, {}, f"{path}=2") == sentence
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        build_recipe({"name": "mine", "stages": {}, **nested(path, 1)})
+
+
 # -- stored recipes -----------------------------------------------------------------------------
 
 
@@ -215,6 +232,17 @@ def test_a_recipe_of_the_last_version_with_former_keys_is_read() -> None:
     stored = json.loads(FORMER_RECIPE.read_text())
     written = yaml.safe_load(CURRENT_RECIPE.read_text())
     assert build_recipe(translate_stored(stored, list_added_keys)) == build_recipe(written)
+
+
+@pytest.mark.parametrize("path", REMOVED_KEYS)
+def test_a_stored_recipe_loses_a_removed_key(path: str) -> None:
+    recipe = load_recipe("smoke", [])
+    stored = json.loads(json.dumps(dump_recipe(recipe)))
+    section, key = split(path)
+    stored[section][key] = 2
+    assert build_recipe(translate_stored(stored, list_added_keys)) == recipe
+    assert stored[section][key] == 2  # consent is given to the contents of the file
+    assert translate_stored({section: [key]}, list_added_keys) == {section: [key]}
 
 
 def test_keys_of_a_user_defined_stage_type_stay(

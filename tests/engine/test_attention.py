@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from fieldcraft.algos.losses import CrossEntropyLoss
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.attention import describe_special_attention
 from fieldcraft.train.batch import Sample, pack
+from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
 from small_sizes import DYNAMIC, LONG, SMALL

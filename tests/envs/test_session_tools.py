@@ -11,11 +11,12 @@ import pytest
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.agents.rag import rag
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.rollout.loop import Policy, run_rollout, run_rollouts
+from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.types import Author, StatefulTool, Status, Task, Tool, Trajectory, UserError
 from virtual_time import virtually
 
@@ -96,7 +97,7 @@ def test_state_lasts_for_one_rollout() -> None:
         return await run_rollout(task, policy, env, key)
 
     jobs = [(Task(str(i), "How often?", ("2",)), str(i)) for i in range(3)]
-    done = asyncio.run(run_rollouts(jobs, run, 3))
+    done = asyncio.run(run_concurrently(jobs, run, 3))
     assert [[call.observation for call in t.calls] for t in done] == [["1", "2"]] * 3
     assert sorted(tool.opened) == sorted(tool.closed) == ["0", "1", "2"]
 
@@ -230,7 +231,7 @@ def test_siblings_of_a_failed_rollout_continue() -> None:
         return await run_rollout(task, Policy(engine=ScriptedEngine(TOKENIZER, ["2"])), env, key)
 
     jobs: Sequence[tuple[Task, str]] = [(Task(key, "?", ()), key) for key in ("a", "bad", "b")]
-    done = asyncio.run(run_rollouts(jobs, run, 3))
+    done = asyncio.run(run_concurrently(jobs, run, 3))
     assert [t.status for t in done] == [Status.ANSWERED, Status.ERROR, Status.ANSWERED]
 
 

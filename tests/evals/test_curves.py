@@ -151,9 +151,9 @@ def test_learning_curves_tell_their_values_and_have_ticks():
     charts = {chart.title: chart for chart in draw_learning_curves(CURVES, SLOTS)}
     assert values(charts["KL"], "rl1", "kl")[10] == (10, 0.1)
     assert values(charts["Clipped"], "rl2", "clipped")[5] == (5, 0.005)
-    exact = charts["Exact match while training"]
-    assert values(exact, "rl1, held out", "exact match while training") == [(0, 0.6), (10, 0.9)]
-    assert values(charts["Tool calls"], "rl2, held out", "tool calls") == [(0, 1.9), (10, 1.7)]
+    exact, calls = charts["Exact match"], charts["Number of calls"]
+    assert values(exact, "rl1, held out", "exact match") == [(0, 0.6), (10, 0.9)]
+    assert values(calls, "rl2, held out", "number of calls") == [(0, 1.9), (10, 1.7)]
     assert values(charts["Supervised loss"], "sft", "supervised loss") == [(i, 1) for i in range(5)]
     for tick in ("0", "5", "10", "0.2", "0.8"):
         assert f">{tick}</text>" in exact.svg

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fieldcraft.evals.curves import METRIC_CURVES
+from fieldcraft.evals.curves import draw_learning_curves
 from fieldcraft.evals.fidelity import (
     build_fidelity_table,
     compute_fidelity_metrics,
@@ -317,4 +317,5 @@ def test_the_table_shows_taught_and_untaught_apart() -> None:
 
 def test_the_report_shows_the_curve() -> None:
     row = compute_fidelity_metrics(TRUTH, [simulation(("AcMe", REAL_ACME))])
-    assert {curve.key for curve in METRIC_CURVES} & row.keys() == {"fidelity/supports_answer"}
+    [chart] = draw_learning_curves({"rl": [{"step": 0} | row]}, {"rl": 0})
+    assert chart.title == "Fidelity"

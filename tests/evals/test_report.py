@@ -185,7 +185,8 @@ def test_curves_have_a_panel_for_each_stage_that_logged_them(tmp_path):
     _, page = run(tmp_path / "r.html", SAMPLES, curves=curves)
     figures = dict(re.findall(r'aria-label="([^"]*)"(.*?)</svg>', page, re.DOTALL))
     assert set(figures) >= {"Reward", "Supervised loss"}
-    assert not set(figures) & {"Entropy", "Gradient norm", "Length"}  # nothing finite was logged
+    # nothing finite was logged
+    assert not set(figures) & {"Entropy", "Gradient norm", "Length in policy tokens"}
     assert ">rl1</text>" in figures["Reward"]
     assert ">sft1</text>" not in figures["Reward"]
     assert ">sft1</text>" in figures["Supervised loss"]

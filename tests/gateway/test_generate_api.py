@@ -11,8 +11,8 @@ from fieldcraft.engine.base import Engine
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.gateway.generate_api import GENERATE_PATH, create_generate_app, make_engine_handler
-from fieldcraft.gateway.serving import serve_in_loop
 from fieldcraft.sampling import SamplingParams
+from fieldcraft.tools.serving import serve_in_loop
 
 TOKENIZER = letters()
 IDS = TOKENIZER.encode("ab")

@@ -5,13 +5,13 @@ import asyncio
 from learning import TEMPLATE
 
 from bandit import letters, small_model
-from fieldcraft.algos.losses import PolicyGradientLoss
 from fieldcraft.config.sections import BudgetConfig, Optim
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.gateway.text import TextEnvironment
 from fieldcraft.rollout.environments import isolate_failures
 from fieldcraft.rollout.turns import Policy
+from fieldcraft.train.losses import PolicyGradientLoss
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Trajectory
 from training_parts import assert_agree

@@ -9,15 +9,15 @@ import torch
 
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
-from fieldcraft.algos.losses import (
+from fieldcraft.config.sections import Optim
+from fieldcraft.train.batch import SampleUnit
+from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
+from fieldcraft.train.losses import (
     ContrastiveLoss,
     CrossEntropyLoss,
     LossFunction,
     PolicyGradientLoss,
 )
-from fieldcraft.config.sections import Optim
-from fieldcraft.train.batch import SampleUnit
-from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.packed_attention import supports_varlen_kernel
 from fieldcraft.train.trainer import Trainer
 from training_parts import (

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import fieldcraft as fc
-from fieldcraft.algos.losses import CrossEntropyLoss
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.rollout.loop import run_rollout, run_rollouts
+from fieldcraft.rollout.loop import run_rollout
 from fieldcraft.rollout.turns import Policy, RolloutSession, run_session
 from fieldcraft.sampling import StopReason
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.epochs import draw_epoch_batch
+from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.stages.base import StageInputs
 from fieldcraft.types import (
     ONLY_OBSERVATION,
@@ -225,7 +226,7 @@ class Rejection(fc.TrainingStage):
         ]
         jobs = [(t, f"{number}/{p}/{g}") for p, t in enumerate(chosen) for g in range(s.group)]
         policy = Policy(engine=self.engine, seed=self.seed)
-        done = await run_rollouts(
+        done = await run_concurrently(
             jobs, lambda t, key: run_rollout(t, policy, self.env, key), len(jobs)
         )
         await self.engine.sleep()

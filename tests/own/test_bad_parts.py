@@ -72,7 +72,11 @@ BAD: list[tuple[str, Mapping[str, Any], list[str]]] = [
     ("no workflow", workflow("bad_parts:NUMBER"), ["'bad_parts:NUMBER' is not a workflow: write"]),
     ("short workflow", workflow("bad_parts:of_one"), ["write async def of_one(task, policy,"]),
     ("sync workflow", workflow("bad_parts:blocking"), ["write async def blocking(task,"]),
-    ("no algorithm", {"stages": rl(algorithm="bad_parts:NUMBER")}, ["is not a mapping: give it"]),
+    (
+        "no algorithm",
+        {"stages": rl(algorithm="bad_parts:NUMBER")},
+        ["is not an algorithm: make it a mapping of keys of an rl stage, or a subclass of"],
+    ),
     (
         "key of an algorithm",
         {"stages": rl(algorithm="bad_parts:UNKNOWN_KEY")},

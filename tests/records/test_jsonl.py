@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from fieldcraft.records.jsonl import read_json_lines
+from fieldcraft.records.jsonl import read_journal, read_json_lines
 from fieldcraft.types import UserError
 
 
@@ -50,3 +50,19 @@ def test_a_damaged_gzip_file_is_named(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"b\.jsonl does not exist"):
         list(read_json_lines(tmp_path / "b.jsonl"))
+
+
+def test_a_line_that_a_crash_cut_short_leaves_the_journal(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    assert read_journal(path, lambda line, _: int(line), "to do it again") == []
+    path.write_bytes(b"1\n2\n3")
+    assert read_journal(path, lambda line, _: int(line), "to do it again") == [1, 2]
+    assert path.read_bytes() == b"1\n2\n"
+
+
+def test_a_damaged_line_of_a_journal_is_named_and_can_be_removed(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    path.write_bytes(b"1\ntwo\n")
+    advice = r"line 2 cannot be read .*keep a copy of jobs.jsonl, then remove the line, to do it"
+    with pytest.raises(UserError, match=advice):
+        read_journal(path, lambda line, _: int(line), "to do it again")

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from cluster_parts import EngineGroupRig, ModelledEngine
-from fieldcraft.algos.losses import PolicyGradientLoss, TokenBatch
 from fieldcraft.evals.fidelity import compute_fidelity_metrics
-from fieldcraft.evals.summary import STEP_METRICS, summarise_evaluation
-from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.records.metrics import METRICS, MetricsLog
 from fieldcraft.records.renamed_metrics import RENAMED_METRICS, rename_report, rename_summary
 from fieldcraft.runs.stage_files import EvaluationFiles, StageFolder
+from fieldcraft.train.losses import PolicyGradientLoss, TokenBatch
 from fieldcraft.worlds.base import SimulationVerdict
 from report_parts import trajectory
 from rl_parts import MIXED, stage
@@ -52,7 +52,8 @@ def rows_of_the_code() -> set[str]:
     return {
         *(step(rl, 0).keys() | of_the_loss.keys() | rig.group.last_update_metrics.keys()),
         *(compute_fidelity_metrics(lambda _: list(verdicts), [evaluated]).keys()),
-        *(STEP_METRICS.values() | summarise_evaluation([evaluated]).keys()),
+        *(metric.heldout for metric in METRICS.values() if metric.heldout),
+        *summarise_evaluation([evaluated]),
     }
 
 

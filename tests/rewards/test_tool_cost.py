@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.algos.advantages import group_mean_baseline, group_std
 from fieldcraft.rewards.answers import ExactMatch, F1Reward, FormatReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rewards.tool_cost import (
@@ -19,6 +18,7 @@ from fieldcraft.rewards.tool_cost import (
     WeightedSumReward,
     compute_tool_reward,
 )
+from fieldcraft.train.advantages import group_mean_baseline, group_std
 from fieldcraft.types import (
     Author,
     CallOutcome,

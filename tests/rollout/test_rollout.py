@@ -7,11 +7,12 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from checkpoints import tiny_tokenizer
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
-from fieldcraft.rollout.loop import Policy, run_rollout, run_rollouts
+from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import Author, CallOutcome, Status, Task, ToolError, Trajectory, UserError
@@ -148,7 +149,7 @@ def test_a_defect_ends_this_trajectory_and_no_other() -> None:
         turns = [f"<begin_search> {key} </end_search>", ANSWER]
         return await run_rollout(task, Policy(engine=ScriptedEngine(TOKENIZER, turns)), where, key)
 
-    done = asyncio.run(run_rollouts([(TASK, key) for key in ("good", "bad", "fine")], run, 3))
+    done = asyncio.run(run_concurrently([(TASK, key) for key in ("good", "bad", "fine")], run, 3))
     assert [t.status for t in done] == [Status.ANSWERED, Status.ERROR, Status.ANSWERED]
     assert done[1].error.startswith("ZeroDivisionError: a defect (tests/rollout/test_rollout.py:")
     [call] = done[1].calls
@@ -176,7 +177,7 @@ def test_a_users_mistake_stops_everything_as_itself() -> None:
         return await run_rollout(task, policy, env(mistaken), key)
 
     with pytest.raises(UserError, match="the index is not there"):  # not an exception group
-        asyncio.run(run_rollouts([(TASK, "a"), (TASK, "b")], run, 2))
+        asyncio.run(run_concurrently([(TASK, "a"), (TASK, "b")], run, 2))
 
 
 def test_the_session_is_released_however_it_ends() -> None:
@@ -331,25 +332,6 @@ def test_a_simulation_without_room_is_truncated() -> None:
 
 
 # -- many at once -------------------------------------------------------------------------------
-
-
-def test_results_stand_in_the_order_of_the_jobs_and_few_run_at_once() -> None:
-    running, most, finished = 0, 0, []
-
-    async def run(task: Task, key: str) -> Trajectory:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        for _ in range(10 - int(key)):  # later ones are faster
-            await asyncio.sleep(0)
-        running -= 1
-        return Trajectory(Task(key, "", ()))
-
-    jobs = [(TASK, str(i)) for i in range(10)]
-    done = asyncio.run(run_rollouts(jobs, run, 3, lambda t: finished.append(t.task.id)))
-    assert [t.task.id for t in done] == [str(i) for i in range(10)]
-    assert most == 3
-    assert sorted(finished) == sorted(str(i) for i in range(10))
 
 
 def test_every_turn_of_every_rollout_draws_its_own_numbers_reproducibly() -> None:

@@ -13,13 +13,13 @@ from transformers import Qwen2Config
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.budget_check import check_positions
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.memory import (
+from fieldcraft.runs.memory_estimate import (
     PROCESS_BYTES,
+    estimate_process_memory,
     estimate_run_memory,
     estimate_stage_cache_bytes,
     find_max_text_tokens,
 )
-from fieldcraft.scaling.memory import estimate_process_memory
 
 SMALL = ["world.people=30", "world.variants=2", "tiny_model.layers=2", "tiny_model.width=16"]
 SHAPE = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}

@@ -18,7 +18,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.runs import check as preflight
-from fieldcraft.runs import memory
+from fieldcraft.runs import memory, memory_estimate
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.inputs import WorldData
 from fieldcraft.tools.serving import serve_in_thread
@@ -308,7 +308,7 @@ def largest(recipe: Recipe) -> tuple[str, int]:
         setup = preflight.CheckContext(recipe, Path(draft))
         list(setup.load_questions([]))
         list(setup.load_first_model([]))
-        sizes = memory.estimate_run_memory(setup)
+        sizes = memory_estimate.estimate_run_memory(setup)
     name = max(sizes, key=sizes.__getitem__)
     return name, sizes[name]
 
@@ -374,7 +374,7 @@ def test_a_critic_of_its_own_needs_room(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "read_free_memory", lambda _: 1)
-    monkeypatch.setattr(memory, "PROCESS_BYTES", 0)  # a tiny critic does not change a digit of it
+    monkeypatch.setattr(memory_estimate, "PROCESS_BYTES", 0)  # it hides a tiny critic
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1}))
 
     def needed(**stage: Any) -> list[float]:

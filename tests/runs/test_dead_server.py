@@ -1,7 +1,9 @@
-"""A search server that crashes during an evaluation: no false result is stored."""
+"""A search server that crashes during an evaluation: calls wait for it, or the evaluation stops and
+no false result is stored."""
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +23,7 @@ from fieldcraft.runs.run import run_recipe
 from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.tools.search.server import create_app
 from fieldcraft.tools.serving import serve_in_thread
-from fieldcraft.types import Task, UserError
+from fieldcraft.types import Task, Trajectory, UserError
 
 RECIPE = """
 name: tiny
@@ -29,7 +31,7 @@ device: cpu
 instruction: ""
 world: {name: atlas, people: 40, variants: 3}
 tiny_model: {layers: 2, width: 32, heads: 2}
-budget: {max_calls: 2, max_turn_tokens: 16, max_context_tokens: 200}
+budget: {max_calls: 2, max_turn_tokens: 16, max_context_tokens: 200, call_timeout_seconds: 5}
 stages:
   base:
     type: sft
@@ -41,7 +43,7 @@ stages:
 evaluation: {splits: {heldout: 8, train: 2, known: 2}, workflows: [rag], concurrency: 1}
 """
 PART = "rag: evaluation"
-GONE = r"was stopped, because 1 of its 12 questions had .* 'Search failed: the server cannot"
+GONE = r"was stopped, because 1 of its 12 questions had .* 'Search failed: the server "
 
 
 class Server:
@@ -89,15 +91,27 @@ def figures(out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_an_evaluation_is_done_anew(
+def test_an_evaluation_is_done_anew_or_waits(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
     monkeypatch.setattr(runs_run, "write_run_report", lambda *_, **__: {})  # to save time
     recipe: Recipe = load_recipe(str(tmp_path / "recipe.yaml"), [f"search.url={server.url}"])
     whole, cut = tmp_path / "whole", tmp_path / "cut"
+    trajectories: list[Trajectory] = []
+
+    def restart_in_the_middle(event: Event) -> None:
+        if isinstance(event, TrajectoryCompleted) and event.phase == PART:
+            trajectories.append(event.trajectory)
+            if len(trajectories) == 5:
+                server.end()
+                threading.Timer(0.2, server.start).start()
+
     run_recipe(recipe, whole, EventBus([]))
-    trajectories = []
+    run_recipe(recipe, tmp_path / "waiting", EventBus([restart_in_the_middle]))
+    assert len(trajectories) == 12
+    assert figures(tmp_path / "waiting") == figures(whole)
+    trajectories.clear()
 
     def end_in_the_middle(event: Event) -> None:
         if isinstance(event, TrajectoryCompleted) and event.phase == PART:

@@ -10,8 +10,8 @@ from transformers import Qwen2Config
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs import memory
 from fieldcraft.runs.machine_memory import read_memory_limit
-from fieldcraft.runs.memory import PROCESS_BYTES
 from fieldcraft.runs.memory_advice import RecipeSizes
+from fieldcraft.runs.memory_estimate import PROCESS_BYTES
 from fieldcraft.train.output_layer import MAX_CHUNK_LOGITS
 
 PARAMETERS = 1000

@@ -10,7 +10,8 @@ import torch
 from transformers import Qwen2Config
 
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.memory import estimate_stage_memory, raise_memory_errors
+from fieldcraft.runs.memory import raise_memory_errors
+from fieldcraft.runs.memory_estimate import estimate_stage_memory
 from fieldcraft.types import UserError
 
 TOKENS, WORDS = 1024, 24576
@@ -27,7 +28,7 @@ import re
 from pathlib import Path
 import numpy as np
 from transformers import Qwen2Config, Qwen2ForCausalLM
-from fieldcraft.algos.losses import PolicyGradientLoss
+from fieldcraft.train.losses import PolicyGradientLoss
 from fieldcraft.config.sections import Optim
 from fieldcraft.train.batch import Sample
 from fieldcraft.train.trainer import Trainer

@@ -13,9 +13,13 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from fieldcraft.gateway.chat_api import create_chat_app
-from fieldcraft.gateway.serving import serve_in_loop
 from fieldcraft.serving.app import create_app
-from fieldcraft.tools.serving import KEEP_ALIVE_SECONDS, make_server_config, serve_in_thread
+from fieldcraft.tools.serving import (
+    KEEP_ALIVE_SECONDS,
+    make_server_config,
+    serve_in_loop,
+    serve_in_thread,
+)
 from serving_parts import scripted
 
 

@@ -9,7 +9,13 @@ import httpx
 import pytest
 
 from bad_servers import Behaviour, raw_server
-from fieldcraft.tools.http import MAX_RESPONSE_BYTES, LimitedHttpClient, ResponseTooLargeError
+from fieldcraft.tools.http import (
+    MAX_RESPONSE_BYTES,
+    LimitedHttpClient,
+    LoopHttpClient,
+    ResponseTooLargeError,
+    make_attempts,
+)
 
 HEAD = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
 TEXT = b'{"a": 1}\nsecond\r\n\nlast \xe2\x80\xa8 one'
@@ -105,3 +111,43 @@ def test_a_redirection_to_no_address_is_a_failure_of_the_server(location: bytes)
 
     with raw_server(behave) as (url, _), pytest.raises(httpx.RemoteProtocolError):
         get(url)
+
+
+def test_each_loop_has_its_own_client_until_it_is_closed() -> None:
+    http = LoopHttpClient(30, trust_env=False)
+
+    async def get_twice() -> LimitedHttpClient:
+        assert await http.get() is await http.get()
+        return await http.get()
+
+    async def reopen() -> tuple[LimitedHttpClient, LimitedHttpClient]:
+        first = await http.get()
+        await http.close()
+        return first, await http.get()
+
+    first = asyncio.run(get_twice())
+    assert first.is_closed  # with its loop
+    second, third = asyncio.run(reopen())
+    assert len({first, second, third}) == 3
+    asyncio.run(http.close())  # the client of another loop is closed already
+
+
+@pytest.mark.parametrize(
+    ("error", "count"),
+    [(429, 3), (501, 3), (404, 1), (httpx.ConnectError, 3), (httpx.ReadTimeout, 1)],
+)
+def test_what_another_attempt_may_answer_is_repeated(error, count, monkeypatch) -> None:
+    monkeypatch.setattr("fieldcraft.tools.http.MIN_WAIT_SECONDS", 0)
+    requests = []
+
+    async def request() -> None:
+        requests.append(1)
+        sent = httpx.Request("GET", "http://a")
+        if isinstance(error, int):
+            httpx.Response(error, request=sent).raise_for_status()
+        raise error("no", request=sent)
+
+    attempts = make_attempts(2, repeatable_errors=(httpx.ConnectError,))
+    with pytest.raises(httpx.HTTPError):
+        asyncio.run(attempts(request))
+    assert len(requests) == count

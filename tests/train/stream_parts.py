@@ -13,6 +13,7 @@ from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.sampling import Completion, SamplingParams
+from fieldcraft.train.algorithm import PolicyGradient, StepModels
 from fieldcraft.train.async_sampler import AsyncRolloutSampler
 from fieldcraft.train.learner import LearnResult
 from fieldcraft.train.sampler import RolloutGroup
@@ -109,11 +110,6 @@ class Recorder:
         self.steps: list[list[RolloutGroup]] = []
         self.learning: Callable[[], None] = lambda: None
 
-    def __call__(self, **_: Any) -> Any:
-        return self
-
-    critic = None
-
     def learn(self, groups: Sequence[RolloutGroup], number: int) -> LearnResult:
         self.learning()
         self.steps.append(list(groups))
@@ -154,7 +150,13 @@ class Parts:
             seed=0,
         )
         trainer: Any = RecordingTrainer()
-        self.stage = RlStage(sampler=self.stream, trainer=trainer, make_learner=self.learner)
+        self.stage = RlStage(
+            sampler=self.stream,
+            algorithm=PolicyGradient(self.settings),
+            models=StepModels(policy=trainer),
+        )
+        learner: Any = self.learner
+        self.stage.learner = learner
 
     async def steps(
         self, first: int, last: int | None, trainer: Executor | None

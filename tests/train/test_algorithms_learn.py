@@ -62,9 +62,8 @@ def test_a_stage_with_a_critic_and_a_memory_goes_on_where_it_was() -> None:
     second.load_state_dict(first.state_dict())
     assert [timeless(step(second, number)) for number in (2, 3)] == rows[2:]
     assert_same(weights(whole.trainer.model), weights(second.trainer.model))
-    assert whole.learner.critic is not None
-    assert second.learner.critic is not None
-    assert_same(weights(whole.learner.critic.head), weights(second.learner.critic.head))
+    critics: list[Any] = [stage.models.critic for stage in (whole, second)]
+    assert_same(weights(critics[0].head), weights(critics[1].head))
     assert whole.state_dict()["rubric"] == second.state_dict()["rubric"]
     assert second.state_dict()["rubric"]["otc-grpo"]["fewest"]
 

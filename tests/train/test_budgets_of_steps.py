@@ -18,6 +18,7 @@ from fieldcraft.rewards.length import SoftOverlongPenalty
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_rubric
 from fieldcraft.sampling import Completion, SamplingParams
+from fieldcraft.train.algorithm import PolicyGradient, StepModels
 from fieldcraft.train.async_sampler import AsyncRolloutSampler
 from fieldcraft.train.learner import LearnResult
 from fieldcraft.train.loop import run_steps
@@ -84,10 +85,6 @@ class Recorder:
 
     steps: list[list[RolloutGroup]]
     total_tokens: int = 0
-    critic: None = None
-
-    def __call__(self, **_: Any) -> Any:
-        return self
 
     def learn(self, groups: Sequence[RolloutGroup], number: int) -> LearnResult:
         self.steps.append(list(groups))
@@ -97,7 +94,8 @@ class Recorder:
 def test_a_group_keeps_the_budget_that_it_began_with() -> None:
     """The second step has another budget, and its groups start one step before their training."""
     own = {"async": {"max_staleness": 1}, "budget": [{"until": 1, "max_turn_tokens": 6}, {}]}
-    learner, trainer = Recorder([]), RecordingTrainer()
+    learner: Any = Recorder([])
+    trainer: Any = RecordingTrainer()
     stream = AsyncRolloutSampler(
         settings=Rl.model_validate(GIVEN | own),
         tasks=TASKS,
@@ -106,8 +104,12 @@ def test_a_group_keeps_the_budget_that_it_began_with() -> None:
         rubric=Rubric([(ExactMatch(), 1.0)]),
         seed=0,
     )
-    made: Any = trainer
-    stage = RlStage(sampler=stream, trainer=made, make_learner=learner)
+    stage = RlStage(
+        sampler=stream,
+        algorithm=PolicyGradient(stream.settings),
+        models=StepModels(policy=trainer),
+    )
+    stage.learner = learner
 
     async def steps() -> None:
         await stream.open()

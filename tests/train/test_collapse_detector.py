@@ -13,10 +13,11 @@ import torch
 
 from bandit import bandit, letters
 from fieldcraft.config.rl import Rl
+from fieldcraft.records.metrics import METRICS
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.train.checkpoint import list_checkpoint_steps
-from fieldcraft.train.collapse_detector import SIGNALS, CollapseDetector
+from fieldcraft.train.collapse_detector import CollapseDetector
 from fieldcraft.train.model import load_model
 from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.train.stages.rl import RlStage, make_collapse_detector
@@ -153,13 +154,30 @@ def test_the_first_to_leave_is_named_and_not_what_followed() -> None:
     collapse = WATCH.detect(rows)
     assert collapse is not None
     assert collapse.first_departure is not None
-    assert collapse.first_departure.signal.key == "correct_logp_mean"
+    assert collapse.first_departure.metric.key == "correct_logp_mean"
     assert 61 <= collapse.first_departure.step <= 63
+
+
+def test_of_signals_in_the_same_step_the_cause_is_named_before_its_effects() -> None:
+    causes = [
+        *("failed tool calls", "gap between sampler and trainer", "log-ratio to the sampler"),
+        *("policy ratio", "gradient norm", "log-probability of correct answers", "entropy"),
+        *("length in policy tokens", "number of calls"),
+    ]
+    changed = {metric.title.lower(): key for key, metric in METRICS.items() if metric.signals}
+    for first, title in enumerate(causes):
+        sizes = {changed[name]: -99.0 if "log-p" in name else 9e3 for name in causes[first:]}
+        usual = {key: HEALTHY.get(key, 0.01) for key in sizes}
+        changes = {key: ramp(60, usual[key], size) for key, size in sizes.items()}
+        collapse = WATCH.detect(series(em=falling, **changes))
+        assert collapse is not None
+        assert collapse.first_departure is not None
+        assert collapse.first_departure.metric.title.lower() == title
 
 
 def test_every_signal_is_a_metric_of_a_step() -> None:
     row = step(bandit(), 0)
-    assert {signal.key for signal in SIGNALS} <= row.keys()
+    assert {metric.key for metric in METRICS.values() if metric.signals} <= row.keys()
     # 14 of 48 rollouts of an untrained model are correct: one of 14 letters a token
     assert row["correct_logp_mean"] == pytest.approx(-2.5, abs=0.2)
 

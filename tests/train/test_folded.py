@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 from checkpoints import tiny_tokenizer
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.chains import concat_ids, split_chains
-from fieldcraft.rollout.loop import Policy, run_rollout, run_rollouts
+from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
+from fieldcraft.train.advantages import ScoredRollout, StepBatch, compute_advantages
+from fieldcraft.train.algorithm import PolicyGradient, StepModels
 from fieldcraft.train.batch import SampleUnit, split_micro_batches, to_sample, to_samples
-from fieldcraft.train.credit import ScoredRollout, assign_advantages
 from fieldcraft.train.learner import PolicyLearner, compute_correct_negative_rate
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 from rl_parts import RecordingTrainer
@@ -61,16 +63,21 @@ def rl(**given: Any) -> Rl:
 
 
 def scored(trajectory: Trajectory, reward: float, correct: bool = False) -> ScoredRollout:
-    return ScoredRollout(to_samples(trajectory, {Author.POLICY}), reward, correct)
+    trajectory.reward, trajectory.rewards = reward, {"em": float(correct)}
+    return ScoredRollout(trajectory, to_samples(trajectory, {Author.POLICY}))
+
+
+def assign(groups: list[list[ScoredRollout]], settings: Rl) -> None:
+    batch = StepBatch(groups)
+    batch.scatter(compute_advantages(batch, settings), "advantage")
 
 
 def learn(group: list[Trajectory], **settings: Any) -> tuple[Any, RecordingTrainer]:
     trainer: Any = RecordingTrainer()
     learner = PolicyLearner(
         settings=rl(**settings),
-        trainer=trainer,
-        reference=None,
-        critic=None,
+        algorithm=PolicyGradient(rl(**settings)),
+        models=StepModels(policy=trainer),
         total_tokens=10,
         seed=0,
     )
@@ -103,10 +110,10 @@ def test_all_chains_share_the_advantage_of_their_rollout() -> None:
     """Rewards 1, 0 and 0.2 have the mean 0.4 over rollouts, not over chains."""
     group = [folded(1.0), plain(2, 0.0), plain(1, 0.2)]
     members = [scored(t, t.reward or 0.0) for t in group]
-    assign_advantages([members], rl())
+    assign([members], rl())
     assert members[0].gather("advantage") == pytest.approx([0.6] * 6)
     assert members[1].gather("advantage") == pytest.approx([-0.4] * 2)
-    assert compute_correct_negative_rate([[scored(folded(), 1.0, correct=True)]]) == 0
+    assert compute_correct_negative_rate([scored(folded(), 1.0, correct=True)]) == 0
 
 
 def test_gae_goes_on_from_chain_to_chain() -> None:
@@ -116,7 +123,7 @@ def test_gae_goes_on_from_chain_to_chain() -> None:
     for member in (whole, parts):
         member.scatter(values, "value")
     critic = {"gamma": 0.9, "gae_lambda": 0.8}
-    assign_advantages([[whole], [parts]], rl(baseline="critic", critic=critic))
+    assign([[whole], [parts]], rl(baseline="critic", critic=critic))
     for field in ("advantage", "target"):
         assert parts.gather(field) == pytest.approx(whole.gather(field))
     assert parts.gather("target")[-1] == pytest.approx(1.0)
@@ -216,7 +223,7 @@ def folded_rollouts(engine: LocalEngine, count: int = 12) -> list[Trajectory]:
     env = ToolEnvironment(Folding(tokenizer, ""), [tool], budget)
     policy = Policy(engine=Summaries(engine))
     jobs = [(Task(str(i), f"Who was born in Northport {i}?", ("x",)), str(i)) for i in range(count)]
-    return asyncio.run(run_rollouts(jobs, lambda t, k: run_rollout(t, policy, env, k), count))
+    return asyncio.run(run_concurrently(jobs, lambda t, k: run_rollout(t, policy, env, k), count))
 
 
 def test_what_is_sampled_in_every_chain_is_what_is_trained(tmp_path: Path) -> None:

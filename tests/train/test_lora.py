@@ -12,12 +12,12 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
-from fieldcraft.algos.distillation import DistillationLoss
-from fieldcraft.algos.losses import CrossEntropyLoss, PolicyGradientLoss
 from fieldcraft.config.sections import LoraConfig, Optim
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
+from fieldcraft.train.distillation import DistillationLoss
 from fieldcraft.train.lora import LoraAdapter
+from fieldcraft.train.losses import CrossEntropyLoss, PolicyGradientLoss
 from fieldcraft.train.model import load_model, make_empty_model
 from fieldcraft.train.protocols import TeacherReference
 from fieldcraft.train.saving import save_model

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from fieldcraft.algos.distillation import reverse_kl
 from fieldcraft.train import output_layer
+from fieldcraft.train.logprobs import reverse_kl
 from fieldcraft.train.output_layer import (
     OutputLayer,
     TokenPredictions,

@@ -10,7 +10,6 @@ import torch
 
 from checkpoints import tiny_tokenizer
 from engine_parity import sharp_model
-from fieldcraft.algos.losses import CrossEntropyLoss
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.recipes.loading import load_recipe
@@ -20,6 +19,7 @@ from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.train.batch import SampleUnit, to_sample
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
+from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.model import load_model
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, UserError

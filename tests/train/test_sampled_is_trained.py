@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from checkpoints import Architecture
-from fieldcraft.algos.losses import PolicyGradientLoss
 from fieldcraft.train.batch import to_sample
+from fieldcraft.train.losses import PolicyGradientLoss
 from fieldcraft.types import Author, Status
 from training_parts import (
     CHATTY_ROLLOUTS,

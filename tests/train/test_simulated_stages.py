@@ -202,7 +202,7 @@ def test_a_stage_without_its_simulator_is_refused(given: dict[str, Any], sentenc
     whole = bandit()
     other = replace(whole.sampler, settings=settings(observations="simulated", **given))
     with pytest.raises(UserError, match=sentence):
-        RlStage(sampler=other, trainer=whole.trainer)
+        RlStage(sampler=other, algorithm=whole.learner.algorithm, models=whole.models)
 
 
 # -- resuming ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.train.algorithm import PolicyGradient, StepModels
 from fieldcraft.train.async_sampler import AsyncRolloutSampler
 from fieldcraft.train.learner import LearnResult
 from fieldcraft.train.sampler import RolloutGroup
@@ -86,7 +87,11 @@ def run(
         rubric=Rubric([(LengthReward(), 1.0)]),
         seed=0,
     )
-    stage = RlStage(sampler=stream, trainer=trainer)
+    stage = RlStage(
+        sampler=stream,
+        algorithm=PolicyGradient(stream.settings),
+        models=StepModels(policy=trainer),
+    )
     trained: list[Sequence[RolloutGroup]] = []
     policies = [copy.deepcopy(trainer.model).eval()]
     learn = stage.learner.learn

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from fieldcraft.algos.losses import CrossEntropyLoss, Metrics, TokenBatch
 from fieldcraft.config.rl import CriticConfig as CriticSettings
 from fieldcraft.config.sections import Optim
 from fieldcraft.train.critic import Critic
+from fieldcraft.train.losses import CrossEntropyLoss, Metrics, TokenBatch
 from fieldcraft.train.train_mode import describe_dropout
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from checkpoints import Architecture
-from fieldcraft.algos.losses import (
+from fieldcraft.config.sections import Optim
+from fieldcraft.train import batch as batch_module
+from fieldcraft.train.batch import Sample, SampleUnit
+from fieldcraft.train.losses import (
     ContrastiveLoss,
     CrossEntropyLoss,
     LossFunction,
     PolicyGradientLoss,
 )
-from fieldcraft.config.sections import Optim
-from fieldcraft.train import batch as batch_module
-from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.output_layer import TokenPredictions, TokenScores, score_tokens
 from fieldcraft.train.trainer import Trainer, compute_learning_rate
 from fieldcraft.types import UserError

@@ -168,6 +168,9 @@ def test_curves_have_values_under_the_pointer_and_are_smoothed(visit: Open) -> N
     assert chart.locator(".u-value").all_inner_texts()[:2] == ["4", "0.4"]
     overall = page.locator(".chart").first
     assert "Exact match on heldout questions" in overall.inner_text()
+    titles = [element.inner_text() for element in page.locator(".charts .u-title").all()]
+    declared = ["reward_mean", "em", "eval/em", "loss", "seconds"]
+    assert titles == [*declared, "a_key_of_ones_own"]
     # 0, 0.1, 0.2, 0.3, 0.4, each with half of the previous average
     page.evaluate("history.pushState(null, '', '?view=curves&stage=rl1&smooth=0.5')")
     page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")

@@ -170,8 +170,11 @@ def test_an_index_of_ones_own_is_searched(tmp_path):
         ({}, "the tool 'web_search' needs the setting 'provider'"),
         ({"provider": "bing"}, "'serper', 'tavily', 'brave', 'searxng' or 'index', not 'bing'"),
         ({"provider": "searxng"}, "needs the url of a searxng server: add 'url: http://HOST:"),
-        ({"provider": "searxng", "url": "localhost:1"}, "is not a url of a search engine; write"),
-        ({"provider": "searxng", "url": "http://u:p@a"}, "is not a url of a search engine; write"),
+        ({"provider": "searxng", "url": "localhost:1"}, "is not a url of a server; write"),
+        (
+            {"provider": "searxng", "url": "http://u:p@a"},
+            "the URL of 'url' contains a user or a password",
+        ),
         ({"provider": "serper"}, "set the environment variable SERPER_API_KEY, or name another"),
         ({"provider": "brave", "api_key_env": "MINE"}, "set the environment variable MINE, or"),
         ({"provider": "index"}, "needs both 'provider: index' and 'index: FOLDER' to search"),

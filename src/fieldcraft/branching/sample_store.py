@@ -10,8 +10,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fieldcraft.records.files import append_text, make_folder, require_writable, write_json
-from fieldcraft.records.jsonl import read_complete_lines
-from fieldcraft.records.reading import raise_read_errors, read_json
+from fieldcraft.records.jsonl import read_journal
+from fieldcraft.records.reading import read_json
 from fieldcraft.records.remedies import advise_renaming
 from fieldcraft.records.trajectories import from_json, to_json, write_trajectories
 from fieldcraft.types import Trajectory, UserError
@@ -30,15 +30,7 @@ class SampleStore:
         """Return the stored samples of a state. Raises UserError for a damaged file."""
         if self.folder is None:
             return {}
-        path = self._file(name)
-        samples = {}
-        for number, line in enumerate(read_complete_lines(path), start=1):
-            with raise_read_errors(
-                f"{path}, line {number}", f"{advise_renaming(path)} to sample it again"
-            ):
-                trajectory = from_json(line)
-                samples[int(trajectory.task.meta[SAMPLE_META_KEY])] = trajectory
-        return samples
+        return dict(read_journal(self._file(name), _parse_sample, "to sample it again"))
 
     def add(self, name: str, trajectory: Trajectory) -> None:
         """Append a sample."""
@@ -53,6 +45,11 @@ class SampleStore:
     def _file(self, name: str) -> Path:
         assert self.folder is not None
         return self.folder / f"{name}.jsonl"
+
+
+def _parse_sample(line: bytes, location: str) -> tuple[int, Trajectory]:
+    trajectory = from_json(line)
+    return int(trajectory.task.meta[SAMPLE_META_KEY]), trajectory
 
 
 @contextmanager

@@ -26,10 +26,11 @@ from fieldcraft.branching.success_rates import (
     compute_success_rate,
 )
 from fieldcraft.branching.tool_replay import find_stateful_tools, replay_calls
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.envs.environment import ToolEnvironment, ToolSession
 from fieldcraft.records.events import EventHandler, TrajectoryCompleted, ignore_event, track_phase
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rollout.loop import Policy, continue_rollout, run_rollouts
+from fieldcraft.rollout.loop import Policy, continue_rollout
 from fieldcraft.types import CallOutcome, CallRecord, Dialect, Status, Task, Trajectory, UserError
 
 
@@ -219,7 +220,7 @@ class ContinuationSampler:
         ]
         if jobs:
             with track_phase(self.on_event, point.name, len(jobs), "questions"):
-                await run_rollouts(jobs, run_sample, self.concurrency, on_done)
+                await run_concurrently(jobs, run_sample, self.concurrency, on_done)
         samples = [completed[sample] for sample in range(self.samples)]
         _require_usable_samples(samples)
         return samples

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from fieldcraft.cli.renamed_options import describe_renamed_option
+from fieldcraft.cli.renamed_options import describe_former_option
 from fieldcraft.recipes.consent import allow_permissions
 from fieldcraft.recipes.permissions import PERMISSIONS
 from fieldcraft.records.files import require_writable
@@ -25,7 +25,7 @@ _UsageError: Any = typer.BadParameter.__base__
 
 
 class CommandGroup(TyperGroup):
-    """Group of all commands. Ctrl-C and the old name of an option each exit with a sentence; a
+    """Group of all commands. Ctrl-C and a former option each exit with a sentence; a
     closed pipe, for example while printing help, is not an error."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
@@ -45,7 +45,7 @@ def _handle_exit() -> Iterator[None]:
         print_line("fieldcraft: stopped.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED_STATUS) from None
     except _UsageError as error:
-        if sentence := _describe_renamed_option(error):
+        if sentence := _describe_former_option(error):
             raise UserError(sentence) from error
         raise
     except SystemExit as end:  # raised by rich for a help page
@@ -54,13 +54,13 @@ def _handle_exit() -> Iterator[None]:
         raise typer.Exit from None
 
 
-def _describe_renamed_option(error: Any) -> str | None:
-    """Return the message for an unknown option that is the old name of another one."""
+def _describe_former_option(error: Any) -> str | None:
+    """Return the message for an unknown option that was renamed or removed."""
     option = getattr(error, "option_name", None)
     if option is None or error.ctx is None:
         return None
     _, _, command = error.ctx.command_path.partition(" ")
-    return describe_renamed_option(command, option)
+    return describe_former_option(command, option)
 
 
 app = typer.Typer(

@@ -326,12 +326,21 @@ def read_token(variable: str | None, file: Path | None) -> str | None:
     return token
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],  # `bench NAME --help` is for the script
+    }
+)
 def bench(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of a script in bench/, for example engine.")],
 ) -> None:
     """Run a script of bench/, with its options after its name; only from a checkout."""
+    if name == "--help":
+        print_line(context.get_help())
+        return
     folder = Path(__file__).parents[3] / "bench"
     scripts = {script.stem: script for script in sorted(folder.glob("[!_]*.py"))}
     if not scripts:

@@ -1,4 +1,4 @@
-"""Command `plan`: memory and time of a recipe on given devices, before a run starts."""
+"""Command `plan`: placement and memory of a recipe on given devices, before a run starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fieldcraft.cli.app import AllowOption, OverridesArgument, RecipeArgument, a
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rules import RUN_RULES
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.scaling.devices import CPU_NAME, Device, find_device
+from fieldcraft.scaling.devices import Device, find_device
 from fieldcraft.terminal.console import CleanConsole, print_line
 from fieldcraft.terminal.figure_table import FigureTable
 
@@ -27,60 +27,31 @@ def plan(
         str,
         typer.Option(help="Name of the devices, for example h100; cpu is a core of this machine."),
     ] = "h100",
-    mean_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Mean tokens of a rollout; default: half of budget.max_context_tokens."
-        ),
-    ] = None,
-    completion_share: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Share of a rollout's tokens that the policy generates."),
-    ] = 0.5,
-    tool_seconds: Annotated[
-        float, typer.Option(min=0, help="Mean seconds of all tool calls of a rollout.")
-    ] = 0.0,
     allow: AllowOption = None,
 ) -> None:
-    """Show the device and the memory of each process, and the time of a run, before it starts."""
+    """Show whether a recipe fits on given devices: the placement and the memory of each process."""
     settings = load_recipe(recipe, overrides or [], rules=RUN_RULES)
-    if gpu != CPU_NAME:
-        find_device(gpu)
+    device = find_device(gpu)
     with announce_imports():
-        from fieldcraft.scaling.measured import measure_cpu
         from fieldcraft.scaling.plan import load_model_sizes, make_plan, render_placement
-        from fieldcraft.scaling.times import SPEEDUP_ADVICE, TypicalText
     sizes = load_model_sizes(settings)
-    device = measure_cpu() if gpu == CPU_NAME else find_device(gpu)
-    tokens = mean_tokens or settings.budget.max_context_tokens / 2
-    typical_text = TypicalText(tokens, completion_share, tool_seconds)
-    found = make_plan(sizes, device, gpus, typical_text)
+    found = make_plan(sizes, device, gpus)
+    capacity = f"{device.memory_bytes / 1e9:.3g} GB"
     print_line(
-        f"{settings.name}: {sizes.parameters:,} parameters on {gpus} {_describe_device(device)}"
+        f"{settings.name}: {sizes.parameters:,} parameters on {gpus} {device.name} ({capacity})"
     )
     if found.is_auto_split:
         print_line(
-            "The recipe sets no processes; fastest by the formulas: "
-            f"{_format_cluster_keys(found, settings)}"
+            f"The recipe sets no processes; these fit: {_format_cluster_keys(found, settings)}"
         )
     for line in render_placement(found):
         print_line(line)
-    times = _build_times_table(
-        found,
-        f"Seconds per step, with a mean of {typical_text.tokens:g} tokens per text"
-        f" ({completion_share:.0%} of a rollout written by the policy).",
-    )
-    CleanConsole().print(_build_memory_table(found, device), times)
-    rest = (
-        f", without {', '.join(found.stages_without_steps)}" if found.stages_without_steps else ""
-    )
-    longest = found.slowest_stage
+    CleanConsole().print(_build_memory_table(found, device))
+    fullest, needed = found.fullest_process
+    share = needed / device.memory_bytes
     print_line(
-        f"All stages: {_format_duration(found.total_seconds)}{rest}. Evaluations are not included."
-    )
-    print_line(
-        f"Bottleneck of {longest.name}: {longest.bottleneck}. To speed it up: "
-        f"{SPEEDUP_ADVICE[longest.bottleneck]}."
+        f"All stages fit; the largest process uses {share:.0%} of its device ({fullest})."
+        " Evaluations are not included."
     )
 
 
@@ -113,42 +84,3 @@ def _build_memory_table(found: ClusterPlan, device: Device) -> FigureTable:
             share = f"{total / device.memory_bytes:.0%}"
             table.add_row(f"{stage}: {process}", *cells, f"{total / 1e9:.3g}", share)
     return table
-
-
-def _build_times_table(found: ClusterPlan, caption: str) -> FigureTable:
-    headers = ["sampling", "training", "weights", "per step", "steps", "total", "bottleneck"]
-    table = FigureTable(headers, caption)
-    for time in found.stage_times:
-        table.add_row(
-            time.name,
-            *(
-                _format_seconds(seconds)
-                for seconds in (
-                    time.sampling_seconds,
-                    time.training_seconds,
-                    time.broadcast_seconds,
-                    time.step_seconds,
-                )
-            ),
-            "?" if time.steps is None else str(time.steps),
-            "?" if time.total_seconds is None else _format_duration(time.total_seconds),
-            time.bottleneck,
-        )
-    return table
-
-
-def _describe_device(device: Device) -> str:
-    return (
-        f"{device.name} ({device.memory_bytes / 1e9:.3g} GB, {device.flops_per_second / 1e12:.3g}"
-        f" TFLOP/s, {device.memory_bandwidth / 1e9:.4g} GB/s)"
-    )
-
-
-def _format_seconds(seconds: float) -> str:
-    return f"{seconds:.3g}" if seconds else ""
-
-
-def _format_duration(seconds: float) -> str:
-    if seconds < 600:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 3600:.1f} h" if seconds >= 7200 else f"{seconds / 60:.0f} min"

@@ -6,15 +6,42 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
-from fieldcraft.cluster.engine_clients import EngineClient
-from fieldcraft.cluster.packed_weights import PackedWeightSnapshot
 from fieldcraft.cluster.remote import ActorLostError
 from fieldcraft.cluster.session_router import SessionRouter
+from fieldcraft.cluster.weights import PackedWeightSnapshot
+from fieldcraft.engine.vllm.weights import ProbeLogprobs
 from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.types import UserError
 
 MAX_CONSECUTIVE_FAILURES = 3  # consecutive failures of an engine without a completed request
+
+
+class EngineClient(Protocol):
+    """Client of a remote engine, for one model. All methods may raise ActorLostError."""
+
+    @property
+    def name(self) -> str:
+        """Name of the engine in messages."""
+
+    async def wait_until_ready(self) -> None:
+        """Wait until the engine accepts requests; restart it if it has crashed. Raises
+        ActorLostError for a crash that no call has noticed."""
+
+    async def load_snapshot(self, snapshot: PackedWeightSnapshot) -> ProbeLogprobs:
+        """Load these weights, and return the log-probabilities that they assign to the probe."""
+
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
+        """Continue ids as an `Engine` does."""
+
+    def release(self, session: str) -> None:
+        """Release a session as an `Engine` does."""
+
+    async def sleep(self) -> None:
+        """Free the caches as a `PolicyEngine` does."""
 
 
 class EngineGroup:

@@ -1,29 +1,156 @@
-"""Engine processes of a run, shared by all models that it samples from."""
+"""Local engines of a run in Ray processes: their actors, clients, and the pool of all."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field
+from transformers import AutoModelForCausalLM
 
-from fieldcraft.cluster.engine_actor import EngineActor, ModelSpec
-from fieldcraft.cluster.engine_clients import MonitoredActor, RayEngineClient
 from fieldcraft.cluster.engine_group import EngineGroup
-from fieldcraft.cluster.remote import import_ray
+from fieldcraft.cluster.remote import ActorLostError, MonitoredActor, import_ray
 from fieldcraft.cluster.session import ClusterSession
-from fieldcraft.cluster.sources import PackedModelWeights, PackedWeightSource
+from fieldcraft.cluster.sources import ShardedWeights
+from fieldcraft.cluster.weights import (
+    PackedTensor,
+    PackedWeightSnapshot,
+    load_weights,
+    pack_model,
+)
 from fieldcraft.config.sections import Dtype
+from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.vllm.engine import PROBE_TOLERANCE_NATS
+from fieldcraft.engine.vllm.weights import ProbeLogprobs, run_probe
+from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.train.model import to_torch_dtype
 from fieldcraft.types import Tokenizer
 
 Count = Annotated[int, Field(gt=0)]
 MAX_CONCURRENT_CALLS = 1_000_000  # concurrent calls of a Ray actor; an engine has its own limit
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Settings with which an engine builds a model, without its weights. `settings` are arguments
+    of a `LocalEngine`."""
+
+    config: Any
+    generation_config: Any
+    tokenizer: Any
+    dtype: torch.dtype
+    device: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def build_model(spec: ModelSpec) -> Any:
+    """Return an uninitialised model, whose weights are loaded later."""
+    # A copy without the attributes set by training: its attention belongs to another process.
+    config = type(spec.config).from_dict(spec.config.to_dict())
+    model = AutoModelForCausalLM.from_config(config, dtype=spec.dtype, trust_remote_code=False)
+    model.generation_config = spec.generation_config
+    return model.to(spec.device).eval().requires_grad_(requires_grad=False)
+
+
+class EngineActor:
+    """Actor with local engines, one for each sampled model of a run.
+
+    All methods run in one event loop, so that weights change between two steps of an engine.
+    """
+
+    def __init__(self) -> None:
+        self._engines: dict[str, LocalEngine] = {}
+
+    async def get_process_id(self) -> int:
+        """Return the id of this process, once it is ready."""
+        return os.getpid()
+
+    async def load_snapshot(
+        self, name: str, spec: ModelSpec, version: int, tensors: Mapping[str, PackedTensor]
+    ) -> ProbeLogprobs:
+        """Load weights of the model `name`, also for unfinished turns. Return the log-probabilities
+        that the model then assigns to the probe."""
+        if name not in self._engines:
+            model = build_model(spec)
+            self._engines[name] = LocalEngine(model, spec.tokenizer, **spec.settings)
+        engine = self._engines[name]
+        load_weights(engine.model, tensors)
+        await engine.update_weights(version)
+        return run_probe(engine.model)
+
+    async def generate(
+        self, name: str, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
+        """Continue `ids` as `LocalEngine.generate` does. Raises ActorLostError if the model was
+        lost by a restart of the process."""
+        if name not in self._engines:
+            raise ActorLostError("it was restarted")
+        return await self._engines[name].generate(ids, sampling, session)
+
+    async def release(self, name: str, session: str) -> None:
+        """Release a session as `LocalEngine.release` does."""
+        if name in self._engines:
+            self._engines[name].release(session)
+
+    async def sleep(self, name: str) -> None:
+        """Free the caches as `LocalEngine.sleep` does."""
+        if name in self._engines:
+            await self._engines[name].sleep()
+
+    async def drop_model(self, name: str) -> None:
+        """Drop a model that is no longer sampled from."""
+        self._engines.pop(name, None)
+
+
+class RayEngineClient:
+    """Client of an engine in a Ray actor, for one model of the run."""
+
+    def __init__(self, monitored: MonitoredActor, index: int, model: str, spec: ModelSpec) -> None:
+        self.name = f"engine {index}"
+        self._monitored = monitored
+        self._actor = monitored.actor
+        self._model = model
+        self._spec = spec
+
+    async def wait_until_ready(self) -> None:
+        process_id: int = await self._monitored.await_result(
+            self._actor.get_process_id.options(max_task_retries=-1).remote()
+        )
+        previous, self._monitored.process_id = self._monitored.process_id, process_id
+        if previous not in (None, process_id):
+            raise ActorLostError("while it was idle")
+
+    async def load_snapshot(self, snapshot: PackedWeightSnapshot) -> ProbeLogprobs:
+        pending = self._actor.load_snapshot.remote(
+            self._model, self._spec, snapshot.version, snapshot.tensors
+        )
+        probe: ProbeLogprobs = await self._monitored.await_result(pending)
+        return probe
+
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
+        pending = self._actor.generate.remote(self._model, list(ids), sampling, session)
+        try:
+            completion: Completion = await self._monitored.await_result(pending)
+        except asyncio.CancelledError:
+            self.release(session)
+            raise
+        return completion
+
+    def release(self, session: str) -> None:
+        self._actor.release.remote(self._model, session)
+
+    async def sleep(self) -> None:
+        await self._monitored.await_result(self._actor.sleep.remote(self._model))
 
 
 class EnginePool:
@@ -51,7 +178,7 @@ class EnginePool:
         model: Any,
         tokenizer: Tokenizer,
         *,
-        source: PackedWeightSource | None = None,
+        source: ShardedWeights | None = None,
         max_num_seqs: int,
         max_model_len: Count | None = None,
         max_batched_tokens: Count = 8192,
@@ -79,8 +206,9 @@ class EnginePool:
             RayEngineClient(monitored, index, name, spec)
             for index, monitored in enumerate(self._monitored_actors)
         ]
-        pack_snapshot = partial((source or PackedModelWeights(model)).pack_snapshot, torch_dtype)
-        take_snapshot = partial(asyncio.to_thread, pack_snapshot)  # sessions continue during it
+        pack_snapshot = partial(pack_model, model) if source is None else source.pack_snapshot
+        # Sessions continue while the weights are packed.
+        take_snapshot = partial(asyncio.to_thread, partial(pack_snapshot, torch_dtype))
         group = EngineGroup(clients, take_snapshot, PROBE_TOLERANCE_NATS[dtype], self.resources.log)
         self._groups[name] = weakref.ref(group)
         return group

@@ -13,16 +13,15 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from fieldcraft.cluster.health import describe_heartbeat_timeout
-from fieldcraft.cluster.packed_weights import (
+from fieldcraft.cluster.remote import describe_heartbeat_timeout, import_ray
+from fieldcraft.cluster.session import ClusterSession
+from fieldcraft.cluster.weights import (
     PackedTensor,
+    WeightSender,
     count_bytes,
     merge_lora_state,
     pack_tensors,
 )
-from fieldcraft.cluster.remote import import_ray
-from fieldcraft.cluster.session import ClusterSession
-from fieldcraft.cluster.weight_sender import WeightSender
 from fieldcraft.engine.model_files import write_model
 from fieldcraft.engine.vllm.worker.fieldcraft_wire import TensorMeta
 from fieldcraft.tools.serving import find_free_port
@@ -195,21 +194,11 @@ class RayTrainerGroup:
         """Ray's handle of the first rank."""
         return self._actors[0]
 
-    def open_channel(self, world_size: int) -> tuple[str, int]:
-        """Open a rendezvous as `WeightSender.open_channel` does."""
-        address: tuple[str, int] = self._get_all(
-            [self.first_actor.call_sender.remote("open_channel", world_size)]
-        )[0]
-        return address
-
-    def send_weights(self, label: str) -> str:
-        """Send weights as `WeightSender.send` does."""
-        reason: str = self._get_all([self.first_actor.call_sender.remote("send", label)])[0]
-        return reason
-
-    def write_stored(self, label: str, folder: Path) -> None:
-        """Write stored weights as `WeightSender.write` does."""
-        self._get_all([self.first_actor.call_sender.remote("write", label, folder.absolute())])
+    def call_sender(self, method: str, *args: Any) -> Any:
+        """Call a method of the `WeightSender` of the first rank, and return its result."""
+        return self._get_all([self.first_actor.call_sender.remote(method, *_make_absolute(args))])[
+            0
+        ]
 
     async def close(self) -> None:
         """Stop all processes."""

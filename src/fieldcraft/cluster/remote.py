@@ -1,12 +1,17 @@
-"""Lazy import of Ray, and results of its actors."""
+"""Lazy import of Ray, results of its actors, and their heartbeats."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from fieldcraft.types import UserError
+
+HEARTBEAT_INTERVALS = 10  # intervals in which the heartbeat timeout is counted
 
 
 class ActorLostError(Exception):
@@ -36,3 +41,71 @@ async def await_result(pending: Awaitable[Any]) -> Any:
         if isinstance(error.cause, ActorLostError | UserError | FloatingPointError):
             raise error.cause from None
         raise
+
+
+def describe_heartbeat_timeout(seconds: float) -> str:
+    """Return the reason for the loss of a process that did not respond."""
+    return f"no heartbeat for {seconds:g} s"
+
+
+@dataclass
+class MonitoredActor:
+    """Actor with a heartbeat: a process that hangs is killed, and is then handled like a crash.
+
+    Ray itself notices a process that exits and a machine that is gone, but not a process that
+    hangs. `process_id` is None before the first contact, and after a crash.
+    """
+
+    actor: Any
+    heartbeat_timeout_seconds: float  # seconds without a response after which it is killed
+    process_id: int | None = None
+    _pending_calls: int = 0
+    _heartbeat_task: asyncio.Task[None] | None = None
+    _was_killed: bool = False  # because it did not respond
+
+    async def await_result(self, pending: Awaitable[Any]) -> Any:
+        """Return the result of a call, or raise its exception. Raises ActorLostError if the process
+        crashes or hangs."""
+        if self._heartbeat_task is None or self._heartbeat_task.done():
+            self._heartbeat_task = asyncio.create_task(self._monitor_heartbeat())
+        self._pending_calls += 1
+        try:
+            result = await await_result(pending)
+        except ActorLostError:
+            self.process_id = None
+            if self._was_killed:
+                raise ActorLostError(
+                    describe_heartbeat_timeout(self.heartbeat_timeout_seconds)
+                ) from None
+            raise
+        finally:
+            self._pending_calls -= 1
+            if not self._pending_calls:
+                self._heartbeat_task.cancel()
+        self._was_killed = False
+        return result
+
+    async def _monitor_heartbeat(self) -> None:
+        with suppress(ActorLostError):
+            await _kill_if_unresponsive(self.actor, self.heartbeat_timeout_seconds)
+            self._was_killed = True
+
+
+async def _kill_if_unresponsive(actor: Any, seconds: float) -> None:
+    """Call `get_process_id` of a process repeatedly, and kill it when it has not responded for
+    `seconds`. Raises ActorLostError if it crashes."""
+    while await _responds(actor, seconds):
+        await asyncio.sleep(seconds / HEARTBEAT_INTERVALS)
+    import_ray().kill(actor, no_restart=False)
+
+
+async def _responds(actor: Any, seconds: float) -> bool:
+    reply = asyncio.ensure_future(await_result(actor.get_process_id.remote()))
+    # A busy event loop cannot receive a response; however long, this counts as one interval.
+    for _ in range(HEARTBEAT_INTERVALS):
+        await asyncio.wait([reply], timeout=seconds / HEARTBEAT_INTERVALS)
+        if reply.done():
+            await reply
+            return True
+    reply.cancel()
+    return False

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.cluster import probe
 from fieldcraft.cluster.placement import ProcessPlacement, ProcessRole, place_processes
-from fieldcraft.cluster.preflight import ClusterNode, require_free_port, require_usable_nodes
 from fieldcraft.cluster.remote import import_ray
 from fieldcraft.config.cluster import ClusterConfig
 from fieldcraft.config.names import get_first_line
@@ -21,7 +22,18 @@ from fieldcraft.records.waits import report_blocking_wait
 from fieldcraft.types import UserError
 
 CONNECT_TIMEOUT_SECONDS = 10
+NODE_TIMEOUT_SECONDS = 120  # seconds for a node to answer
 RESERVE_TIMEOUT_SECONDS = 60  # seconds for Ray to reserve what a run needs
+TOKEN_FILE = ".seen-by-all-nodes"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """Machine of the cluster: its id, address and number of devices."""
+
+    id: str
+    address: str
+    num_devices: int
 
 
 @dataclass(frozen=True)
@@ -72,17 +84,6 @@ class ClusterSession:
         }
         return ray.remote(**options)(actor_class).remote(*args)
 
-    def start_on_node(
-        self, node: ClusterNode, actor_class: type, *args: Any, **options: Any
-    ) -> Any:
-        """Start an actor on a node without reserving devices."""
-        ray = import_ray()
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        strategy = NodeAffinitySchedulingStrategy(node.id, soft=False)
-        options |= {"num_cpus": 0, "scheduling_strategy": strategy}
-        return ray.remote(**options)(actor_class).remote(*args)
-
 
 def _find_host_index(placements: Sequence[ProcessPlacement], engine: ProcessPlacement) -> int:
     """Return the index of the trainer on whose device a colocated engine starts."""
@@ -112,15 +113,14 @@ def open_cluster(settings: ClusterConfig, device: str, folder: Path) -> Iterator
             device = "cuda" if any(node.num_devices for node in _list_nodes("cuda")) else "cpu"
         nodes = _list_nodes(device)
         placements = place_processes(settings, [node.num_devices for node in nodes])
-        require_usable_nodes(nodes, folder)
+        _require_usable_nodes(nodes, folder)
         if settings.trainers:
-            require_free_port(nodes[placements[0].node], settings.rendezvous_port)
+            _require_free_port(nodes[placements[0].node], settings.rendezvous_port)
         placement_group = _reserve(settings, device, nodes, placements)
         try:
             yield ClusterSession(settings, device, nodes, placements, placement_group)
         finally:
-            if placement_group is not None:
-                ray.util.remove_placement_group(placement_group)
+            ray.util.remove_placement_group(placement_group)
     finally:
         if started_here:
             ray.shutdown()
@@ -195,8 +195,6 @@ def _reserve(
         for placement in placements
         if not (settings.colocate and placement.role == "engine")
     ]
-    if not reserved:
-        return None
     group = ray.util.placement_group(
         [{resource: placement.num_devices} for placement in reserved],
         bundle_label_selector=[
@@ -215,3 +213,77 @@ def _reserve(
             " another run may hold them; wait for it or request fewer."
         )
     return group
+
+
+# -- checks of the nodes ---------------------------------------------------------------------------
+
+
+def _require_usable_nodes(nodes: Sequence[ClusterNode], folder: Path) -> None:
+    """Raise UserError if a node has other versions than this process, or cannot access the run
+    folder."""
+    own_versions, _ = probe.collect_node_report("")
+    token = folder / TOKEN_FILE
+    nonce = uuid.uuid4().hex
+    token.write_text(nonce, "utf-8")
+    try:
+        reports = _run_on_nodes(nodes, probe.collect_node_report, str(token.absolute()))
+    finally:
+        token.unlink()
+    for node, (versions, read_nonce) in zip(nodes, reports, strict=True):
+        require_same_versions(own_versions, versions, node.address)
+        if read_nonce != nonce:
+            raise UserError(
+                f"the node {node.address} cannot access the run folder {folder.absolute()}:"
+                " choose a folder with --out that all nodes share at the same path."
+            )
+
+
+def require_same_versions(
+    own_versions: Mapping[str, str], node_versions: Mapping[str, str], address: str
+) -> None:
+    """Raise UserError for the first package whose versions differ."""
+    for package, version in own_versions.items():
+        if node_versions[package] != version:
+            raise UserError(
+                f"the node {address} has {package} {node_versions[package]} and this machine has"
+                f" {version}: install the same versions on every node."
+            )
+
+
+def _require_free_port(node: ClusterNode, port: int) -> None:
+    """Raise UserError if a port of a node is in use; 0 stands for any free port."""
+    [is_free] = _run_on_nodes([node], probe.is_port_free, node.address, port)
+    if not is_free:
+        raise UserError(
+            f"cluster.rendezvous_port={port} is in use on the node {node.address}: choose another"
+            " one, or 0 for any that is free."
+        )
+
+
+def _run_on_nodes(
+    nodes: Sequence[ClusterNode], function: Callable[..., Any], *arguments: Any
+) -> list[Any]:
+    """Return the result of each node. Raises UserError if a node does not respond."""
+    ray = import_ray()
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ray.cloudpickle.register_pickle_by_value(probe)
+    remote_function = ray.remote(function)
+    references = [
+        remote_function.options(
+            num_cpus=0,
+            max_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+        ).remote(*arguments)
+        for node in nodes
+    ]
+    answers = []
+    for node, reference in zip(nodes, references, strict=True):
+        try:
+            answers.append(ray.get(reference, timeout=NODE_TIMEOUT_SECONDS))
+        except ray.exceptions.RayError as error:
+            raise UserError(
+                f"the node {node.address} of the cluster does not respond"
+                f" ({type(error).__name__}): check with 'ray status' that Ray is running there."
+            ) from error
+    return answers

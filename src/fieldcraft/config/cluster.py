@@ -23,16 +23,9 @@ class ClusterConfig(ConfigSection):
     engines: NonNegativeInt = 0  # processes that sample; 0: the run's own process samples
     tensor_parallel: PositiveInt = 1  # of each engine, on one node
     colocate: bool = False  # engines and trainers alternate on the same devices
-    search_servers: NonNegativeInt = 0  # processes that search the run's index
-    sandbox_workers: NonNegativeInt = 0  # processes that run the programs of the tool python
     ray_address: str | None = None  # of a Ray cluster; None: RAY_ADDRESS, or Ray on this machine
     rendezvous_port: Port = 0  # for the rendezvous of trainers; 0: a free port
     heartbeat_timeout_seconds: PositiveFloat = 300.0  # silent processes are killed after it
-
-    @property
-    def needs_ray(self) -> bool:
-        """Return whether a run needs Ray."""
-        return any((self.trainers, self.engines, self.search_servers, self.sandbox_workers))
 
     @property
     def trains_and_samples(self) -> bool:
@@ -41,7 +34,7 @@ class ClusterConfig(ConfigSection):
 
     @property
     def num_devices(self) -> int:
-        """Number of devices that the run uses."""
+        """Number of devices that Ray provides; 0 for a single process."""
         sampling = self.engines * self.tensor_parallel
         return self.trainers if self.colocate else self.trainers + sampling
 

@@ -177,6 +177,7 @@ REQUIRED_BASES: Mapping[ComponentKind, tuple[str, Sequence[str]]] = {
         ("name", "stop_strings", "tags", "default_instruction"),
     ),
     ComponentKind.WORLD: ("fieldcraft.worlds.base:World", ("splits", "datasets")),
+    ComponentKind.ALGORITHM: ("fieldcraft.train.algorithm:Algorithm", ()),
     ComponentKind.STAGE: ("fieldcraft.train.stages.base:TrainingStage", ("Settings",)),
     ComponentKind.TRACKER: ("fieldcraft.trackers.base:Tracker", ()),
 }
@@ -227,7 +228,8 @@ def resolve(kind: ComponentKind, name: str) -> Any:
     """Return the object of a name. Raises ComponentError as `resolve_path` and `import_object`, and
     for an object of the wrong kind."""
     component = import_object(resolve_path(kind, name))
-    if kind in REQUIRED_BASES:
+    is_preset = kind is ComponentKind.ALGORITHM and isinstance(component, Mapping)
+    if kind in REQUIRED_BASES and not is_preset:
         _require_complete_class(kind, name, component)
     return component
 
@@ -235,8 +237,12 @@ def resolve(kind: ComponentKind, name: str) -> Any:
 def _require_complete_class(kind: ComponentKind, name: str, component: Any) -> None:
     base, attributes = REQUIRED_BASES[kind]
     if not (isinstance(component, type) and issubclass(component, import_object(base))):
+        article, alternative = "a", ""
+        if kind is ComponentKind.ALGORITHM:
+            article, alternative = "an", "a mapping of keys of an rl stage, or "
         raise ComponentError(
-            f"'{name}' is not a {kind}: make it a subclass of {base.replace(':', '.')}."
+            f"'{name}' is not {article} {kind}: make it {alternative}a subclass of"
+            f" {base.replace(':', '.')}."
         )
     abstract: Collection[str] = vars(component).get("__abstractmethods__", ())
     lacks = [*sorted(abstract), *(a for a in attributes if a not in dir(component))]

@@ -1,8 +1,9 @@
-"""Former names of recipe keys: an error in a user's recipe, translated in a stored one.
+"""Former recipe keys: an error in a user's recipe, translated in a stored one.
 
-`renamed_keys.json` lists the former keys, and the former values by current key. In its paths,
-`stages.*` matches each stage and `[NAME]` a component of that name; list indices are omitted. So
-`tools[python].waive` is a setting of each tool `python`.
+`renamed_keys.json` lists the former names of keys, the former values by current key, and the keys
+that were removed, with advice. In its paths, `stages.*` matches each stage and `[NAME]` a component
+of that name; list indices are omitted. So `tools[python].waive` is a setting of each tool `python`.
+A removed key is a key of a section of the recipe.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fieldcraft.config.names import BUILTIN_COMPONENTS, LOCAL_ENGINE, ComponentK
 _TABLE = json.loads((resources.files("fieldcraft.config") / "renamed_keys.json").read_text("utf-8"))
 RENAMED_KEYS: Mapping[str, str] = _TABLE["keys"]
 RENAMED_VALUES: Mapping[str, Mapping[str, str]] = _TABLE["values"]
+REMOVED_KEYS: Mapping[str, str] = _TABLE["removed"]
 _STAGE = "stages.*"
 _DEFAULT_NAMES = {"engine": LOCAL_ENGINE}  # default component of a section
 # Key of the recipe's name, which each former stored recipe has. Other former names may be settings
@@ -28,21 +30,35 @@ _FORMER_NAME_KEY = "recipe"
 AddedKeys = Callable[[str], Collection[str] | None]
 
 
-def find_renamed_keys(data: Mapping[str, Any], added_keys: AddedKeys) -> list[str]:
-    """Return a sentence for each key or value of a recipe that was renamed; `added_keys` are the
-    keys of user-defined stage types."""
+def find_former_keys(data: Mapping[str, Any], added_keys: AddedKeys) -> list[str]:
+    """Return a sentence for each key or value of a recipe that was renamed or removed; `added_keys`
+    are the keys of user-defined stage types."""
     renaming = _Renaming(added_keys)
     renaming.rename(data, (), "")
-    return renaming.sentences
+    removed = [f"{key} no longer exists: {REMOVED_KEYS[key]}." for key in _find_removed(data)]
+    return renaming.sentences + removed
 
 
 def translate_stored(data: Mapping[str, Any], added_keys: AddedKeys) -> dict[str, Any]:
     """Return the contents of a stored recipe or agent with the current keys, regardless of the
-    version of fieldcraft that wrote it."""
-    if _FORMER_NAME_KEY not in data:
-        return dict(data)
-    translated: dict[str, Any] = _Renaming(added_keys).rename(data, (), "")
+    version of fieldcraft that wrote it. Removed keys are left out."""
+    translated: dict[str, Any] = dict(data)
+    if _FORMER_NAME_KEY in data:
+        translated = _Renaming(added_keys).rename(data, (), "")
+    for path in _find_removed(translated):
+        section, _, key = path.partition(".")
+        translated[section] = {k: v for k, v in translated[section].items() if k != key}
     return translated
+
+
+def _find_removed(data: Mapping[str, Any]) -> list[str]:
+    """Return the removed keys that a recipe has."""
+    paths = [path.partition(".") for path in REMOVED_KEYS]
+    return [
+        f"{section}.{key}"
+        for section, _, key in paths
+        if isinstance(data.get(section), Mapping) and key in data[section]
+    ]
 
 
 def builtin_added_keys(stage_type: str) -> Collection[str] | None:

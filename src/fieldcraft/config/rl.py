@@ -118,7 +118,8 @@ def _validate_tokens_or_share(buffer: float) -> float:
 
 
 class Rl(Stage):
-    """Reinforcement learning: one clipped surrogate objective; algorithms are presets of its keys.
+    """Reinforcement learning: one clipped surrogate objective; algorithms are presets of its keys,
+    or classes of their own (`train/algorithm.py`).
 
     `algorithm` sets the keys that config/algorithms.py lists for it; keys that the recipe sets
     itself have precedence. docs/algorithms.md explains the keys, and docs/recipes.md lists them.
@@ -224,14 +225,10 @@ class Rl(Stage):
 
     @classmethod
     def _load_preset(cls, algorithm: str) -> Mapping[str, Any]:
-        """Return the keys of an algorithm. Raises ComponentError if it is not a mapping of keys of
-        this section."""
-        keys = resolve(ComponentKind.ALGORITHM, algorithm)
-        if not isinstance(keys, Mapping):
-            raise ComponentError(
-                f"the algorithm '{algorithm}' is not a mapping: give it keys of an rl stage, as in"
-                ' {"baseline": "group"}.'
-            )
+        """Return the keys that an algorithm sets. Raises ComponentError if it is neither a mapping
+        nor a class, or sets keys that this section lacks."""
+        component = resolve(ComponentKind.ALGORITHM, algorithm)
+        keys: Mapping[str, Any] = component if isinstance(component, Mapping) else component.keys
         for key in keys:
             if key not in list_section_keys(cls):
                 raise ComponentError(

@@ -153,26 +153,6 @@ def find_trainers_without_engines(recipe: Recipe) -> Iterator[str]:
         )
 
 
-def find_unused_search_servers(recipe: Recipe) -> Iterator[str]:
-    servers = recipe.cluster.search_servers
-    if servers and (recipe.search.url or not recipe.has_search_tool):
-        yield (
-            f"cluster.search_servers={servers} serves the run's own index to the tool search: name"
-            " that in tools and leave out search.url, or set it to 0."
-        )
-
-
-def find_unused_sandbox_workers(recipe: Recipe) -> Iterator[str]:
-    workers = recipe.cluster.sandbox_workers
-    python = {tool.name: tool.settings for tool in recipe.tools}.get("python")
-    if workers and (python is None or {"url", "stateful"} & python.keys()):
-        yield (
-            f"cluster.sandbox_workers={workers} runs programs of the tool python that need no"
-            " session and no other server: name it in tools without url and stateful, or set it"
-            " to 0."
-        )
-
-
 # -- seeds, files, judge ------------------------------------------------------------------------
 
 
@@ -247,8 +227,6 @@ RULES: tuple[Rule, ...] = (
     find_unusable_engines,
     find_tensor_parallel_without_vllm,
     find_trainers_without_engines,
-    find_unused_search_servers,
-    find_unused_sandbox_workers,
     find_unusable_seeds,
     find_incomplete_judge,
     find_missing_files,

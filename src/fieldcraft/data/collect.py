@@ -17,7 +17,6 @@ because of the endpoint or a tool are repeated.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.collection import CollectConfig
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.journal import AttemptJournal, CollectJob, FailureLimit, serialise_member_usage
@@ -101,7 +101,6 @@ class DemonstrationCollection:
 
         Raises UserError with the cause if more than `max_failure_rate` of the attempts fail.
         """
-        semaphore = asyncio.Semaphore(concurrency)
         failures = FailureLimit(self.settings.max_failure_rate)
         tally = CollectionTally(self.settings.target_counts)
         num_finished = 0
@@ -112,24 +111,15 @@ class DemonstrationCollection:
             self._count_results(jobs, teacher, tally)
             on_job(num_finished, tally.count("coa", "cot"))
 
-        async def run_jobs(jobs: Sequence[CollectJob]) -> None:
-            try:
-                for job in jobs:
-                    await self._attempt_job(job, teacher, grader, failures)
-            finally:
-                semaphore.release()
-            record_finished(jobs)
+        async def run_jobs(jobs: Sequence[CollectJob]) -> Sequence[CollectJob]:
+            needed = self._needed_jobs(jobs, tally)  # by now the results of earlier ones are known
+            for job in needed:
+                await self._attempt_job(job, teacher, grader, failures)
+            return needed
 
         on_job(0, 0)
-        async with asyncio.TaskGroup() as group:
-            for jobs in self.jobs_by_question:
-                await semaphore.acquire()  # by now the results of earlier questions are known
-                needed = self._needed_jobs(jobs, tally)
-                if all(map(self.is_done, needed)):
-                    semaphore.release()
-                    record_finished(needed)
-                else:
-                    group.create_task(run_jobs(needed))
+        questions = [(jobs,) for jobs in self.jobs_by_question]
+        await run_concurrently(questions, run_jobs, concurrency, record_finished)
         failed = sum(
             bool(found := self.journal.get_attempts(job)) and found[-1].failed for job in self.jobs
         )

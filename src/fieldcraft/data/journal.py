@@ -15,9 +15,7 @@ from fieldcraft.data.steps_io import DemonstrationRecord, parse_steps, serialise
 from fieldcraft.data.teachers import AnswerMode
 from fieldcraft.endpoints.openai import TokenUsage
 from fieldcraft.records.files import append_text, dump_finite_json, make_folder
-from fieldcraft.records.jsonl import read_complete_lines
-from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.records.remedies import advise_line_removal
+from fieldcraft.records.jsonl import read_journal
 from fieldcraft.types import Task, UserError
 
 MIN_COUNTED_ATTEMPTS = (
@@ -43,22 +41,8 @@ class AttemptJournal:
         self.num_attempts = 0
         self.usage = NO_USAGE
         make_folder(self.path.parent)
-        for number, line in enumerate(read_complete_lines(path), start=1):
-            location = f"{path}, line {number}"
-            with raise_read_errors(
-                location,
-                f"{advise_line_removal(path)}, to repeat the attempt",
-            ):
-                record = json.loads(line)
-                attempt = AgentAttempt(
-                    parse_steps(record["steps"], location),
-                    AttemptStatus(record["end"]),
-                    record["detail"],
-                    TokenUsage(**record["usage"]),
-                    parse_member_usage(record.get("seats", {})),
-                    record["right"],
-                )
-                self._add(record["id"], AnswerMode(record["way"]), attempt)
+        for entry in read_journal(path, _parse_attempt, "to repeat the attempt"):
+            self._add(*entry)
 
     def get_attempts(self, job: CollectJob) -> list[AgentAttempt]:
         """Return the attempts of a job, in order; only the last one can have failed."""
@@ -99,6 +83,19 @@ class AttemptJournal:
         previous.append(attempt)
         self.num_attempts += 1
         self.usage += attempt.usage
+
+
+def _parse_attempt(line: bytes, location: str) -> tuple[str, AnswerMode, AgentAttempt]:
+    record = json.loads(line)
+    attempt = AgentAttempt(
+        parse_steps(record["steps"], location),
+        AttemptStatus(record["end"]),
+        record["detail"],
+        TokenUsage(**record["usage"]),
+        parse_member_usage(record.get("seats", {})),
+        record["right"],
+    )
+    return record["id"], AnswerMode(record["way"]), attempt
 
 
 def serialise_member_usage(usage_by_member: Mapping[str, MemberUsage]) -> DemonstrationRecord:

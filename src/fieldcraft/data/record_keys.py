@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from string import ascii_uppercase
 from typing import Any
 
 from fieldcraft.data.distractors import merge_distractors
 from fieldcraft.data.gold_answers import ANSWER_KEYS
 from fieldcraft.data.multiple_choice import OPTION_KEYS
-from fieldcraft.data.option_columns import merge_option_columns
 from fieldcraft.data.records import Record, RecordError
 from fieldcraft.records.meta import GRADED_BY_KEY
 from fieldcraft.rewards.grading import MATH
@@ -19,6 +19,11 @@ _YES_NO_START = re.compile(
     r"|must)\b",
     re.IGNORECASE,
 )
+_OPTION_COLUMN_NAME = re.compile(
+    r"(?P<letter>[A-Z])"
+    r"|(?P<family>(?i:option|choice|opt|op))[\s_.-]*(?:(?P<of_it>[A-Za-z])|(?P<number>\d))"
+)
+_MISSING_VALUES = (None, "")
 
 
 def normalise_record(record: Record) -> Record:
@@ -26,7 +31,7 @@ def normalise_record(record: Record) -> Record:
     keys. Capitalised keys are added in lower case; options in columns, or as correct and wrong
     answers, as `options`. SuperGLUE's BoolQ, KILT and Open-Reasoner-Zero are converted. Other
     records are unchanged. Raises RecordError for an ambiguous record."""
-    record = _add_lowercase_keys(merge_distractors(merge_option_columns(record)))
+    record = _add_lowercase_keys(merge_distractors(_merge_option_columns(record)))
     match record:
         case {"question": str(question), "passage": str(), "label": 0 | 1 as label}:
             return (
@@ -60,6 +65,35 @@ def _add_lowercase_keys(record: Record) -> Record:
             )
         found[lowercase] = value
     return record | found if found else record
+
+
+def _merge_option_columns(record: Record) -> Record:
+    """Return a record with its options as `options`, keyed by letter or number, if columns hold
+    them: A to D, `option_a`, `opa`, `option1`, `choice_1` and the like, as in C-Eval and tables of
+    MMLU. Any other record is returned unchanged."""
+    if any(record.get(key) for key in OPTION_KEYS):
+        return record
+    families: dict[tuple[str, bool], dict[str, str]] = {}
+    for key in record:
+        if found := _OPTION_COLUMN_NAME.fullmatch(key.strip()):
+            name = found["number"] or (found["letter"] or found["of_it"]).upper()
+            family = ((found["family"] or "").casefold(), name.isdecimal())
+            families.setdefault(family, {})[name] = key
+    for columns in families.values():
+        options = {name: record[columns[name]] for name in sorted(columns)}
+        filled = {name: text for name, text in options.items() if text not in _MISSING_VALUES}
+        if _are_consecutive(list(options)) and len(filled) > 1:
+            return record | {"options": filled}
+    return record
+
+
+def _are_consecutive(names: list[str]) -> bool:
+    """Return whether names are those of consecutive options: A, B, C, or 1, 2, or 0, 1."""
+    return "".join(names) in (
+        ascii_uppercase[: len(names)],
+        "123456789"[: len(names)],
+        "0123456789"[: len(names)],
+    )
 
 
 def _has_answer(record: Record) -> bool:

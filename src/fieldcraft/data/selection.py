@@ -17,14 +17,13 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.collection import SelectConfig
 from fieldcraft.data.duplicates import normalise_text
 from fieldcraft.data.funnel import CardExample, FilterStage
 from fieldcraft.records.files import append_text, dump_finite_json, make_folder
-from fieldcraft.records.jsonl import parse_object, read_complete_lines
-from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.records.remedies import advise_line_removal
-from fieldcraft.types import Task, UserError
+from fieldcraft.records.jsonl import parse_object, read_journal
+from fieldcraft.types import Task
 
 CLOSED_BOOK, SOLVER = "toolless", "solver"
 EVALUATION, TRAINING = "evaluation", "training"  # questions whose closed-book rates are measured
@@ -59,6 +58,10 @@ class _TallyLine(NamedTuple):
     of: int
 
 
+def _parse_tally(line: bytes, location: str) -> _TallyLine:
+    return TypeAdapter(_TallyLine).validate_python(parse_object(line, location))
+
+
 class TallyJournal:
     """Journal of the tallies of all questions, with one line per tally."""
 
@@ -67,15 +70,8 @@ class TallyJournal:
         self.path = path
         self.tallies: dict[tuple[str, str], SampleTally] = {}
         make_folder(path.parent)
-        for number, text in enumerate(read_complete_lines(path), start=1):
-            location = f"{path}, line {number}"
-            record = parse_object(text, location)
-            with raise_read_errors(
-                location,
-                f"{advise_line_removal(path)}, to sample the question again",
-            ):
-                line = TypeAdapter(_TallyLine).validate_python(record)
-                self.tallies[line.who, line.id] = SampleTally(line.right, line.of)
+        for line in read_journal(path, _parse_tally, "to sample the question again"):
+            self.tallies[line.who, line.id] = SampleTally(line.right, line.of)
 
     def append(self, model: str, task: Task, tally: SampleTally) -> None:
         record = _TallyLine(model, task.id, *tally)._asdict()
@@ -110,27 +106,23 @@ async def sample_answers(
     """
     sampled = tallies.get_tallies(model)
     pending = [task for task in tasks if task.id not in sampled]
-    semaphore = asyncio.Semaphore(max(1, concurrency // samples))
     num_done = len(tasks) - len(pending)
     on_task(num_done)
 
-    async def sample_task(task: Task) -> None:
-        nonlocal num_done
-        async with semaphore:
-            keys = (f"{model}/{task.id}/{number}" for number in range(samples))
-            found = await asyncio.gather(*(is_correct(task, key) for key in keys))
+    async def sample_task(task: Task) -> tuple[Task, SampleTally]:
+        keys = (f"{model}/{task.id}/{number}" for number in range(samples))
+        found = await asyncio.gather(*(is_correct(task, key) for key in keys))
         graded = [verdict for verdict in found if verdict is not None]
-        tallies.append(model, task, SampleTally(sum(graded), len(graded)))
+        return task, SampleTally(sum(graded), len(graded))
+
+    def on_done(result: tuple[Task, SampleTally]) -> None:
+        nonlocal num_done
+        tallies.append(model, *result)
         num_done += 1
         on_task(num_done)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for task in pending:
-                group.create_task(sample_task(task))
-    except ExceptionGroup as errors:
-        mistakes = errors.subgroup(UserError)
-        raise mistakes.exceptions[0] if mistakes else errors from None
+    jobs = [(task,) for task in pending]
+    await run_concurrently(jobs, sample_task, max(1, concurrency // samples), on_done)
 
 
 def add_closed_book_rates(tasks: Sequence[Task], tallies: Mapping[str, SampleTally]) -> list[Task]:

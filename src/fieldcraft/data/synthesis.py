@@ -23,9 +23,7 @@ from fieldcraft.data.funnel import CardExample, FilterStage
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.records import make_question_id
 from fieldcraft.records.files import append_text, dump_finite_json, make_folder
-from fieldcraft.records.jsonl import parse_object, read_complete_lines
-from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.records.remedies import advise_line_removal
+from fieldcraft.records.jsonl import parse_object, read_journal
 from fieldcraft.rewards.answers import normalise_or_raw
 from fieldcraft.types import Answer, Task, Thought, ThoughtRole, UserError
 from fieldcraft.worlds.base import World
@@ -230,22 +228,18 @@ def _require_success(attempt: AgentAttempt) -> None:
         )
 
 
+def _parse_draft(line: bytes, location: str) -> QuestionDraft:
+    return TypeAdapter(QuestionDraft).validate_python(parse_object(line, location))
+
+
 class DraftJournal:
     """Journal of all attempts, with one line per attempt."""
 
     def __init__(self, path: Path) -> None:
         """Read the existing journal. Raises UserError if it is damaged."""
         self.path = path
-        self.drafts: list[QuestionDraft] = []
         make_folder(path.parent)
-        for number, text in enumerate(read_complete_lines(path), start=1):
-            location = f"{path}, line {number}"
-            record = parse_object(text, location)
-            with raise_read_errors(
-                location,
-                f"{advise_line_removal(path)}, to make the question again",
-            ):
-                self.drafts.append(TypeAdapter(QuestionDraft).validate_python(record))
+        self.drafts = read_journal(path, _parse_draft, "to make the question again")
 
     def append(self, draft: QuestionDraft) -> None:
         append_text(

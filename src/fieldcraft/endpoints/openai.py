@@ -23,16 +23,18 @@ from weakref import WeakValueDictionary
 import httpx
 from pydantic import BaseModel, Field, ValidationError
 
+from fieldcraft.concurrency import ConcurrencyLimiter
+from fieldcraft.config.sections import EndpointConfig
 from fieldcraft.config.teacher import is_openai_url
 from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.records.files import make_file
 from fieldcraft.records.waits import report_wait
 from fieldcraft.sampling import NO_TRUNCATION, Truncation
-from fieldcraft.tools.http import LimitedHttpClient, ResponseTooLargeError, close_with_loop
+from fieldcraft.tools.http import LoopHttpClient, ResponseTooLargeError
 from fieldcraft.types import UserError
 
 if TYPE_CHECKING:
-    from openai import APIError, AsyncOpenAI
+    from openai import APIError
 
 _MAX_CHECK_TOKENS = 16  # reasoning models reject a much lower limit
 _MAX_REASON_CHARACTERS = 300  # of a server's error message
@@ -91,15 +93,6 @@ class _ResponseBody(BaseModel):
     usage: _UsageCounts | None = None
 
 
-@dataclass(frozen=True)
-class _LoopSession:
-    """Objects that belong to one event loop."""
-
-    loop: asyncio.AbstractEventLoop
-    client: AsyncOpenAI
-    semaphore: asyncio.Semaphore
-
-
 class ChatClient:
     """Client of a model behind a URL, usable from any event loop.
 
@@ -145,13 +138,17 @@ class ChatClient:
         self._library = _import_openai()
         self.url, self.model = _normalise_url(url), model
         self._key_env, self._key = api_key_env, os.environ.get(api_key_env, "")
-        self._concurrency = concurrency
+        self._limiter = ConcurrencyLimiter(concurrency)
+        self._http = LoopHttpClient(
+            timeout_seconds,
+            follow_redirects=True,  # as in the official client
+            limits=httpx.Limits(max_connections=None),  # the limiter is the limit
+        )
         self._timeout_seconds = timeout_seconds
         self._retries = retries
         self._prices = prices
         self._reply_cache = None if cache is None else _ReplyCache(cache)
         self._request_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._session: _LoopSession | None = None
         self.usage = self._make_usage(_UsageCounts())
         self.cached_replies = 0
 
@@ -216,9 +213,7 @@ class ChatClient:
 
     async def close(self) -> None:
         """Close the connections in the running loop; the next request opens new ones."""
-        if self._session is not None:
-            session, self._session = self._session, None
-            await session.client.close()
+        await self._http.close()
 
     def _truncation_params(self, truncation: Truncation) -> dict[str, Any]:
         """Return the keys of a request that truncate sampling. top_k and min_p are supported by
@@ -240,11 +235,14 @@ class ChatClient:
 
     async def _send_request(self, request: dict[str, Any], retries: int | None) -> _ResponseBody:
         openai = self._library
-        session = await self._get_session()
-        client = session.client.with_options(
-            max_retries=self._retries if retries is None else retries
+        client = openai.AsyncOpenAI(
+            api_key=self._key or "none",
+            base_url=self.url,
+            timeout=self._timeout_seconds,
+            max_retries=self._retries if retries is None else retries,
+            http_client=await self._http.get(),
         )
-        async with session.semaphore:
+        async with self._limiter.slot():
             try:
                 # The client itself accepts any JSON as a response, so it is validated here.
                 raw = await client.chat.completions.with_raw_response.create(**request)
@@ -300,25 +298,15 @@ class ChatClient:
             ) / 1e6
         return TokenUsage(tokens.prompt_tokens, tokens.completion_tokens, cost)
 
-    async def _get_session(self) -> _LoopSession:
-        """Return the session of the running event loop: connections of a closed loop cannot be
-        used."""
-        loop = asyncio.get_running_loop()
-        if self._session is None or self._session.loop is not loop:
-            http = LimitedHttpClient(
-                self._timeout_seconds,
-                follow_redirects=True,  # as in the official client
-                limits=httpx.Limits(max_connections=None),  # the limiter is the limit
-            )
-            await close_with_loop(http)
-            client = self._library.AsyncOpenAI(
-                api_key=self._key or "none",
-                base_url=self.url,
-                timeout=self._timeout_seconds,
-                http_client=http,
-            )
-            self._session = _LoopSession(loop, client, asyncio.Semaphore(self._concurrency))
-        return self._session
+
+async def open_chat_client(settings: EndpointConfig, cache: Path | None) -> ChatClient:
+    """Open a client of a remote model and check that it responds; `cache` stores its replies.
+
+    Raises UserError if it does not respond.
+    """
+    client = ChatClient(settings.url, settings.model, api_key_env=settings.api_key_env, cache=cache)
+    await client.require_available()
+    return client
 
 
 class _ReplyCache:

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fieldcraft.concurrency import ConcurrencyLimiter, run_concurrently
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.folding import require_summary_prompt
 from fieldcraft.envs.defects import record_broken_call
 from fieldcraft.envs.guards import (
-    ConcurrencyLimiter,
     ToolContractError,
     ToolTimeoutError,
     run_with_timeout,
@@ -65,16 +65,8 @@ class ToolSession:
         """
         if len(calls) == 1:  # a task would let other rollouts run first
             return [await self._run_call(calls[0], calls_before)]
-        try:
-            async with asyncio.TaskGroup() as group:
-                call_tasks = [
-                    group.create_task(self._run_call(call, calls_before + index))
-                    for index, call in enumerate(calls)
-                ]
-        except ExceptionGroup as errors:
-            user_errors = errors.subgroup(UserError)
-            raise (user_errors or errors).exceptions[0] from None
-        return [task.result() for task in call_tasks]
+        numbered_calls = [(call, number) for number, call in enumerate(calls, start=calls_before)]
+        return await run_concurrently(numbered_calls, self._run_call, limit=len(calls))
 
     def truncate_observation(self, call: CallRecord) -> CallRecord:
         """Return the call with its observation truncated to the budget."""

@@ -1,11 +1,10 @@
-"""Guards that protect a run from its tools: limits of time, concurrency and observation length."""
+"""Guards that protect a run from its tools: limits of time and observation length."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
-from weakref import WeakKeyDictionary
 
 from fieldcraft.dialects.base import encode_untrusted
 from fieldcraft.types import Tokenizer
@@ -51,23 +50,6 @@ async def run_with_timeout(work: Awaitable[T], seconds: float) -> T:
         raise
     except BaseException as error:
         raise ToolContractError(f"the tool raised {type(error).__name__}: {error}") from error
-
-
-class ConcurrencyLimiter:
-    """Limiter of the number of concurrent calls in an event loop. If a slot is free, a call gets it
-    without yielding to the event loop."""
-
-    def __init__(self, max_concurrent: int) -> None:
-        self.max_concurrent = max_concurrent
-        # A semaphore is bound to the loop that first waits for it, and a run has several loops.
-        self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-            WeakKeyDictionary()
-        )
-
-    def slot(self) -> asyncio.Semaphore:
-        """Return the semaphore of the running loop."""
-        loop = asyncio.get_running_loop()
-        return self._semaphores.setdefault(loop, asyncio.Semaphore(self.max_concurrent))
 
 
 def truncate_middle(text: str, max_tokens: int, tokenizer: Tokenizer) -> tuple[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 
 import matplotlib as mpl
@@ -26,7 +25,7 @@ from fieldcraft.evals.charts import (
     shorten,
     smooth,
 )
-from fieldcraft.evals.summary import STEP_METRICS
+from fieldcraft.records.metrics import METRICS, Metric
 
 MetricsRows = Sequence[Row]
 Points = list[tuple[float, float]]  # step, value
@@ -34,66 +33,18 @@ Points = list[tuple[float, float]]  # step, value
 REWARD_KEY = "reward_mean"  # logged only by stages of reinforcement learning
 
 
-@dataclass(frozen=True, slots=True)
-class MetricCurve:
-    """A key of the metric rows and its drawing options. `supervised_only` omits stages with a
-    reward, because a policy-gradient loss does not indicate progress. `heldout_key` is the key of
-    the same measure on held-out questions, logged at some steps."""
-
-    key: str
-    title: str
-    note: str
-    maximum: float | None = None
-    supervised_only: bool = False
-    heldout_key: str = ""
-
-
-METRIC_CURVES = (
-    MetricCurve(REWARD_KEY, "Reward", "mean over rollouts"),
-    MetricCurve(
-        "em",
-        "Exact match while training",
-        "sampled rollouts",
-        maximum=1.0,
-        heldout_key=STEP_METRICS["em"],
-    ),
-    MetricCurve("calls_mean", "Tool calls", "per rollout", heldout_key=STEP_METRICS["calls_mean"]),
-    MetricCurve(
-        "fidelity/supports_answer",
-        "Fidelity",
-        "simulated searches that hold the fact",
-        maximum=1.0,
-    ),
-    MetricCurve("needless_calls_mean", "Needless calls", "above the oracle, per rollout"),
-    MetricCurve("missing_calls_mean", "Missing calls", "below the oracle, per rollout"),
-    MetricCurve("offloading_rate", "Offloading", "known questions with a call", maximum=1.0),
-    MetricCurve("policy_tokens_mean", "Length", "policy tokens per rollout"),
-    MetricCurve("entropy", "Entropy", "nats per token"),
-    MetricCurve("kl_ref", "KL", "to the reference model, nats per token"),
-    MetricCurve("teacher_kl", "Reverse KL", "to the teacher, nats per token"),
-    MetricCurve("clip_fraction", "Clipped", "share of the tokens whose ratio is clipped"),
-    MetricCurve("correct_logp_mean", "Likelihood of correct answers", "log-probability per token"),
-    MetricCurve("ratio_mean", "Policy ratio", "mean over tokens"),
-    MetricCurve("loss", "Supervised loss", "nats per token, log scale", supervised_only=True),
-    MetricCurve("grad_norm", "Gradient norm", "before clipping"),
-    MetricCurve("tokens_per_second", "Throughput", "tokens per second"),
-)
-
-
 def draw_learning_curves(rows: Mapping[str, MetricsRows], slots: Mapping[str, int]) -> list[Chart]:
-    """Draw one chart for every logged metric, with a panel for each stage that logged it."""
+    """Draw the charts of the logged metrics, with a panel for each stage that logged one."""
     charts = []
-    for curve in METRIC_CURVES:
-        logged_rows = {stage: part for stage, part in rows.items() if _read_curve(curve, part)}
+    for metric in (metric for metric in METRICS.values() if metric.chart):
+        logged_rows = {stage: part for stage, part in rows.items() if _read_curve(metric, part)}
         if logged_rows:
-            charts.append(_draw_panels(logged_rows, curve, slots))
+            charts.append(_draw_panels(logged_rows, metric, slots))
     return charts
 
 
-def _read_curve(curve: MetricCurve, rows: MetricsRows) -> Points:
-    if curve.supervised_only and has_rewards(rows):
-        return []
-    return read_points(rows, curve.key)
+def _read_curve(metric: Metric, rows: MetricsRows) -> Points:
+    return [] if metric.supervised and has_rewards(rows) else read_points(rows, metric.key)
 
 
 def has_rewards(rows: MetricsRows) -> bool:
@@ -112,7 +63,7 @@ def read_points(rows: MetricsRows, key: str) -> Points:
 
 @mpl.rc_context(CHART_STYLE)
 def _draw_panels(
-    rows: Mapping[str, MetricsRows], curve: MetricCurve, slots: Mapping[str, int]
+    rows: Mapping[str, MetricsRows], metric: Metric, slots: Mapping[str, int]
 ) -> Chart:
     wide = len(rows) > 3
     figure = Figure(
@@ -122,22 +73,22 @@ def _draw_panels(
     series = []
     for axis, (stage, part) in zip(axes, rows.items(), strict=True):
         colour = pick_colour(slots[stage])
-        points = _read_curve(curve, part)
-        series.append(draw_line(axis, stage, points, MAX_POINTS // len(rows), curve.title, colour))
-        if heldout := read_points(part, curve.heldout_key):
-            series.append(draw_heldout(axis, f"{stage}, held out", heldout, curve.title, colour))
+        points = _read_curve(metric, part)
+        series.append(draw_line(axis, stage, points, MAX_POINTS // len(rows), metric.title, colour))
+        if heldout := read_points(part, metric.heldout):
+            series.append(draw_heldout(axis, f"{stage}, held out", heldout, metric.title, colour))
         axis.set_title(shorten(stage, 12 if len(rows) > 1 else 24), color=colour, fontsize=9.5)
         axis.xaxis.set_major_locator(
             MaxNLocator(2 if wide else 4, integer=True, steps=[1, 2, 5, 10])
         )
         axis.xaxis.set_major_formatter("{x:,.0f}")
-    values = [y for part in rows.values() for _, y in _read_curve(curve, part)]
-    if curve.supervised_only and min(values) > 0:
+    values = [y for part in rows.values() for _, y in _read_curve(metric, part)]
+    if metric.supervised and min(values) > 0:
         set_log_scale(axes[0], min(values), max(values))
     elif min(values) >= 0:
-        axes[0].set_ylim(0, 1.05 * (curve.maximum or max(values)) or 1.0)
+        axes[0].set_ylim(0, 1.05 * (1.0 if metric.percent else max(values)) or 1.0)
     axes[0].set_xlabel("step", loc="left")
-    return make_chart(figure, curve.title, curve.note, series, wide=wide)
+    return make_chart(figure, metric.title, metric.chart, series, wide=wide)
 
 
 def draw_line(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.sections import DEFAULT_MAX_BROKEN
 from fieldcraft.evals.broken_rollouts import describe_broken_rate, measure_broken_rollouts
 from fieldcraft.records.events import EventHandler, LogMessage, TrajectoryCompleted, track_phase
 from fieldcraft.rewards.answers import CoverExactMatch, ExactMatch, F1Reward, FormatReward
 from fieldcraft.rewards.rubric import AsyncReward, Rubric
-from fieldcraft.rollout.loop import run_rollouts
 from fieldcraft.rollout.monitors import EvaluationMonitor
 from fieldcraft.types import Reward, Task, Trajectory
 
@@ -62,7 +62,7 @@ async def evaluate_tasks(
         emit(TrajectoryCompleted(name, trajectory))
 
     with track_phase(emit, name, len(jobs), "questions"):
-        trajectories = await run_rollouts(jobs, run_and_grade, concurrency, on_done)
+        trajectories = await run_concurrently(jobs, run_and_grade, concurrency, on_done)
     if sentence := describe_broken_rate(name, measure_broken_rollouts(trajectories)):
         emit(LogMessage(sentence))
     return trajectories

@@ -27,8 +27,9 @@ from fieldcraft.evals.restricted_tools import find_restricted_results
 from fieldcraft.evals.run_overview import draw_run_overview, make_overview_legend
 from fieldcraft.evals.samples import make_pass_rate_rows
 from fieldcraft.evals.tables import compute_calling_rate, find_unseen_name_results, has_prices
-from fieldcraft.evals.terms import TERMS, find_empty_terms
+from fieldcraft.evals.terms import find_empty_terms, list_terms
 from fieldcraft.records.files import write_text
+from fieldcraft.records.metrics import METRICS, Metric, list_columns
 from fieldcraft.records.training_rollouts import TrainingRollout
 from fieldcraft.sampling import NO_TRUNCATION
 from fieldcraft.types import Trajectory
@@ -130,7 +131,7 @@ def write_report_page(
         broken=describe_broken_rates(report["evals"]),
         achieved=None if "runs" in report else describe_achievement(report),
         behaviours=_BEHAVIOUR_LABELS,
-        terms=TERMS,
+        terms=list_terms(),
         empty=find_empty_terms(report["evals"].values()),
         slots={name: slot % charts.PALETTE_SIZE for name, slot in slots.items()},
         course=draw_run_overview(
@@ -239,6 +240,9 @@ def make_page_environment() -> Environment:
         "readable": _format_value,
     }
     environment.filters.update(filters)
+    environment.globals.update(
+        list_columns=list_columns, format_metric=_format_metric, metrics=METRICS
+    )
     return environment
 
 
@@ -255,6 +259,12 @@ def inline_assets(
     script = join_files(scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return {"style": Markup(join_files(styles)), "script": Markup(script), "script_hash": digest}
+
+
+def _format_metric(metric: Metric, summary: Mapping[str, Any]) -> str:
+    """Return the value of a metric in the summary of an evaluation."""
+    value = metric.read(summary)
+    return _format_percent(value) if metric.percent else _format_number(value, metric.digits)
 
 
 def _format_percent(value: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from fieldcraft.records.metrics import METRICS, format_exact_match, list_columns
 from fieldcraft.terminal.figure_table import FigureTable
 
 Entry = Mapping[str, Any]
@@ -31,27 +32,15 @@ def find_restricted_results(evals: Mapping[str, Entry]) -> list[RestrictedToolsR
 def build_restricted_table(results: list[RestrictedToolsResult]) -> FigureTable:
     """Return a table of calls of the offered tool: whether it is called, by its name, and with
     valid arguments."""
-    headers = (
-        "tool",
-        "EM [95 %]",
-        "answers\nwith a call",
-        "calls that\nname it",
-        "of these\nfitting",
-    )
-    legend = {
-        "EM [95 %]": "share of correct answers, and its 95 % interval",
-        "of these\nfitting": "with valid arguments of the tool",
-    }
-    table = FigureTable(headers, "Questions that offer only these tools.", legend)
+    [em] = METRICS["em"].columns
+    columns = list_columns("offered", terminal=True)
+    legend = {column.header: column.legend for column in (em, *(column for _, column in columns))}
+    table = FigureTable(["tool", *legend], "Questions that offer only these tools.", legend)
     for name, split, entry in results:
-        low, high = entry["em_ci95"] or (0.0, 0.0)
         table.add_row(
             f"{name}: {split}" if split else name,
             ", ".join(entry["offered"]),
-            "" if entry["em"] is None else f"{entry['em']:.3f} [{low:.3f}, {high:.3f}]",
-            *(
-                "" if entry[key] is None else f"{entry[key]:.2f}"
-                for key in ("attempt_rate", "call_named_rate", "call_fitting_rate")
-            ),
+            "" if entry["em"] is None else format_exact_match(entry),
+            *(metric.format_cell(column, entry) for metric, column in columns),
         )
     return table

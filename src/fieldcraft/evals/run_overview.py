@@ -35,7 +35,7 @@ from fieldcraft.evals.curves import (
     has_rewards,
     read_points,
 )
-from fieldcraft.evals.summary import STEP_METRICS
+from fieldcraft.records.metrics import METRICS
 
 OPTIMAL_CALLS_KEY = "calls_optimal_mean"
 
@@ -132,7 +132,7 @@ def make_overview_legend(
     spans = lay_out_spans(curves, evals, order, {}, DESKTOP_LAYOUT)
     is_present = {
         "sampled": any(span.rows for span in spans),
-        "heldout": any(read_points(span.rows, STEP_METRICS["em"]) for span in spans),
+        "heldout": any(read_points(span.rows, METRICS["em"].heldout) for span in spans),
         "evaluated": any(span.entry for span in spans),
         "optimum": any(_read_evaluation(span, OPTIMAL_CALLS_KEY) is not None for span in spans),
         "optimum-training": any(read_points(span.rows, OPTIMAL_CALLS_KEY) for span in spans),
@@ -168,7 +168,7 @@ def _draw_stage(
     if points := read_points(span.rows, key):
         series = draw_line(axis, span.name, _shift_points(span, points), MAX_POINTS, label, colour)
         yield _with_stage_steps(series, span, "training rollouts")
-    if points := read_points(span.rows, STEP_METRICS[key]):
+    if points := read_points(span.rows, METRICS[key].heldout):
         series = draw_heldout(axis, span.name, _shift_points(span, points), label, colour)
         yield _with_stage_steps(series, span, "held out")
     if (value := _read_evaluation(span, key)) is not None:

@@ -206,6 +206,7 @@ def write_seeds_page(
     rival_curves = {row["title"]: curves[row["name"]] for row in rivals}
     page = environment.get_template("seeds.html.j2").render(
         table=table,
+        empty=(),
         achieved=describe_achievement(table),
         priced=has_prices(table["rows"]),
         links=links,

@@ -22,9 +22,6 @@ from fieldcraft.records.tool_metrics import (
 from fieldcraft.rewards.programs import compute_program_metrics
 from fieldcraft.types import Author, Status, Task, Trajectory, UserError
 
-# Figures of a summary that become metrics of a step, if a stage is evaluated while it trains.
-STEP_METRICS = {"em": "eval/em", "calls_mean": "eval/calls_mean"}
-
 
 def summarise_evaluation(
     trajectories: Sequence[Trajectory], split: str | None = None, prices: TokenPrices | None = None

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from fieldcraft.dialects.tool_names import UNSEEN_NAMES
 from fieldcraft.evals.restricted_tools import build_restricted_table, find_restricted_results
 from fieldcraft.evals.samples import PassRateRow, make_pass_rate_rows
+from fieldcraft.records.metrics import TableName, format_exact_match, list_columns
 from fieldcraft.terminal.figure_table import FigureTable
 
 Entry = Mapping[str, Any]
-RESULTS_LEGEND = {
-    "EM [95 %]": "share of correct answers, and its 95 % interval",
-    "F1": "word overlap with the accepted answer",
-    "judge": "share that a judge considers correct",
-    "calls/\noptimal": "calls per question, and the fewest that suffice",
-    "known\nEM": "share of correct answers to known questions",
-    "no\ncall": "share of the known questions that are answered without a call",
-    "train s": "seconds of training",
-    "eval s": "seconds of evaluation",
-}
 TRAINING_COST_KEYS = ("seconds", "rollouts", "calls", "tokens")  # see training_costs.py
 
 
@@ -30,32 +20,24 @@ def build_results_table(
 ) -> FigureTable:
     """Return a table with one row for each evaluation, of stages, workflows or models.
     `train_seconds` has the training seconds by stage; evaluation seconds are in the entries."""
-    judged = any(entry.get("judge") is not None for entry in evals.values())
-    score_headers = ("F1", "judge") if judged else ("F1",)
-    headers = (
-        "EM [95 %]",
-        *score_headers,
-        "calls/\noptimal",
-        "known\nEM",
-        "no\ncall",
-        "train s",
-        "eval s",
-    )
-    table = FigureTable(headers, legend=RESULTS_LEGEND)
+    columns = list_columns("stages", terminal=True)
+    headers = [*(column.header for _, column in columns), "train s", "eval s"]
+    table = FigureTable(headers, legend=_make_results_legend())
     for name, entry in evals.items():
-        em, optimum, known = entry["em"], entry["calls_optimal_mean"], entry["known"]
-        low, high = entry["em_ci95"] or (0.0, 0.0)
         table.add_row(
             name,
-            "not gradable" if em is None else f"{em:.3f} [{low:.3f}, {high:.3f}]",
-            *(_format_number(entry.get(header.lower()), 3) for header in score_headers),
-            f"{entry['calls_mean']:.2f}" + ("" if optimum is None else f"/{optimum:.2f}"),
-            f"{known['em']:.2f}" if known else "",
-            f"{known['no_call_rate']:.2f}" if known else "",
+            format_exact_match(entry),  # the first column
+            *(metric.format_cell(column, entry) for metric, column in columns[1:]),
             _format_number(train_seconds.get(name), 0),
             _format_number(entry.get("seconds"), 0),
         )
     return table
+
+
+def _make_results_legend() -> dict[str, str]:
+    columns = list_columns("stages", terminal=True)
+    seconds = {"train s": "seconds of training", "eval s": "seconds of evaluation"}
+    return {column.header: column.legend for _, column in columns} | seconds
 
 
 def build_detail_tables(evals: Mapping[str, Entry]) -> list[FigureTable]:
@@ -80,29 +62,8 @@ def build_detail_tables(evals: Mapping[str, Entry]) -> list[FigureTable]:
 
 def build_tool_table(evals: Mapping[str, Entry]) -> FigureTable:
     """Return a table of the tool use of each evaluation."""
-    keys = {
-        "produc-\ntivity": ("tool_productivity", 2),
-        "needless": ("needless_calls_mean", 2),
-        "missing": ("missing_calls_mean", 2),
-        "off-\nloading": ("offloading_rate", 2),
-        "tokens": ("tokens_mean", 0),
-        "repeated": ("call_duplicate_rate", 2),
-        "failed": ("call_failed_rate", 2),
-        "mal-\nformed": ("call_malformed_rate", 2),
-        "refused": ("call_refused_rate", 2),
-    }
-    legend = {
-        "produc-\ntivity": "correct answers per call",
-        "needless": "calls per question above the optimum",
-        "missing": "calls per question below it",
-        "off-\nloading": "share of the known questions with a call",
-        "tokens": "written per question",
-        "repeated": "share of the written calls, like the following columns",
-        "folds": "per rollout",
-    }
-    if any(entry.get("folds_mean") for entry in evals.values()):
-        keys["folds"] = ("folds_mean", 2)
-    return _build_table(evals, keys, legend=legend)
+    folded = any(entry.get("folds_mean") for entry in evals.values())
+    return _build_table("tools", evals, omitted="" if folded else "folds_mean")
 
 
 def has_prices(entries: Iterable[Entry]) -> bool:
@@ -117,41 +78,21 @@ def has_prices(entries: Iterable[Entry]) -> bool:
 
 def build_acting_costs_table(evals: Mapping[str, Entry]) -> FigureTable:
     """Return a table of the acting costs of each evaluation."""
-    keys = {
-        "calls": ("calls_mean", 2),
-        "cost of\ncalls": ("call_cost_mean", 2),
-        "least": ("call_cost_optimal_mean", 2),
-        "distance": ("call_cost_regret_mean", 2),
-        "cost of\ntokens": ("token_cost_mean", 2),
-        "cost per\nsuccess": ("acting_cost_per_success", 2),
-    }
-    legend = {
-        "least": "the lowest possible cost of its calls",
-        "distance": "absolute difference of the cost of the calls from it",
-    }
     caption = (
         "Costs per question, from the prices of tools and tokens. A success is a correct answer."
     )
-    return _build_table(evals, keys, caption, legend)
+    return _build_table("costs", evals, caption)
 
 
 def _build_table(
-    evals: Mapping[str, Entry],
-    keys: Mapping[str, tuple[str, int]],
-    caption: str = "",
-    legend: Mapping[str, str] = MappingProxyType({}),
-    scale: Mapping[str, float] = MappingProxyType({}),
+    table_name: TableName, evals: Mapping[str, Entry], caption: str = "", omitted: str = ""
 ) -> FigureTable:
-    """Return a table with a row for each evaluation. `keys` maps a column header to a key of the
-    summaries and its number of digits; `legend` explains the columns; `scale` multiplies the values
-    of a key."""
-    table = FigureTable([*keys], caption, legend)
+    """Return a table with a row for each evaluation, without the column of the metric `omitted`."""
+    columns = [(m, c) for m, c in list_columns(table_name, terminal=True) if m.key != omitted]
+    legend = {column.header: column.legend for _, column in columns}
+    table = FigureTable([*legend], caption, legend)
     for name, entry in evals.items():
-        cells = (
-            _format_number(entry.get(key), digits, scale=scale.get(key, 1.0))
-            for key, digits in keys.values()
-        )
-        table.add_row(name, *cells)
+        table.add_row(name, *(metric.format_cell(column, entry) for metric, column in columns))
     return table
 
 
@@ -242,21 +183,12 @@ def build_pass_rates_table(rows: Sequence[PassRateRow]) -> FigureTable:
 
 def build_request_costs_table(evals: Mapping[str, Entry]) -> FigureTable:
     """Return a table of the costs of an answer."""
-    keys = {
-        "requests": ("requests_mean", 1),
-        "tokens\nread": ("prompt_tokens_mean", 0),
-        "tokens\nwritten": ("completion_tokens_mean", 0),
-        "tokens per\nsuccess": ("tokens_per_success", 0),
-        "calls per\nsuccess": ("calls_per_success", 2),
-        "s per\nsuccess": ("seconds_per_success", 2),
-        "cost of 1,000\nsuccesses": ("cost_per_success", 3),
-    }
     caption = (
         "A success is a correct answer. Tokens are counted as billed by an endpoint without a"
         " prompt cache: each request reads its whole prompt. Seconds are measured per question,"
         " while questions were answered concurrently."
     )
-    return _build_table(evals, keys, caption, scale={"cost_per_success": 1000.0})
+    return _build_table("answers", evals, caption)
 
 
 def build_pairwise_table(comparisons: Sequence[Entry]) -> FigureTable:
@@ -307,7 +239,7 @@ def build_seeds_table(rows: Sequence[Entry]) -> FigureTable:
     if priced := has_prices(rows):
         headers += ["cost/\noptimal", "cost per\nsuccess"]
         caption += " cost: of the calls per question. A success is a correct answer."
-    table = FigureTable(headers, caption, RESULTS_LEGEND)
+    table = FigureTable(headers, caption, _make_results_legend())
     for row in rows:
         em, optimum = row["em"], row["calls_optimal_mean"]
         interval = " [{:.3f}, {:.3f}]".format(*em["ci95"]) if em["ci95"] else ""

@@ -21,7 +21,6 @@ from fieldcraft.gateway.chat_api import create_chat_app
 from fieldcraft.gateway.command import run_program
 from fieldcraft.gateway.conversation_renderer import ConversationRenderer
 from fieldcraft.gateway.conversations import AgentConversation
-from fieldcraft.gateway.serving import serve_in_loop
 from fieldcraft.gateway.text import call_user_function
 from fieldcraft.rollout.environments import (
     EnvironmentContractError,
@@ -29,6 +28,7 @@ from fieldcraft.rollout.environments import (
     set_environment_reward,
 )
 from fieldcraft.rollout.turns import Policy, open_engine_session
+from fieldcraft.tools.serving import serve_in_loop
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
 AgentFunction = Callable[[Task, str], Awaitable[Any]]  # an agent, called with a task and a base_url

@@ -21,9 +21,9 @@ from fieldcraft.gateway import protocol
 from fieldcraft.gateway.conversations import AgentConversation, PolicyReply
 from fieldcraft.gateway.generate_api import FINISH_REASONS
 from fieldcraft.gateway.messages import TurnRequest, parse_turn_request
-from fieldcraft.gateway.protocol import Json, parse_body
-from fieldcraft.gateway.refusals import RequestRejectedError, make_route_error
-from fieldcraft.tools.request_bodies import BodyTooLongError, RequestBody, read_body_bytes
+from fieldcraft.gateway.protocol import Json, parse_body, read_body
+from fieldcraft.gateway.refusals import RequestRejectedError, make_route_handler
+from fieldcraft.tools.request_bodies import RequestBody
 
 MODEL_NAME = "policy"
 MAX_BODY_BYTES = 16 * 2**20  # bytes; far more than the context of any model
@@ -60,17 +60,16 @@ def create_chat_app(conversations: Mapping[str, AgentConversation]) -> Starlette
             conversation = conversations.get(request.path_params["rollout"])
             if conversation is None:
                 raise RequestRejectedError(404, "This rollout does not exist, or it is over.")
-            try:
-                body = await read_body_bytes(request, MAX_BODY_BYTES)
-            except BodyTooLongError as error:
-                raise RequestRejectedError(413, str(error)) from error
-            return await handler(conversation, body)
+            return await handler(conversation, await read_body(request, MAX_BODY_BYTES))
 
         return handle
 
     async def get_model(request: Request) -> Response:
         return JSONResponse(protocol.get_model(request.path_params["model"], MODEL_NAME))
 
+    reject_route = make_route_handler(
+        "POST base_url/chat/completions, where base_url ends in /v1, as OpenAI's clients do"
+    )
     return Starlette(
         routes=[
             Route("/{rollout}/v1/chat/completions", with_conversation(complete), methods=["POST"]),
@@ -80,17 +79,10 @@ def create_chat_app(conversations: Mapping[str, AgentConversation]) -> Starlette
         ],
         exception_handlers={
             RequestRejectedError: _handle_rejection,
-            404: _handle_unknown_route,
-            405: _handle_unknown_route,
+            404: reject_route,
+            405: reject_route,
         },
     )
-
-
-async def _handle_unknown_route(request: Request, error: Exception) -> Response:
-    known_routes = (
-        "POST base_url/chat/completions, where base_url ends in /v1, as OpenAI's clients do"
-    )
-    return make_route_error(request.method, request.url.path, known_routes).to_response()
 
 
 async def _handle_rejection(request: Request, error: Exception) -> Response:
@@ -149,8 +141,4 @@ def _get_finish_reason(reply: PolicyReply) -> str:
 
 
 def _count_usage(reply: PolicyReply) -> Json:
-    return {
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
-    }
+    return protocol.make_usage(reply.prompt_tokens, reply.completion_tokens)

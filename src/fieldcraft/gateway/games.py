@@ -8,15 +8,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from fieldcraft.concurrency import ConcurrencyLimiter
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.chat import ChatRenderer
 from fieldcraft.envs.defects import record_broken_call
-from fieldcraft.envs.guards import (
-    ConcurrencyLimiter,
-    ToolTimeoutError,
-    run_with_timeout,
-    truncate_middle,
-)
+from fieldcraft.envs.guards import ToolTimeoutError, run_with_timeout, truncate_middle
 from fieldcraft.records.timeline import track_activity
 from fieldcraft.rollout.environments import EnvironmentContractError, set_environment_reward
 from fieldcraft.rollout.turns import Policy, open_engine_session, sample_turn_into

@@ -17,10 +17,16 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from starlette.requests import Request
 
 from fieldcraft.gateway.refusals import RequestRejectedError
 from fieldcraft.gateway.request_fields import HttpApi, reject_unsupported
-from fieldcraft.tools.request_bodies import RequestBody, describe_body_error
+from fieldcraft.tools.request_bodies import (
+    BodyTooLongError,
+    RequestBody,
+    describe_body_error,
+    read_body_bytes,
+)
 
 Json = dict[str, Any]
 R = TypeVar("R", bound=BaseModel)
@@ -154,6 +160,14 @@ class ChatRequest(ApiRequest):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Read the body of a request. Raises RequestRejectedError if it exceeds `max_bytes`."""
+    try:
+        return await read_body_bytes(request, max_bytes)
+    except BodyTooLongError as error:
+        raise RequestRejectedError(413, str(error)) from error
+
+
 def parse_body(body_type: type[R], body: bytes) -> R:
     """Parse the body of a request. Raises RequestRejectedError if it is invalid."""
     try:
@@ -178,6 +192,15 @@ def make_head(object_id: str, object_type: str, created: int, model: str) -> Jso
     """Return the common keys of all response objects. `object_type` is "chat.completion" or its
     chunk."""
     return {"id": object_id, "object": object_type, "created": created, "model": model}
+
+
+def make_usage(prompt_tokens: int, completion_tokens: int) -> Json:
+    """Return the token counts of a response."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
 
 
 def make_completion(base: Json, message: Json, finish_reason: str, usage: Json) -> Json:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 RETRY_AFTER_SECONDS = 1  # wait before a client may try again
 
@@ -44,9 +46,30 @@ class RequestRejectedError(Exception):
         return JSONResponse({"error": self.error}, self.status, headers)
 
 
-def make_route_error(method: str, path: str, known_routes: str) -> RequestRejectedError:
-    """Return the error for a request to an unknown route; `known_routes` lists the existing
-    routes."""
+def make_route_handler(known_routes: str) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Return the handler of requests to unknown routes; `known_routes` lists the existing ones."""
+
+    async def reject(request: Request, error: Exception) -> Response:
+        route = f"{request.method} {request.url.path}"
+        message = f"The route {route} does not exist; use {known_routes}."
+        return RequestRejectedError(404, message).to_response()
+
+    return reject
+
+
+def make_busy_error() -> RequestRejectedError:
+    message = "All slots and the queue are full; try again in a moment."
     return RequestRejectedError(
-        404, f"The route {method} {path} does not exist; use {known_routes}."
+        429, message, error_type="rate_limit_error", code="rate_limit_exceeded", retryable=True
     )
+
+
+def make_shutdown_error() -> RequestRejectedError:
+    message = "The server is shutting down; send the request to another one."
+    return RequestRejectedError(
+        503, message, error_type="server_error", code="server_stopping", retryable=True
+    )
+
+
+def make_failure_error(message: str, code: str, status: int = 500) -> RequestRejectedError:
+    return RequestRejectedError(status, message, error_type="server_error", code=code)

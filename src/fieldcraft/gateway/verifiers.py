@@ -26,7 +26,6 @@ from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.gateway.generate_api import GenerateRequest, create_generate_app
 from fieldcraft.gateway.policy_session import PolicySession
 from fieldcraft.gateway.refusals import RequestRejectedError
-from fieldcraft.gateway.serving import serve_in_loop
 from fieldcraft.gateway.traces import TraceReader
 from fieldcraft.gateway.worker_process import WorkerProcess
 from fieldcraft.rollout.environments import (
@@ -36,6 +35,7 @@ from fieldcraft.rollout.environments import (
 )
 from fieldcraft.rollout.turns import Policy, open_engine_session
 from fieldcraft.sampling import Completion
+from fieldcraft.tools.serving import serve_in_loop
 from fieldcraft.types import Author, Status, Task, Tokenizer, Trajectory, UserError
 
 WORKER_SCRIPT = Path(__file__).parent / "worker" / "verifiers_worker.py"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fieldcraft.records.duplicate_keys import DuplicateKeyDecoder, DuplicateKeyObject
 from fieldcraft.records.files import dump_finite_json, write_text
 from fieldcraft.records.reading import DamagedFileError, raise_read_errors, require_file
 
+T = TypeVar("T")
 _BYTE_ORDER_MARK = "\ufeff"  # written by Windows editors at the start of a file
 
 
@@ -59,6 +60,23 @@ def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
     write_text(
         path, (f"{dump_finite_json(path, record, ensure_ascii=False)}\n" for record in records)
     )
+
+
+def read_journal(path: Path, parse: Callable[[bytes, str], T], purpose: str) -> list[T]:
+    """Return the entries of a journal, to which `append_text` adds a line for each finished job. A
+    line cut short by a crash is removed from the file.
+
+    `parse` receives a line and its name for errors. Raises UserError for a damaged line, with the
+    advice to remove it, which ends with `purpose`: "to repeat the attempt".
+    """
+    # The other lines were expensive, so only one line is removed.
+    advice = f"keep a copy of {path.name}, then remove the line, {purpose}"
+    entries = []
+    for number, line in enumerate(read_complete_lines(path), start=1):
+        location = f"{path}, line {number}"
+        with raise_read_errors(location, advice):
+            entries.append(parse(line, location))
+    return entries
 
 
 def read_complete_lines(path: Path) -> list[bytes]:

@@ -1,20 +1,154 @@
-"""Training metrics as JSON lines."""
+"""Metrics that a run writes: `METRICS`, declared in metrics.yaml, and the rows of `metrics.jsonl`.
+
+Each key of a row, and each figure of an evaluation in `report.json`, is declared once, with what
+the terminal, the pages and the collapse detector need. A key that is not declared is written and
+shown under its own name.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from fieldcraft.records.files import append_text, replace_nonfinite, write_text
-from fieldcraft.records.reading import DamagedFileError, parse_finite_int, raise_read_errors
+from fieldcraft.records.reading import (
+    DamagedFileError,
+    parse_finite_int,
+    parse_yaml,
+    raise_read_errors,
+)
 from fieldcraft.records.remedies import advise_renaming
 from fieldcraft.records.renamed_metrics import rename_row
 
 MetricValue = float | str | bool | None | list[Any] | dict[str, Any]
+TableName = Literal["stages", "tools", "offered", "costs", "answers"]
+_STRICT = ConfigDict(extra="forbid")
+_FILE = resources.files("fieldcraft.records") / "metrics.yaml"
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class Column:
+    """Column of a table of evaluations: with a `title` on pages, where `meaning` explains it, and
+    with a `header` in the terminal, where `legend` does. `companion` is the key of a metric that is
+    shown after a slash."""
+
+    table: TableName
+    title: str = ""
+    meaning: str = ""
+    header: str = ""
+    legend: str = ""
+    companion: str = ""
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class CollapseSignal:
+    """One direction in which a metric leaves its healthy range: it `rose` above `factor` times its
+    maximum, or it `fell` below its minimum divided by `factor` (times `factor` if negative), and by
+    at least `min_change`. `advice` is the remedy if this signal was the first.
+    """
+
+    direction: Literal["rose", "fell"]
+    factor: float
+    min_change: float
+    advice: str
+
+    def is_outside(self, value: float, healthy: Sequence[float]) -> bool:
+        if self.direction == "rose":
+            high = max(healthy)
+            return value > max(high * self.factor, high + self.min_change)
+        low = min(healthy)
+        scaled = low / self.factor if low > 0 else low * self.factor
+        return value < min(scaled, low - self.min_change)
+
+    def find_extreme(self, values: Sequence[float]) -> float:
+        return max(values) if self.direction == "rose" else min(values)
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class Metric:
+    """Figure in the row of a step, in the summary of an evaluation, or in both.
+
+    Args:
+        key: name in the files; a dot leads into a group of a summary, as in `known.em`.
+        title: name in charts and messages.
+        chart: text below the title of its chart in the report; without it there is none.
+        columns: columns of the tables of evaluations.
+        digits: decimals in tables.
+        percent: shown in percent on pages, and in a chart that reaches 100 %.
+        scale: factor in tables.
+        progress: format in the progress of a stage; without it, it is not shown there.
+        heldout: key of the same measure in the evaluations during a stage, if it is written.
+        per_token: mean over the trained tokens of a step; the loss returns the sum.
+        supervised: charted only for supervised stages, on a logarithmic scale, because the loss of
+            a policy gradient does not indicate progress.
+        signals: signs of a collapse.
+    """
+
+    key: str
+    title: str = ""
+    chart: str = ""
+    columns: tuple[Column, ...] = ()
+    digits: int = 2
+    percent: bool = False
+    scale: float = 1.0
+    progress: str = ""
+    heldout: str = ""
+    per_token: bool = False
+    supervised: bool = False
+    signals: tuple[CollapseSignal, ...] = ()
+
+    def read(self, summary: Mapping[str, Any]) -> Any:
+        """Return the value in a summary, scaled for a table; None if there is none."""
+        value: Any = summary
+        for part in self.key.split("."):
+            value = (value or {}).get(part)
+        return value if value is None or self.scale == 1 else self.scale * value
+
+    def format_cell(self, column: Column, summary: Mapping[str, Any]) -> str:
+        """Return the text of a cell in the terminal, "" without a value."""
+        other = METRICS[column.companion].format(summary) if column.companion else ""
+        return f"{self.format(summary)}/{other}" if other else self.format(summary)
+
+    def format(self, summary: Mapping[str, Any]) -> str:
+        """Return the value in a summary for the terminal, "" if there is none."""
+        value = self.read(summary)
+        return "" if value is None else f"{value:.{self.digits}f}"
+
+
+def _load_metrics() -> dict[str, Metric]:
+    declared = parse_yaml(_FILE.read_text("utf-8"), str(_FILE), "install fieldcraft again")
+    fields = declared["metrics"] | dict.fromkeys(declared["others"])
+    return {key: Metric(key=key, **(given or {})) for key, given in fields.items()}
+
+
+METRICS = _load_metrics()  # may be extended, such as by a user-defined stage type
+
+
+def list_columns(table: TableName, *, terminal: bool = False) -> list[tuple[Metric, Column]]:
+    """Return the columns of a table on pages, or in the terminal."""
+    return [
+        (metric, column)
+        for metric in METRICS.values()
+        for column in metric.columns
+        if column.table == table and (column.header if terminal else column.title)
+    ]
+
+
+def format_exact_match(summary: Mapping[str, Any]) -> str:
+    """Return the exact match of an evaluation with its interval."""
+    if summary["em"] is None:
+        return "not gradable"
+    low, high = summary["em_ci95"] or (0.0, 0.0)
+    return f"{summary['em']:.3f} [{low:.3f}, {high:.3f}]"
+
+
+# -- rows of steps -------------------------------------------------------------------------------
 
 
 class MetricsRow(BaseModel):

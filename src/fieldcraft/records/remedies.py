@@ -25,11 +25,6 @@ def advise_renaming(path: Path) -> str:
     return f"rename {path} to {free}"
 
 
-def advise_line_removal(path: Path) -> str:
-    """Return the advice to remove one line of a journal, whose other lines were expensive."""
-    return f"keep a copy of {path.name}, then remove the line"
-
-
 def advise_repair(folder: Path, default: str) -> str:
     """Return the remedy for a damaged file in a model folder, as the end of a sentence.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from fieldcraft.dialects.folding import is_well_formed
 from fieldcraft.envs.environment import ToolEnvironment, ToolFreeEnvironment, ToolSession
@@ -17,14 +16,13 @@ from fieldcraft.rollout.turns import (
     run_session,
 )
 from fieldcraft.sampling import StopReason
-from fieldcraft.types import Answer, Author, Status, Task, Trajectory, UserError
+from fieldcraft.types import Answer, Author, Status, Task, Trajectory
 
 __all__ = [
     "Policy",
     "Simulator",
     "continue_rollout",
     "run_rollout",
-    "run_rollouts",
     "run_tool_free_rollout",
 ]
 
@@ -137,31 +135,3 @@ async def _answer_without_tools(rollout: RolloutSession) -> None:
         return await termination.finish_exhausted(rollout)
     parsed = dialect.parse(rollout.trajectory.policy_turns)
     return rollout.finish(parsed if isinstance(parsed, Answer) else None)
-
-
-async def run_rollouts(
-    jobs: Sequence[tuple[Task, str]],
-    run: Callable[[Task, str], Awaitable[Trajectory]],
-    concurrency: int,
-    on_done: Callable[[Trajectory], None] = lambda _: None,
-) -> list[Trajectory]:
-    """Run (task, key) jobs concurrently, at most `concurrency` at a time, and return the results in
-    job order.
-
-    The first UserError of a job stops the other jobs and is raised.
-    """
-    semaphore = asyncio.Semaphore(concurrency)
-
-    async def run_job(task: Task, key: str) -> Trajectory:
-        async with semaphore:
-            trajectory = await run(task, key)
-        on_done(trajectory)
-        return trajectory
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            job_tasks = [group.create_task(run_job(task, key)) for task, key in jobs]
-    except ExceptionGroup as errors:
-        user_errors = errors.subgroup(UserError)
-        raise user_errors.exceptions[0] if user_errors else errors from None
-    return [task.result() for task in job_tasks]

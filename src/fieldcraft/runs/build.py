@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 from fieldcraft.config.choices import ToolConfig
@@ -27,7 +26,7 @@ from fieldcraft.config.sections import (
     JudgeConfig,
     WorldConfig,
 )
-from fieldcraft.endpoints.connect import open_chat_client
+from fieldcraft.endpoints.openai import open_chat_client
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.verifiers import JudgeVerifier, Verifier
 from fieldcraft.records.costs import compute_acting_cost
@@ -46,10 +45,9 @@ from fieldcraft.tools.factory import apply_server_config, apply_tool_config, mak
 from fieldcraft.tools.http import NO_SITES, InProcessSites
 from fieldcraft.tools.python.tool import GradingSandbox
 from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.tools.search.failing_search import FailingSearch
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import Passage
-from fieldcraft.tools.search.tool import SearchTool, search_function
+from fieldcraft.tools.search.tool import FailingSearch, SearchTool, search_function
 from fieldcraft.types import AnyTool, Dialect, Reward, Tool, UserError
 from fieldcraft.worlds.base import make_world
 from fieldcraft.worlds.site import open_site
@@ -70,12 +68,14 @@ async def open_search_tool(recipe: Recipe, index: Path) -> Tool:
     settings = recipe.search
     if settings.url is None:
         return SearchTool(SearchIndex.load(index), settings.top_k)
+    # shorter than the call timeout, which cannot attribute the failure
+    seconds = 0.9 * recipe.budget.call_timeout_seconds
     client = RemoteSearchTool(
         settings.url,
         topk=settings.top_k,
         timeout_seconds=settings.timeout_seconds,
-        # shorter than the call timeout, which cannot attribute the failure
-        total_seconds=0.9 * recipe.budget.call_timeout_seconds,
+        total_seconds=seconds,
+        restart_seconds=seconds,
         api_key_env=settings.api_key_env,
     )
     await client.check()
@@ -115,19 +115,12 @@ async def open_judge(settings: JudgeConfig, cache: Path | None) -> JudgeReward |
     return JudgeReward(await open_chat_client(endpoint, cache), settings.votes)
 
 
-async def open_tools(
-    recipe: Recipe,
-    index: Path,
-    search: Tool | None = None,
-    other_tools: Mapping[str, Tool] = MappingProxyType({}),
-) -> list[AnyTool]:
-    """Return all tools of a recipe, in order; `search` and `other_tools` are already open. Raises
-    UserError for a tool that cannot be created."""
+async def open_tools(recipe: Recipe, index: Path, search: Tool | None = None) -> list[AnyTool]:
+    """Return all tools of a recipe, in order; `search` is already open. Raises UserError for a tool
+    that cannot be created."""
     if search is None and recipe.has_search_tool:
         search = await open_search_tool(recipe, index)
-    return await _make_tools(
-        recipe, search, _open_world_sites(recipe.world, recipe.seed), other_tools
-    )
+    return await _make_tools(recipe, search, _open_world_sites(recipe.world, recipe.seed))
 
 
 def make_prompt_only_tools(recipe: Recipe) -> list[AnyTool]:
@@ -136,14 +129,9 @@ def make_prompt_only_tools(recipe: Recipe) -> list[AnyTool]:
     return run_async(_make_tools(recipe, search_function(_search_nothing), NO_SITES))
 
 
-async def _make_tools(
-    recipe: Recipe,
-    search: Tool | None,
-    sites: InProcessSites,
-    other_tools: Mapping[str, Tool] = MappingProxyType({}),
-) -> list[AnyTool]:
-    """Return the tools of a recipe, using `search` and `other_tools` under their names, and web
-    sites in this process."""
+async def _make_tools(recipe: Recipe, search: Tool | None, sites: InProcessSites) -> list[AnyTool]:
+    """Return the tools of a recipe, using `search` under its name, and web sites in this
+    process."""
     tools: list[AnyTool] = []
     for tool_config in recipe.tools:
         if tool_config.name == MCP_TOOL:
@@ -152,8 +140,6 @@ async def _make_tools(
         if tool_config.name == SEARCH_TOOL and search is not None:
             failure_rate = recipe.search.failures
             tool: AnyTool = FailingSearch(search, failure_rate) if failure_rate else search
-        elif tool_config.name in other_tools:
-            tool = other_tools[tool_config.name]
         else:
             tool = make_tool(tool_config.name, tool_config.settings, sites)
         tools.append(apply_tool_config(tool, tool_config))

@@ -41,7 +41,6 @@ from fieldcraft.runs.build import (
     open_judge,
     open_tools,
 )
-from fieldcraft.runs.cluster_tools import open_cluster_tools
 from fieldcraft.runs.dialect_choice import read_dialect_choice, write_dialect_choice
 from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.engines import make_engine
@@ -137,12 +136,7 @@ class RunContext:
                 encoder=settings.encoder,
             )
         recipe = attach_world_files(self.recipe, self.folder.files)
-        search = other_tools = None
-        if self.cluster_session is not None:
-            search, other_tools = await open_cluster_tools(
-                recipe, self.folder.index, self.cluster_session, self.resources
-            )
-        self.tools = await open_tools(recipe, self.folder.index, search, other_tools or {})
+        self.tools = await open_tools(recipe, self.folder.index)
 
     async def close(self) -> None:
         """Close the connections to the judge and to a search server, and processes started by
@@ -299,7 +293,7 @@ async def open_run_context(
 @contextmanager
 def _open_cluster(recipe: Recipe, folder: Path) -> Iterator[ClusterSession | None]:
     """Yield the session of a run's cluster, None for a single process."""
-    if not recipe.cluster.needs_ray:
+    if not recipe.cluster.num_devices:
         yield None
         return
     with open_cluster(recipe.cluster, recipe.device, folder) as session:

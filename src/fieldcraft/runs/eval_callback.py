@@ -10,8 +10,9 @@ from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.evaluate import evaluate_tasks, make_verdict_rubric
-from fieldcraft.evals.summary import STEP_METRICS, summarise_evaluation
+from fieldcraft.evals.summary import summarise_evaluation
 from fieldcraft.records.events import ignore_event
+from fieldcraft.records.metrics import METRICS
 from fieldcraft.rollout.environments import EnvironmentRunner
 from fieldcraft.rollout.loop import Policy
 from fieldcraft.runs.build import make_environment
@@ -78,6 +79,6 @@ def _make_eval_callback(
         if engine is not stage.engine:
             await engine.sleep()
         summary = summarise_evaluation(trajectories, settings.leading_split)
-        return {metric: summary[key] for key, metric in STEP_METRICS.items()}
+        return {m.heldout: m.read(summary) for m in METRICS.values() if m.heldout}
 
     return evaluate_step

@@ -11,7 +11,8 @@ from fieldcraft.dialects import resolve_dialect
 from fieldcraft.runs.build import make_prompt_only_tools
 from fieldcraft.runs.dialects import choose_dialect
 from fieldcraft.runs.inputs import WorldData
-from fieldcraft.runs.memory import FLOAT32_BYTES, format_gb, read_free_memory
+from fieldcraft.runs.memory import format_gb, read_free_memory
+from fieldcraft.runs.memory_estimate import FLOAT32_BYTES
 from fieldcraft.runs.sources import DataSource
 from fieldcraft.train.saving import save_model
 from fieldcraft.train.scratch import (

@@ -22,7 +22,7 @@ Estimator = Callable[["RecipeSizes"], int]
 
 @dataclass
 class RecipeSizes:
-    """A recipe with the inputs of its estimates (`runs.memory.ModelSizes`)."""
+    """A recipe with the inputs of its estimates (`runs.memory_estimate.ModelSizes`)."""
 
     recipe: Recipe
     device: torch.device

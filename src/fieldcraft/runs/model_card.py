@@ -18,7 +18,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects.base import encode_untrusted, get_bos_ids
 from fieldcraft.dialects.chat_template import render_chat
 from fieldcraft.records.files import write_text
-from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.records.metrics import METRICS, MetricsLog, format_exact_match
 from fieldcraft.runs.build import make_prompt_only_tools
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.types import Dialect, ToolCall, UserError
@@ -121,13 +121,12 @@ def _make_evaluation_rows(run: RunFolder, names: list[str]) -> Iterator[dict[str
         if name not in ("base", *names):
             continue
         summary = run.evaluation(name).read_summary()
-        em, interval = summary["em"], summary["em_ci95"] or (0.0, 0.0)
         yield {
             "name": name,
             "n": str(summary["n"]),
-            "em": "not gradable" if em is None else "{:.3f} [{:.3f}, {:.3f}]".format(em, *interval),
-            "f1": "" if summary["f1"] is None else f"{summary['f1']:.3f}",
-            "calls": f"{summary['calls_mean']:.2f}",
+            "em": format_exact_match(summary),
+            "f1": METRICS["f1"].format(summary),
+            "calls": METRICS["calls_mean"].format(summary),
         }
 
 

@@ -14,6 +14,7 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.recipe import Recipe, dump_recipe, get_split_titles
 from fieldcraft.data.unseen import UNSEEN_SPLIT_TITLE
 from fieldcraft.dialects.tool_names import UNSEEN_NAMES
@@ -80,17 +81,13 @@ def _read_curves(
 async def _run_missing_seeds(folder: RunFolder, console: Console) -> None:
     """Run at most `parallel_seeds` runs concurrently; the first failure stops the others."""
     recipe = folder.recipe
-    semaphore = asyncio.Semaphore(recipe.parallel_seeds)
     threads = divide_threads(recipe.parallel_seeds)
 
-    async def run_limited(seed: int) -> None:
-        async with semaphore:
-            await _run_seed(recipe, seed, folder.seed_run(seed).path, threads, console)
+    async def run_seed(seed: int) -> None:
+        await _run_seed(recipe, seed, folder.seed_run(seed).path, threads, console)
 
-    async with asyncio.TaskGroup() as group:
-        for seed in recipe.seeds:
-            if not folder.seed_run(seed).is_done:
-                group.create_task(run_limited(seed))
+    missing = [(seed,) for seed in recipe.seeds if not folder.seed_run(seed).is_done]
+    await run_concurrently(missing, run_seed, recipe.parallel_seeds)
 
 
 def divide_threads(processes: int) -> int:

@@ -1,34 +1,30 @@
-"""Plan of a recipe on a number of devices, before it runs: placement, memory and time."""
+"""Plan of a recipe on a number of devices, before it runs: placement and memory."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from fieldcraft.cluster.placement import ProcessPlacement, place_processes
 from fieldcraft.config.cluster import ClusterConfig
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.stages import Contrastive, Stage, SupervisedConfig
-from fieldcraft.runs.memory import ModelSizes
-from fieldcraft.runs.setup import CheckContext
-from fieldcraft.scaling.devices import Device, split_into_nodes
-from fieldcraft.scaling.memory import (
+from fieldcraft.runs.memory import format_gb
+from fieldcraft.runs.memory_estimate import (
     MemoryParts,
+    ModelSizes,
     estimate_engine_memory,
     estimate_process_memory,
     estimate_rank_memory,
 )
-from fieldcraft.scaling.steps import find_best_split
-from fieldcraft.scaling.times import StageTime, StageTimeEstimator, TypicalText
+from fieldcraft.runs.setup import CheckContext
+from fieldcraft.scaling.devices import Device, split_into_nodes
 from fieldcraft.types import UserError
 
-USABLE_MEMORY_SHARE = (
-    0.9  # share of a device's memory; the rest is for usage that no formula covers
-)
+# Share of a device's memory that advice fills; the rest is for usage that no formula covers.
+USABLE_MEMORY_SHARE = 0.9
 POWERS_OF_TWO = tuple(2**power for power in range(8))
 
 
@@ -42,23 +38,16 @@ class ClusterPlan:
     devices_per_node: Sequence[int]
     placements: Sequence[ProcessPlacement]
     memory: dict[str, dict[str, MemoryParts]]  # stage, process, purpose: bytes
-    stage_times: Sequence[StageTime]
 
     @property
-    def total_seconds(self) -> float:
-        """Seconds of all stages whose number of steps is known."""
-        return sum(time.total_seconds or 0.0 for time in self.stage_times)
-
-    @property
-    def slowest_stage(self) -> StageTime:
-        return max(
-            self.stage_times, key=lambda time: (time.total_seconds or 0.0, time.step_seconds)
-        )
-
-    @property
-    def stages_without_steps(self) -> list[str]:
-        """Names of the stages whose number of steps is unknown."""
-        return [time.name for time in self.stage_times if time.steps is None]
+    def fullest_process(self) -> tuple[str, int]:
+        """Return the process that needs most memory, with its stage, and its bytes."""
+        totals = {
+            f"{stage}: {process}": sum(parts.values())
+            for stage, processes in self.memory.items()
+            for process, parts in processes.items()
+        }
+        return max(totals.items(), key=lambda item: item[1])
 
 
 def load_model_sizes(recipe: Recipe) -> CheckContext:
@@ -74,25 +63,19 @@ def load_model_sizes(recipe: Recipe) -> CheckContext:
     return sizes
 
 
-def make_plan(
-    sizes: ModelSizes, device: Device, count: int, typical_text: TypicalText
-) -> ClusterPlan:
+def make_plan(sizes: ModelSizes, device: Device, count: int) -> ClusterPlan:
     """Plan the run of a recipe on `count` devices.
 
     Raises UserError, with advice, if `count` is less than 1 or than the recipe requires, if the
     recipe has no stages, or if it does not fit.
     """
-    recipe, nodes = sizes.recipe, split_into_nodes(device, count)
+    recipe, nodes, cluster = sizes.recipe, split_into_nodes(device, count), sizes.recipe.cluster
     if not recipe.stages:
         raise UserError(f"recipe '{recipe.name}' trains nothing, so there is nothing to plan.")
-    estimator = StageTimeEstimator(sizes, device, typical_text, partial(_count_examples, recipe))
-    cluster, is_auto_split = recipe.cluster, not (recipe.cluster.trainers or recipe.cluster.engines)
-    placements = place_processes(
-        cluster, nodes
-    )  # first, because it may require more devices than available
-    if is_auto_split and count > 1:
-        cluster = _choose_split(sizes, device, estimator, count)
-        placements = place_processes(cluster, nodes)
+    is_auto_split = count > 1 and not (cluster.trainers or cluster.engines)
+    if is_auto_split:
+        cluster = _choose_split(sizes, device, count)
+    placements = place_processes(cluster, nodes)
     memory = {
         name: estimate_process_memory(sizes, stage, cluster)
         for name, stage in recipe.stages.items()
@@ -103,65 +86,63 @@ def make_plan(
                 raise UserError(
                     _describe_overflow(sizes, device, count, cluster, name, process, parts)
                 )
-    times = [
-        t
-        for name, stage in recipe.stages.items()
-        for t in estimator.estimate_periods(name, stage, cluster)
-    ]
-    return ClusterPlan(cluster, is_auto_split and count > 1, nodes, placements, memory, times)
+    return ClusterPlan(cluster, is_auto_split, nodes, placements, memory)
 
 
-def _choose_split(
-    sizes: ModelSizes, device: Device, estimator: StageTimeEstimator, count: int
-) -> ClusterConfig:
-    """Return the trainers and engines for a recipe that does not specify them, which minimise the
-    time of its longest stage. In a synchronous stage each device does both."""
+def _choose_split(sizes: ModelSizes, device: Device, count: int) -> ClusterConfig:
+    """Return the trainers and engines for a recipe that does not specify them. If all stages are
+    synchronous, each device trains and samples alternately. Otherwise half of the devices train,
+    or as many as the model needs if these are more."""
     recipe, rest = sizes.recipe, dict(sizes.recipe.cluster)
     stages = [stage for stage in recipe.stages.values() if isinstance(stage, Rl)]
     if not stages:
         return ClusterConfig.model_validate({**rest, "trainers": count})
-    longest = max(stages, key=lambda s: s.steps * s.questions_per_step * s.group_size)
     tensor_parallel = recipe.cluster.tensor_parallel
-    if not longest.asynchronous.max_staleness:
+    if tensor_parallel > count:
+        raise UserError(
+            f"an engine needs cluster.tensor_parallel={tensor_parallel} devices and there are"
+            f" {count}: use more, or lower this key."
+        )
+    if not any(stage.asynchronous.max_staleness for stage in stages):
         both = {"trainers": count, "engines": count // tensor_parallel, "colocate": True}
         return ClusterConfig.model_validate({**rest, **both})
-
-    estimator = estimator.with_longest_budget(longest)
-
-    def make_cluster(trainers: int = 1, engines: int = 1) -> ClusterConfig:
-        return ClusterConfig(trainers=trainers, engines=engines, tensor_parallel=tensor_parallel)
-
     min_trainers = _find_min_trainers(sizes, device, range(1, count + 1)) or 1
-    found = find_best_split(
-        count,
-        tensor_parallel,
-        lambda trainers: estimator.estimate("", longest, make_cluster(trainers)).training_seconds,
-        lambda engines: estimator.estimate_sampling(longest, make_cluster(engines=engines)),
-        min_trainers,
-    )
-    if found is None:
+    max_engines = (count - min_trainers) // tensor_parallel
+    if not max_engines:
         raise UserError(
             f"{count} devices are too few for at least {min_trainers} trainers plus an engine: use"
             " more, or set max_staleness to 0, so that each device trains and samples alternately."
         )
-    return ClusterConfig.model_validate(
-        {**rest, "trainers": found.trainers, "engines": found.engines}
-    )
+    engines = min(max(count // 2 // tensor_parallel, 1), max_engines)
+    trainers = count - engines * tensor_parallel
+    return ClusterConfig.model_validate({**rest, "trainers": trainers, "engines": engines})
 
 
 def _find_min_trainers(sizes: ModelSizes, device: Device, numbers: Sequence[int]) -> int | None:
     """Return the first of the numbers of trainers with which every stage fits; None if there is
     none."""
-    clusters = (update_cluster(sizes.recipe.cluster, trainers=n) for n in numbers)
+    clusters = (_update_cluster(sizes.recipe.cluster, trainers=n) for n in numbers)
     return next((c.trainers for c in clusters if _trainers_fit(sizes, device, c)), None)
 
 
 def _trainers_fit(sizes: ModelSizes, device: Device, cluster: ClusterConfig) -> bool:
-    parts = [estimate_rank_memory(sizes, stage, cluster) for stage in sizes.recipe.stages.values()]
-    return all(sum(part.values()) <= USABLE_MEMORY_SHARE * device.memory_bytes for part in parts)
+    return _all_fit(
+        device, (estimate_rank_memory(sizes, s, cluster) for s in sizes.recipe.stages.values())
+    )
 
 
-def update_cluster(cluster: ClusterConfig, **changes: int | bool) -> ClusterConfig:
+def _engines_fit(sizes: ModelSizes, device: Device, cluster: ClusterConfig) -> bool:
+    return _all_fit(
+        device, (estimate_engine_memory(sizes, s, cluster) for s in sizes.recipe.stages.values())
+    )
+
+
+def _all_fit(device: Device, processes: Iterable[MemoryParts]) -> bool:
+    usable = USABLE_MEMORY_SHARE * device.memory_bytes
+    return all(sum(parts.values()) <= usable for parts in processes)
+
+
+def _update_cluster(cluster: ClusterConfig, **changes: int | bool) -> ClusterConfig:
     """Return the section `cluster` with changed values, without validation."""
     return cluster.model_copy(update=changes)
 
@@ -188,16 +169,9 @@ def _suggest_change(
     sizes: ModelSizes, device: Device, count: int, cluster: ClusterConfig, process: str
 ) -> str:
     """Return advice on settings with which the run fits."""
-    recipe = sizes.recipe
     if process == "engine":
         for devices in POWERS_OF_TWO:
-            wider = update_cluster(cluster, tensor_parallel=devices)
-            parts = [
-                estimate_engine_memory(sizes, stage, wider) for stage in recipe.stages.values()
-            ]
-            if all(
-                sum(part.values()) <= USABLE_MEMORY_SHARE * device.memory_bytes for part in parts
-            ):
+            if _engines_fit(sizes, device, _update_cluster(cluster, tensor_parallel=devices)):
                 return f"set cluster.tensor_parallel={devices}, or lower max_num_seqs"
         return "lower max_num_seqs and budget.max_context_tokens"
     if cluster.colocate:
@@ -208,31 +182,13 @@ def _suggest_change(
         return f"set cluster.trainers={number}{lacking}"
     for context in POWERS_OF_TWO[1:4]:
         trainers = cluster.trainers // context * context
-        split = update_cluster(cluster, trainers=trainers, context_parallel=context)
+        split = _update_cluster(cluster, trainers=trainers, context_parallel=context)
         if trainers and _trainers_fit(sizes, device, split):
             return f"set cluster.trainers={trainers} cluster.context_parallel={context}"
     return (
         "lower optim.micro_batch_tokens, or set optim.activation_checkpointing=true,"
         " optim.optimizer_state=8bit or lora.rank=32"
     )
-
-
-def _count_examples(recipe: Recipe, stage: Stage) -> int | None:
-    """Return the number of examples of a supervised stage, counted in a JSON Lines file if there is
-    one. None if unknown."""
-    if not isinstance(stage, SupervisedConfig):
-        return None
-    file = recipe.pairs if isinstance(stage, Contrastive) else recipe.demonstrations
-    if file is None or file.suffix != ".jsonl":
-        return stage.max_examples
-    with file.open("rb") as lines:
-        found = sum(1 for line in lines if line.strip())
-    return min(found, stage.max_examples or found)
-
-
-def format_gb(size: float) -> str:
-    """Format a number of bytes as GB."""
-    return f"{size / 1e9:.3g} GB"
 
 
 def render_placement(plan: ClusterPlan) -> Iterator[str]:

@@ -15,6 +15,8 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -24,25 +26,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fieldcraft.data.request_logs import UserFeedback
 from fieldcraft.gateway import protocol
-from fieldcraft.gateway.protocol import parse_body
-from fieldcraft.gateway.refusals import RequestRejectedError, make_route_error
+from fieldcraft.gateway.protocol import Json, parse_body, read_body
+from fieldcraft.gateway.refusals import RequestRejectedError, make_route_handler
 from fieldcraft.serving import chat, responses
-from fieldcraft.serving.chat import Json
-from fieldcraft.serving.mcp import create_mcp_app
-from fieldcraft.serving.requests import parse_chat_request, parse_responses_request
+from fieldcraft.serving.events import RequestFinished
+from fieldcraft.serving.requests import AgentRequest, parse_chat_request, parse_responses_request
 from fieldcraft.serving.service import ActiveRequest, AgentService
-from fieldcraft.tools.request_bodies import BodyTooLongError, read_body_bytes
 
 MAX_BODY_BYTES = 4 * 2**20
 PUBLIC_PATHS = ("/health", "/metrics")
+MCP_PATH = "/mcp"
 
 
 def create_app(
     service: AgentService, token: str | None = None, host: str = "127.0.0.1"
 ) -> Starlette:
     """Return the server as an ASGI application."""
-    mcp_server, mcp_routes = create_mcp_app(service, host)
+    mcp_server, mcp_routes = _create_mcp_app(service, host)
     handlers = _RouteHandlers(service)
+    reject_route = make_route_handler("POST /v1/chat/completions or POST /v1/responses")
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -63,10 +65,44 @@ def create_app(
         middleware=[Middleware(_TokenAuth, token=token, service=service)] if token else [],
         exception_handlers={
             RequestRejectedError: handlers.handle_rejection,
-            404: _handle_unknown_route,
-            405: _handle_unknown_route,
+            404: reject_route,
+            405: reject_route,
         },
         lifespan=lifespan,
+    )
+
+
+def _create_mcp_app(service: AgentService, host: str) -> tuple[MCPServer, Starlette]:
+    """Return a server with the tool `ask`, and its routes as an application.
+
+    If `host` is the loopback address, requests with another host name are rejected.
+    """
+    server = MCPServer(service.name, log_level="WARNING")
+    tool_names = ", ".join(tool.name for tool in service.env.tools) or "none"
+
+    @server.tool(
+        description=f"Ask an agent a question. It thinks, uses tools ({tool_names}) and answers."
+    )
+    async def ask(question: str) -> str:
+        try:
+            active = await service.start_request(
+                AgentRequest(model=service.name, question=question), "mcp"
+            )
+        except RequestRejectedError as error:
+            raise ToolError(str(error)) from error
+        try:
+            async for event in active.events():
+                if isinstance(event, RequestFinished):
+                    chat.raise_if_failed(event.trajectory, event.timed_out, service)
+                    return event.trajectory.answer or "The agent found no answer."
+        except RequestRejectedError as error:
+            raise ToolError(str(error)) from error
+        finally:
+            await active.cancel()
+        raise AssertionError("the last event is RequestFinished")
+
+    return server, server.streamable_http_app(
+        streamable_http_path=MCP_PATH, stateless_http=True, host=host
     )
 
 
@@ -77,7 +113,7 @@ class _RouteHandlers:
         self.service = service
 
     async def create_completion(self, request: Request) -> Response:
-        agent_request = parse_chat_request(await _read_body(request))
+        agent_request = parse_chat_request(await read_body(request, MAX_BODY_BYTES))
         active = await self.service.start_request(agent_request, "chatcmpl")
         if agent_request.stream:
             return _make_stream(
@@ -91,7 +127,7 @@ class _RouteHandlers:
         )
 
     async def create_response(self, request: Request) -> Response:
-        agent_request = parse_responses_request(await _read_body(request))
+        agent_request = parse_responses_request(await read_body(request, MAX_BODY_BYTES))
         active = await self.service.start_request(agent_request, "resp")
         if agent_request.stream:
             events = responses.stream_response_events(active, agent_request, self.service)
@@ -107,7 +143,7 @@ class _RouteHandlers:
         return JSONResponse(protocol.get_model(request.path_params["model"], self.service.name))
 
     async def add_feedback(self, request: Request) -> Response:
-        feedback = parse_body(UserFeedback, await _read_body(request))
+        feedback = parse_body(UserFeedback, await read_body(request, MAX_BODY_BYTES))
         request_log = self.service.request_log
         if request_log is None:
             message = "This server does not log requests; start it with --log-folder FOLDER."
@@ -143,11 +179,6 @@ class _RouteHandlers:
         return error.to_response()
 
 
-async def _handle_unknown_route(request: Request, error: Exception) -> Response:
-    known_routes = "POST /v1/chat/completions or POST /v1/responses"
-    return make_route_error(request.method, request.url.path, known_routes).to_response()
-
-
 class _TokenAuth:
     """Middleware that requires the token."""
 
@@ -168,13 +199,6 @@ class _TokenAuth:
                 )
                 return
         await self.app(scope, receive, send)
-
-
-async def _read_body(request: Request) -> bytes:
-    try:
-        return await read_body_bytes(request, MAX_BODY_BYTES)
-    except BodyTooLongError as error:
-        raise RequestRejectedError(413, str(error)) from error
 
 
 async def _respond_once(

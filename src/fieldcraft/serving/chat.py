@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any
 
 from fieldcraft.dialects.base import encode_untrusted
 from fieldcraft.envs.defects import strip_location
 from fieldcraft.gateway import protocol
-from fieldcraft.serving.errors import make_failure_error
+from fieldcraft.gateway.protocol import Json
+from fieldcraft.gateway.refusals import make_failure_error
 from fieldcraft.serving.events import RequestFinished, ThoughtDelta
 from fieldcraft.serving.requests import AgentRequest
 from fieldcraft.serving.service import ActiveRequest, AgentService
 from fieldcraft.serving.streaming import count_policy_tokens
 from fieldcraft.types import Status, Tokenizer, Trajectory
-
-Json = dict[str, Any]
 
 
 async def collect_completion(
@@ -95,16 +93,11 @@ def get_finish_reason(trajectory: Trajectory) -> str:
 def count_usage(trajectory: Trajectory, tokenizer: Tokenizer) -> Json:
     """Return the token counts of the trajectory: tokens that the agent wrote, and all other tokens
     that it read, each once. Written tokens outside of the answer count as reasoning."""
-    completion_tokens, total_tokens = count_policy_tokens(trajectory), len(trajectory.ids)
+    completion_tokens = count_policy_tokens(trajectory)
     answer_tokens = len(encode_untrusted(tokenizer, trajectory.answer or ""))
-    return {
-        "prompt_tokens": total_tokens - completion_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": total_tokens,
-        "completion_tokens_details": {
-            "reasoning_tokens": max(completion_tokens - answer_tokens, 0)
-        },
-    }
+    details = {"reasoning_tokens": max(completion_tokens - answer_tokens, 0)}
+    token_usage = protocol.make_usage(len(trajectory.ids) - completion_tokens, completion_tokens)
+    return {**token_usage, "completion_tokens_details": details}
 
 
 def _make_head(active: ActiveRequest, request: AgentRequest, object_type: str) -> Json:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any
 
 from fieldcraft.envs.defects import strip_location
+from fieldcraft.gateway.protocol import Json
 from fieldcraft.serving.chat import count_usage
 from fieldcraft.serving.events import (
     AgentEvent,
@@ -23,7 +24,6 @@ from fieldcraft.serving.requests import AgentRequest
 from fieldcraft.serving.service import ActiveRequest, AgentService
 from fieldcraft.types import CallOutcome, CallRecord, Status, Trajectory
 
-Json = dict[str, Any]
 UNREADABLE_CALL = "unreadable_call"  # name of a malformed call
 
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from fieldcraft.engine.streaming import StreamingEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.gateway.protocol import get_model
-from fieldcraft.gateway.refusals import RequestRejectedError
+from fieldcraft.gateway.refusals import (
+    RequestRejectedError,
+    make_busy_error,
+    make_shutdown_error,
+)
 from fieldcraft.rollout.loop import run_rollout
 from fieldcraft.runs.sampling import GREEDY_DECODING, Decoding
-from fieldcraft.serving.errors import make_busy_error, make_shutdown_error
 from fieldcraft.serving.events import AgentEvent, RequestFinished
-from fieldcraft.serving.metrics import ServiceMetrics
 from fieldcraft.serving.request_log import RequestLog
 from fieldcraft.serving.requests import AgentRequest
 from fieldcraft.serving.streaming import RolloutStreamer, StreamingPolicy
@@ -25,6 +29,7 @@ from fieldcraft.types import Author, Status, Task, Trajectory
 ROLLOUT_KEY = "served"  # key of every rollout, so that a request with a seed is reproducible
 CLIENT_DISCONNECTED = "the client hung up"
 MAX_CHARS_PER_TOKEN = 32  # ordinary text has about 4 characters per token
+LATENCY_BUCKETS_SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300)  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +47,55 @@ class ServiceLimits:
     queue: int = 256
     timeout_seconds: float = 300
     shutdown_grace_seconds: float = 30
+
+
+class ServiceMetrics:
+    """Counters of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "fieldcraft_agent_requests",
+            "Finished requests, by interface and outcome",
+            ["interface", "outcome"],
+            registry=self.registry,
+        )
+        self.rejected = Counter(
+            "fieldcraft_agent_refused",
+            "Rejected requests, by response status",
+            ["status"],
+            registry=self.registry,
+        )
+        self.tokens = Counter(
+            "fieldcraft_agent_tokens",
+            "Tokens of rollouts, by author",
+            ["author"],
+            registry=self.registry,
+        )
+        self.tool_calls = Counter(
+            "fieldcraft_agent_tool_calls",
+            "Tool calls, by outcome",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.unrecorded = Counter(
+            "fieldcraft_agent_unrecorded",
+            "Requests that could not be logged, for example because the disk is full",
+            registry=self.registry,
+        )
+        self.request_seconds = Histogram(
+            "fieldcraft_agent_seconds",
+            "Time from the arrival of a request to its end",
+            buckets=LATENCY_BUCKETS_SECONDS,
+            registry=self.registry,
+        )
+
+    def add_gauge(self, name: str, description: str, read_value: Callable[[], int]) -> None:
+        """Add a gauge whose value is read whenever metrics are requested."""
+        Gauge(name, description, registry=self.registry).set_function(read_value)
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
 
 
 class ActiveRequest:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -22,10 +23,12 @@ from fieldcraft.records.events import (
     StepCompleted,
     TrajectoryCompleted,
 )
+from fieldcraft.records.metrics import METRICS, format_exact_match
 from fieldcraft.types import Trajectory
 
 # Width of a bar without its name, figures and steps: the bar, "/", the time, the gaps.
 _BAR_COLUMNS = 6 + 1 + 7 + 4
+NO_METRICS: Mapping[str, Any] = MappingProxyType({})
 
 
 def is_live(console: Console) -> bool:
@@ -50,6 +53,11 @@ class RunningTotals:
             self.graded += 1
             self.correct += trajectory.is_correct
 
+    def make_row(self) -> dict[str, float]:
+        """Return the metrics of the trajectories so far."""
+        em = self.correct / max(self.graded, 1)
+        return {"em": em, "calls_mean": self.calls / self.done}
+
 
 @dataclass
 class TerminalReporter:
@@ -67,18 +75,11 @@ class TerminalReporter:
                 if unit == "questions":
                     self.totals[name] = RunningTotals()
             case StepCompleted(name, row):
-                self.bars[name].update(
-                    row["step"] + 1,
-                    em=row.get("em"),
-                    calls=row.get("calls_mean"),
-                    tokens_per_second=row["tokens_per_second"],
-                    loss=row.get("loss"),
-                )
+                self.bars[name].update(row["step"] + 1, row)
             case TrajectoryCompleted(name, trajectory) if name in self.totals:
                 totals = self.totals[name]
                 totals.add(trajectory)
-                em = totals.correct / max(totals.graded, 1)
-                self.bars[name].update(totals.done, em=em, calls=totals.calls / totals.done)
+                self.bars[name].update(totals.done, totals.make_row())
             case JobsCompleted(name, done, figures):
                 self.bars[name].update(done, note=figures)
             case PhaseEnded(name):
@@ -93,11 +94,10 @@ class TerminalReporter:
 
 def format_headline(name: str, summary: Mapping[str, Any], width: int) -> list[str]:
     """Return an evaluation in one line, or in several of at most `width` characters."""
-    if summary["em"] is None:
-        parts = ["not gradable"]
-    else:
-        parts = ["EM {:.3f} [{:.3f}, {:.3f}]".format(summary["em"], *summary["em_ci95"])]
-    calls, optimum = f"calls {summary['calls_mean']:.2f}", summary["calls_optimal_mean"]
+    em = format_exact_match(summary)
+    parts = [em if summary["em"] is None else f"EM {em}"]
+    calls = METRICS["calls_mean"].progress.format(summary["calls_mean"])
+    optimum = summary["calls_optimal_mean"]
     parts.append(calls if optimum is None else f"{calls} (optimum {optimum:.2f})")
     if known := summary["known"]:
         parts.append(f"known: EM {known['em']:.2f}, no call {known['no_call_rate']:.2f}")
@@ -160,25 +160,14 @@ class PhaseProgress:
         if self._live is not None:
             self._live.stop()
 
-    def update(
-        self,
-        step: int,
-        *,
-        em: float | None = None,
-        calls: float | None = None,
-        tokens_per_second: float | None = None,
-        loss: float | None = None,
-        note: str = "",
-    ) -> None:
-        """Show that `step` steps of the stage are complete. Figures that are None are omitted.
-        `note` is a text in place of other figures."""
-        values = {
-            "EM": None if em is None else f"{em:.3f}",
-            "calls": None if calls is None else f"{calls:.2f}",
-            "loss": None if loss is None else f"{loss:.4f}",
-            "tok/s": None if tokens_per_second is None else f"{tokens_per_second:,.0f}",
-        }
-        figures = [f"{label} {value}" for label, value in values.items() if value is not None]
+    def update(self, step: int, row: Mapping[str, Any] = NO_METRICS, note: str = "") -> None:
+        """Show that `step` steps of the stage are complete, with the metrics of the last one.
+        `note` is a text in place of metrics."""
+        figures = [
+            metric.progress.format(row[metric.key])
+            for metric in METRICS.values()
+            if metric.progress and row.get(metric.key) is not None
+        ]
         figures += [note] if note else []
         if self._live is not None:
             used_columns = len(self.name) + 2 * len(str(self.total)) + _BAR_COLUMNS

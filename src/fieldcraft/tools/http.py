@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import httpx
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_before_delay,
+    wait_exponential,
+)
 
+from fieldcraft.config.url_secrets import mask_secrets, require_no_secret
 from fieldcraft.tools.decompression import ACCEPTED_ENCODING, decompress_response
+from fieldcraft.types import UserError
 
 # Web sites in this process, by their addresses, as `mounts` of httpx.
 InProcessSites = Mapping[str, httpx.AsyncBaseTransport]
 NO_SITES: InProcessSites = MappingProxyType({})
+MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.2, 5.0  # before another attempt; doubled after each
 MAX_RESPONSE_BYTES = 8 * 2**20  # of a response; a hundred long passages take less than one MiB
+_DOWN_STATUSES = (502, 503)  # of a proxy without a server, and of a server without capacity
 # Headers of a response that is forwarded decompressed. `content-length` is the compressed size.
 _TRANSFER_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
 # asyncio may stop its loop before it has closed a generator without references.
@@ -24,7 +37,43 @@ _loop_closers: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[
 )
 
 
-async def close_with_loop(client: httpx.AsyncClient) -> None:
+def make_attempts(
+    retries: int,
+    restart_seconds: float = 0.0,
+    repeatable_errors: tuple[type[httpx.TransportError], ...] = (httpx.TransportError,),
+) -> AsyncRetrying:
+    """Return attempts of a request, which is repeated at most `retries` times if the server is busy
+    or the request fails with a repeatable error, and for `restart_seconds` if the server is down,
+    for example because it is restarted. The last error is raised."""
+    return AsyncRetrying(
+        stop=_stop_retrying(retries, restart_seconds),
+        wait=wait_exponential(MIN_WAIT_SECONDS, max=MAX_WAIT_SECONDS),
+        retry=retry_if_exception(lambda e: is_busy(e) or isinstance(e, repeatable_errors)),
+        reraise=True,
+    )
+
+
+def is_busy(error: BaseException) -> bool:
+    """Return whether a server answered that another attempt may succeed."""
+    if not isinstance(error, httpx.HTTPStatusError):
+        return False
+    status = error.response.status_code
+    return status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def require_server_url(key: str, url: str) -> None:
+    """Raise UserError if the value of a key is not the URL of a server, or contains a secret."""
+    advice = "write http://HOST:PORT"
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise UserError(f"'{mask_secrets(url)}' is not a url ({error}); {advice}.") from error
+    require_no_secret(key, url)
+    if address.scheme not in ("http", "https") or not address.host:
+        raise UserError(f"'{mask_secrets(url)}' is not a url of a server; {advice}.")
+
+
+async def _close_with_loop(client: httpx.AsyncClient) -> None:
     """Close a client when asyncio ends the running loop, even if it is still referenced."""
     closer = _make_closer(client)
     _loop_closers.setdefault(asyncio.get_running_loop(), []).append(closer)
@@ -36,6 +85,23 @@ async def _make_closer(client: httpx.AsyncClient) -> AsyncGenerator[None]:
         yield
     finally:
         await client.aclose()
+
+
+def _stop_retrying(retries: int, restart_seconds: float) -> Callable[[RetryCallState], bool]:
+    ends_restart = stop_before_delay(restart_seconds)
+
+    def stop(state: RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome else None
+        is_down = error is not None and _is_server_down(error)
+        return state.attempt_number > retries and (not is_down or ends_restart(state))
+
+    return stop
+
+
+def _is_server_down(error: BaseException) -> bool:
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code in _DOWN_STATUSES
+    return isinstance(error, httpx.ConnectError)
 
 
 class ResponseTooLargeError(httpx.RequestError):
@@ -123,6 +189,30 @@ async def _read_fully(response: httpx.Response) -> httpx.Response:
         extensions=response.extensions,
         history=response.history,
     )
+
+
+class LoopHttpClient:
+    """Client for any event loop: connections of a closed loop cannot be used, so each loop gets a
+    `LimitedHttpClient` with these arguments, which is closed with the loop."""
+
+    def __init__(self, timeout_seconds: float, **settings: Any) -> None:
+        self._make_client = partial(LimitedHttpClient, timeout_seconds, **settings)
+        self._client: LimitedHttpClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def get(self) -> LimitedHttpClient:
+        """Return the client of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            self._client, self._loop = self._make_client(), loop
+            await _close_with_loop(self._client)
+        return self._client
+
+    async def close(self) -> None:
+        """Close the connections in the running loop; the next request opens new ones."""
+        client, self._client = self._client, None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.aclose()
 
 
 async def _iterate_lines(response: httpx.Response) -> AsyncIterator[str]:

@@ -1,12 +1,13 @@
-"""HTTP servers that run until Ctrl-C, or in a thread while a block of code runs."""
+"""HTTP servers that run until Ctrl-C, or during a block of code in a thread or an event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -153,3 +154,26 @@ def serve_in_thread(
         finally:
             server.should_exit = True
             thread.join(timeout=10)
+
+
+class _InLoopServer(uvicorn.Server):
+    """Server that leaves Ctrl-C to the run."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serve_in_loop(app: ASGIApp) -> AsyncIterator[str]:
+    """Serve an ASGI application on the loopback address, in the running event loop, which an engine
+    needs, and yield its URL."""
+    with open_listener("127.0.0.1", 0) as listener:
+        server = _InLoopServer(make_server_config(app, "127.0.0.1", lifespan="off"))
+        server_task = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            server.force_exit = True  # no client waits for the remaining responses
+            await server_task

@@ -12,7 +12,7 @@ Slow rollouts are dropped, and their groups are trained without them: the traine
 slowest twentieth of a step at most as long again as for all the others.
 
 The clock is the event loop's, so that a loop with virtual time can simulate the sampler
-(`scaling/`).
+(`bench/simulation/`).
 """
 
 from __future__ import annotations

@@ -199,9 +199,6 @@ def pack(samples: Sequence[Sample]) -> PackedBatch:
     forest.grow(range(len(samples)), 0, None)
     trained = [np.flatnonzero(s.weight > 0) for s in samples]
     seq_T = np.concatenate([np.full(len(t), i) for i, t in enumerate(trained)])
-    breaks_T = (np.diff(np.concatenate(trained), prepend=-2) != 1) | (
-        np.diff(seq_T, prepend=-1) != 0
-    )
     return PackedBatch(
         torch.from_numpy(np.concatenate(forest.ids)),
         torch.from_numpy(np.concatenate(forest.positions)),
@@ -211,9 +208,16 @@ def pack(samples: Sequence[Sample]) -> PackedBatch:
             np.concatenate([p[t - 1] for p, t in zip(forest.packed_indices, trained, strict=True)])
         ),
         torch.from_numpy(seq_T),
-        torch.from_numpy(np.cumsum(breaks_T) - 1),
+        torch.from_numpy(index_turns(trained)),
         samples,
     )
+
+
+def index_turns(trained: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the index of each token's turn, a contiguous run of tokens of a sequence, from the
+    positions of the trained tokens of each sequence."""
+    starts = [np.diff(positions, prepend=-2) != 1 for positions in trained]
+    return np.cumsum(np.concatenate([np.zeros(0, bool), *starts])) - 1
 
 
 class _PrefixForest:

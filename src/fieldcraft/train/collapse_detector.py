@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Any, Literal, final
+from typing import Any, final
+
+from fieldcraft.records.metrics import METRICS, CollapseSignal, Metric
 
 _Metrics = Mapping[str, Any]
 
@@ -31,75 +33,11 @@ STEPS_AFTER_CHECKPOINT = 3  # steps after a checkpoint that count towards its he
 
 
 @dataclass(frozen=True, slots=True)
-class CollapseSignal:
-    """One direction in which a metric leaves its healthy range: it `rose` above `factor` times its
-    maximum, or it `fell` below its minimum divided by `factor` (times `factor` if negative), and by
-    at least `min_change`. `advice` is the remedy if this signal was the first.
-    """
-
-    key: str
-    name: str
-    direction: Literal["rose", "fell"]
-    factor: float
-    min_change: float
-    advice: str
-
-    def is_outside(self, value: float, healthy: Sequence[float]) -> bool:
-        if self.direction == "rose":
-            high = max(healthy)
-            return value > max(high * self.factor, high + self.min_change)
-        low = min(healthy)
-        scaled = low / self.factor if low > 0 else low * self.factor
-        return value < min(scaled, low - self.min_change)
-
-    def find_extreme(self, values: Sequence[float]) -> float:
-        return max(values) if self.direction == "rose" else min(values)
-
-
-_FEWER = "use fewer minibatches or epochs, or a lower optim.lr"
-_FRESHER = "lower async.max_staleness or optim.lr, or set sampler_is_level: sequence"
-_HOLD = "constrain the policy with a lower optim.lr or kl_coef: 0.001"
-_GRADIENT = "lower optim.lr or optim.max_grad_norm"
-_CORRECT = "set kl_coef: 0.001, or llds_coef: 0.1 with minibatches: 2"
-_EXPLORE = "set entropy_coef: 0.001, or a clip_high above clip_low such as 0.28"
-_SHORTER = "set overlong_penalty: 0.5, or train_truncated: false"
-_CALL = "reward only correct answers (em) until calls recover, or set kl_coef: 0.001"
-_CALL_LESS = "lower budget.max_calls, or reward fewer calls with otc-grpo"
-# If several signals depart in the same step, the first in this order is reported: causes before
-# effects.
-SIGNALS = (
-    CollapseSignal(
-        "tool_failure_rate", "failed tool calls", "rose", 2.0, 0.3, "check the search server"
-    ),
-    CollapseSignal(
-        "sampler_logp_diff",
-        "gap between sampler and trainer",
-        "rose",
-        3,
-        0.05,
-        "set sampler_is_cap: 2",
-    ),
-    CollapseSignal("log_ratio_abs", "log-ratio to the sampler", "rose", 3, 0.1, _FRESHER),
-    CollapseSignal("ratio_mean", "policy ratio", "rose", 1.0, 0.1, _FEWER),
-    CollapseSignal("ratio_mean", "policy ratio", "fell", 1.1, 0.1, _FEWER),
-    CollapseSignal("grad_norm", "gradient norm", "rose", 5.0, 0.5, _GRADIENT),
-    CollapseSignal(
-        "correct_logp_mean", "log-probability of correct answers", "fell", 1.5, 0.02, _CORRECT
-    ),
-    CollapseSignal("entropy", "entropy", "rose", 2.0, 0.05, _HOLD),
-    CollapseSignal("entropy", "entropy", "fell", 5.0, 0.0, _EXPLORE),
-    CollapseSignal("policy_tokens_mean", "length in policy tokens", "rose", 1.5, 1.0, _SHORTER),
-    CollapseSignal("policy_tokens_mean", "length in policy tokens", "fell", 2.0, 1.0, _HOLD),
-    CollapseSignal("calls_mean", "number of calls", "rose", 1.5, 0.2, _CALL_LESS),
-    CollapseSignal("calls_mean", "number of calls", "fell", 2.0, 0.2, _CALL),
-)
-
-
-@dataclass(frozen=True, slots=True)
 class SignalDeparture:
-    """Signal that left its healthy range at a step; `range_edge` is the edge of that range,
+    """Metric that left its healthy range at a step; `range_edge` is the edge of that range,
     `extreme` the worst value in the window after the step."""
 
+    metric: Metric
     signal: CollapseSignal
     step: int
     range_edge: float
@@ -119,12 +57,10 @@ class CollapseReport:
         if self.first_departure is None:
             cause, advice = "no other metric left its range earlier", "lower optim.lr"
         else:
-            signal = self.first_departure.signal
+            first, signal = self.first_departure, self.first_departure.signal
             cause = (
-                f"likely cause: {signal.name} {signal.direction} from "
-                f"{self.first_departure.range_edge:.3g} to"
-                f" {self.first_departure.extreme:.3g}, first seen at step "
-                f"{self.first_departure.step}"
+                f"likely cause: {first.metric.title.lower()} {signal.direction} from"
+                f" {first.range_edge:.3g} to {first.extreme:.3g}, first seen at step {first.step}"
             )
             advice = signal.advice
         return (
@@ -225,18 +161,20 @@ class CollapseDetector:
 
 def _find_first_departure(rows: Sequence[_Metrics], fall: int) -> SignalDeparture | None:
     """Return the first signal that left its range, where the range is taken up to MAX_LEAD_STEPS
-    rows before row `fall`."""
+    rows before row `fall`. If several left it in the same step, causes precede effects, which
+    METRICS lists first."""
     start = max(fall - MAX_LEAD_STEPS, min(fall, MIN_WINDOW_STEPS))
     departures = []
-    for signal in SIGNALS:
-        smooth = _smooth([row.get(signal.key) for row in rows])
+    for metric, signal in [(m, s) for m in reversed(METRICS.values()) for s in m.signals]:
+        smooth = _smooth([row.get(metric.key) for row in rows])
         healthy = [value for value in smooth[:start] if value is not None]
         for index in range(start, len(rows) if healthy else 0):
             value = smooth[index]
             if value is not None and signal.is_outside(value, healthy):
                 window = [v for v in smooth[index : index + SCORE_WINDOW_STEPS] if v is not None]
                 edge, extreme = signal.find_extreme(healthy), signal.find_extreme(window)
-                departures.append(SignalDeparture(signal, rows[index]["step"], edge, extreme))
+                step = rows[index]["step"]
+                departures.append(SignalDeparture(metric, signal, step, edge, extreme))
                 break
     return min(departures, key=lambda departure: departure.step, default=None)
 

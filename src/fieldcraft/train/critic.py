@@ -9,10 +9,10 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from fieldcraft.algos.losses import Metrics, ValueBatch, ValueLoss
 from fieldcraft.config.rl import CriticConfig as Settings
 from fieldcraft.config.sections import Optim
 from fieldcraft.train.batch import PackedBatch, SampleUnit
+from fieldcraft.train.losses import Metrics, ValueBatch, ValueLoss
 from fieldcraft.train.packed_attention import enable_packed_attention
 from fieldcraft.train.parallel import SINGLE_PROCESS, ParallelStrategy
 from fieldcraft.train.train_mode import checkpoint_activations, remove_dropout, set_train_mode

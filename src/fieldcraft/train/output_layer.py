@@ -21,8 +21,12 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
-from fieldcraft.algos.distillation import reverse_kl
-from fieldcraft.algos.logprobs import logits_grad, logp_and_entropy, logp_entropy_logsumexp
+from fieldcraft.train.logprobs import (
+    logits_grad,
+    logp_and_entropy,
+    logp_entropy_logsumexp,
+    reverse_kl,
+)
 from fieldcraft.types import UserError
 
 MAX_CHUNK_LOGITS = 2**25  # logits of a chunk
@@ -89,7 +93,7 @@ def score_tokens(
 ) -> TokenScores:
     """Compute the scores of the tokens, differentiable in the model; the teacher is a constant.
 
-    `top_k` is passed to `algos.distillation.reverse_kl`.
+    `top_k` is passed to `logprobs.reverse_kl`.
     """
     layer = predictions.layer
     if teacher is None and layer.logit_scale is not None:

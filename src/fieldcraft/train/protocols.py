@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fieldcraft.algos.losses import LossFunction
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.vllm.weights import ProbeLogprobs
 from fieldcraft.train.batch import PackedBatch, SampleUnit
+from fieldcraft.train.losses import LossFunction
 from fieldcraft.train.output_layer import TokenScores
 
 ScoresCallback = Callable[[PackedBatch, TokenScores], None]
@@ -49,7 +49,7 @@ class ReferenceModel(Protocol):
 class TeacherReference:
     """Teacher whose distributions the objective compares with the model's. `model` is in the same
     process as the trainer: another `Trainer`, or an `InitialAdapter`. `top_k` is passed to
-    `algos.distillation.reverse_kl`."""
+    `logprobs.reverse_kl`."""
 
     model: Any
     top_k: int | None = None

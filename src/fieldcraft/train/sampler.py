@@ -13,6 +13,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.base import PolicyEngine
@@ -26,7 +27,6 @@ from fieldcraft.rollout.loop import (
     Policy,
     Simulator,
     run_rollout,
-    run_rollouts,
     run_tool_free_rollout,
 )
 from fieldcraft.rollout.simulators import PolicySimulator
@@ -167,7 +167,7 @@ class RolloutSampler:
             _, rollout_callable = jobs[key]
             return await rollout_callable(task, key)
 
-        done = await run_rollouts(
+        done = await run_concurrently(
             [(task, key) for key, (task, _) in jobs.items()],
             run,
             len(jobs),

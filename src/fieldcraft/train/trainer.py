@@ -12,13 +12,13 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from fieldcraft.algos.losses import LossFunction, Metrics, TokenBatch
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.attention import require_plain_attention
 from fieldcraft.records.files import atomic_folder, raise_write_errors
 from fieldcraft.train.batch import PackedBatch, Sample, SampleUnit, get_teacher_view, pack
 from fieldcraft.train.comparison import require_packed_parity
 from fieldcraft.train.lora import LoraAdapter
+from fieldcraft.train.losses import LossFunction, Metrics, TokenBatch
 from fieldcraft.train.master_weights import MasterWeights, make_adamw
 from fieldcraft.train.model import load_model, to_dtype_name
 from fieldcraft.train.output_layer import OutputLayer, TokenPredictions, TokenScores, score_tokens

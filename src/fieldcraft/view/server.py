@@ -20,6 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from fieldcraft.records.files import replace_nonfinite
+from fieldcraft.records.metrics import METRICS
 from fieldcraft.tools.request_bodies import BodyTooLongError, read_body_bytes
 from fieldcraft.types import Trajectory, UserError
 from fieldcraft.view.access import AccessGuard
@@ -143,6 +144,7 @@ class _PageApi:
         return {
             "runs": [summarise_run(run) for run in runs],
             "differences": find_recipe_differences(runs),
+            "metrics": list(METRICS),
         }
 
     def get_metrics(self, request: Request) -> Any:

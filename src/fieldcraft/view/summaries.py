@@ -17,7 +17,7 @@ from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.types import UserError
 from fieldcraft.view.run_view import RunView
 
-SUMMARY_METRICS = ("n", "em", "em_ci95", "f1", "calls_mean", "tokens_mean", "tool_productivity")
+SUMMARY_METRICS = ("n", "em", "em_ci95", "calls_mean")  # shown by static/runs.js
 MAX_VALUE_CHARS = 60  # characters of a section that is missing in another run
 MISSING_VALUE = "not set"  # shown for a key that only other recipes have
 

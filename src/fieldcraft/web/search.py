@@ -11,12 +11,16 @@ from typing import Annotated, Any, Literal
 
 import httpx
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.records.waits import report_wait
 from fieldcraft.tools.base import FunctionTool
-from fieldcraft.tools.http import NO_SITES, InProcessSites, LimitedHttpClient
+from fieldcraft.tools.http import (
+    NO_SITES,
+    InProcessSites,
+    LimitedHttpClient,
+    make_attempts,
+    require_server_url,
+)
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import NO_RESULT
 from fieldcraft.types import Task, Tool, ToolError, ToolUnavailableError, UserError
@@ -43,8 +47,6 @@ ALREADY_SEARCHED_MESSAGE = (
     "You have already searched for this, and its results are above. Search for something else, read"
     " a page, or answer."
 )
-_MIN_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.2, 5.0
-_BUSY_STATUSES = (429, 500, 502, 503, 504)
 _QUERY_ERROR_STATUSES = (400, 413, 414, 422)
 _KEY_ERROR_STATUSES = (401, 403)
 
@@ -144,12 +146,7 @@ class WebSearchEngine:
         return os.environ.get(self.key_env, "") if self.key_env else ""
 
     async def _request(self, request: SearchRequest) -> CachedResponse:
-        attempts = AsyncRetrying(
-            stop=stop_after_attempt(1 + self.retries),
-            wait=wait_exponential(_MIN_WAIT_SECONDS, max=_MAX_WAIT_SECONDS),
-            retry=retry_if_exception(_is_retryable),
-            reraise=True,
-        )
+        attempts = make_attempts(self.retries)
         try:
             with report_wait("a search of the web", f"its engine at {httpx.URL(request.url).host}"):
                 response: httpx.Response = await attempts(self._send, request)
@@ -184,13 +181,6 @@ class WebSearchEngine:
         return CachedResponse(
             failure=f"The search engine failed with status {status}.", unavailable=True
         )
-
-
-def _is_retryable(error: BaseException) -> bool:
-    """Return whether another attempt may succeed."""
-    if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code in _BUSY_STATUSES
-    return isinstance(error, httpx.TransportError)
 
 
 class LocalSearchIndex:
@@ -269,7 +259,7 @@ def make_web_search(
         )
     engine = WebSearchEngine(
         provider=search_provider,
-        url=_require_server_url(url or search_provider.url, provider),
+        url=_normalise_server_url(url or search_provider.url, provider),
         key_env=key_env,
         top_k=top_k,
         timeout_seconds=seconds,
@@ -282,19 +272,11 @@ def make_web_search(
     return WebSearchTool(engine.search, blocklist, top_k)
 
 
-def _require_server_url(url: str, provider: str) -> str:
+def _normalise_server_url(url: str, provider: str) -> str:
     if not url:
         raise UserError(
             f"the tool web_search needs the url of a {provider} server: add 'url: http://HOST:PORT'"
             " next to the name."
         )
-    try:
-        address = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise UserError(
-            f"'{mask_secrets(url)}' is not a url ({error}); write http://HOST:PORT."
-        ) from error
-    if address.scheme not in ("http", "https") or not address.host or address.userinfo:
-        masked_url = mask_secrets(url)
-        raise UserError(f"'{masked_url}' is not a url of a search engine; write http://HOST:PORT.")
+    require_server_url("url", url)
     return url.rstrip("/").removesuffix("/search")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fieldcraft.tools.mcp import schemas
-from fieldcraft.tools.mcp.results import render_result
+from fieldcraft.tools.mcp.server import render_result
 from fieldcraft.types import ToolError
 
 

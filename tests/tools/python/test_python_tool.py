@@ -7,11 +7,13 @@ import threading
 import httpx
 import pytest
 
+from bad_servers import answers, raw_server, resets
 from fieldcraft.envs.session_tools import open_session_tools
 from fieldcraft.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
 from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.tools.factory import make_tool
-from fieldcraft.tools.python.protocol import RunCodeRequest
+from fieldcraft.tools.python.client import SandboxClient
+from fieldcraft.tools.python.protocol import RunCodeRequest, make_response
 from fieldcraft.tools.python.server import create_app
 from fieldcraft.tools.python.tool import render_observation
 from fieldcraft.tools.serving import serve_in_thread
@@ -148,9 +150,21 @@ def test_the_tool_over_a_server(server, monkeypatch) -> None:
 
 
 def test_a_server_that_is_not_there() -> None:
-    tool = make_tool("python", {"url": "http://127.0.0.1:9"})
+    client = SandboxClient("http://127.0.0.1:9", SandboxLimits(), restart_seconds=0.0)
     with pytest.raises(ToolUnavailableError, match="does not answer"):
-        asyncio.run(tool(code="1"))
+        asyncio.run(client.run("1"))
+
+
+@pytest.mark.long
+def test_a_program_waits_for_a_server_that_is_restarted() -> None:
+    result = ProgramResult(ProgramStatus.FINISHED, 0, stdout="42\n", stderr="")
+    restarting = answers(b"", status=502)  # of a load balancer
+    finished = answers(make_response(result).model_dump_json().encode())
+    behaviours = [resets, *[restarting] * 4, finished]  # it was killed during the program
+    with raw_server(*behaviours) as (url, requests):
+        tool = make_tool("python", {"url": url, "limits": {"wall_seconds": 300}})
+        assert asyncio.run(tool(code="print(6 * 7)")) == "42"
+    assert len(requests) == len(behaviours)
 
 
 def post(server: str, **body) -> httpx.Response:

@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.tools.search.failing_search import FAILURE_MESSAGE, FailingSearch
 from fieldcraft.tools.search.passages import Passage
-from fieldcraft.tools.search.tool import search_function
+from fieldcraft.tools.search.tool import FAILURE_MESSAGE, FailingSearch, search_function
 from fieldcraft.types import Task, ToolError, UserError
 
 

@@ -88,6 +88,21 @@ def test_one_failure_neither_ends_a_query_nor_refuses_a_run(first: Behaviour) ->
         assert len(requests) == 2
 
 
+def test_a_server_that_is_down_is_tried_beyond_the_retries() -> None:
+    with raw_server(BUSY, BUSY, BUSY, answers(FOUND)) as (url, requests):
+        tool = RemoteSearchTool(url, retries=0, restart_seconds=PATIENCE)
+        assert ask(tool) == FOUND_TEXT
+        assert len(requests) == 4
+    with raw_server(BUSY, answers(FOUND)) as (url, requests):
+        with pytest.raises(UserError, match="status 503"):  # a run does not start without it
+            asyncio.run(RemoteSearchTool(url, retries=0, restart_seconds=PATIENCE).check())
+        assert len(requests) == 1
+    with raw_server(resets, answers(FOUND)) as (url, requests):
+        with pytest.raises(ToolUnavailableError, match="cannot be reached"):
+            ask(RemoteSearchTool(url, retries=0, restart_seconds=PATIENCE))  # it is up
+        assert len(requests) == 1
+
+
 @pytest.mark.parametrize(
     ("server", "reason"),
     [
@@ -105,7 +120,7 @@ def test_one_failure_neither_ends_a_query_nor_refuses_a_run(first: Behaviour) ->
 )
 def test_what_no_query_caused_is_an_outage(server: Behaviour, reason: str) -> None:
     with raw_server(server) as (url, _):
-        tool = RemoteSearchTool(url, retries=1)
+        tool = RemoteSearchTool(url, retries=1, restart_seconds=0.0)
         with pytest.raises(ToolUnavailableError, match=reason):
             ask(tool)
         with pytest.raises(UserError, match=reason):

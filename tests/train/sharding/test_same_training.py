@@ -32,16 +32,16 @@ from sharded_parts import (
     written,
 )
 
-from fieldcraft.algos.distillation import DistillationLoss
-from fieldcraft.algos.losses import (
+from fieldcraft.config.rl import CriticConfig
+from fieldcraft.config.sections import LoraConfig, Optim
+from fieldcraft.train.batch import Sample, SampleUnit
+from fieldcraft.train.distillation import DistillationLoss
+from fieldcraft.train.losses import (
     ContrastiveLoss,
     CrossEntropyLoss,
     LossFunction,
     PolicyGradientLoss,
 )
-from fieldcraft.config.rl import CriticConfig
-from fieldcraft.config.sections import LoraConfig, Optim
-from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.protocols import TeacherReference, store_scores
 from fieldcraft.train.teacher import TeacherScorer
 from rank_processes import Pool

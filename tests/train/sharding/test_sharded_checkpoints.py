@@ -26,12 +26,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from checkpoints import tiny_tokenizer
 from cli_parts import sentence, status
-from fieldcraft.algos.losses import CrossEntropyLoss
 from fieldcraft.config.rl import CriticConfig
 from fieldcraft.config.sections import LoraConfig, Optim
 from fieldcraft.config.stages import Sft
 from fieldcraft.recipes.loading import build_recipe
 from fieldcraft.runs.resume import open_run_folder
+from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.protocols import TrainablePolicy
 from fieldcraft.train.sharding.policies import load_sharded_policy
 from fieldcraft.train.stages.base import StageInputs, StepMetrics

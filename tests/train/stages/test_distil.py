@@ -1,7 +1,7 @@
 """On-policy distillation: prompts of the teacher, scores of tokens, and the resulting training."""
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,12 @@ from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_rubric
+from fieldcraft.train.algorithm import StepModels
 from fieldcraft.train.batch import Sample, SampleUnit, get_teacher_view, to_sample
-from fieldcraft.train.distiller import DistillationLearner
 from fieldcraft.train.sampler import RolloutSampler
 from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.train.stages.distil import DistilStage
+from fieldcraft.train.stages.roles import make_algorithm
 from fieldcraft.train.teacher import TeacherScorer, make_privileged_prompt, make_privileged_question
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Segment, Task, Trajectory, UserError
@@ -204,8 +205,8 @@ def scripted(rubric: Rubric, **given: Any) -> tuple[DistilStage, RecordingTraine
                 rubric=rubric,
                 seed=0,
             ),
-            trainer=recorder,
-            make_learner=partial(DistillationLearner, teacher=TeacherScorer(model=Fixed())),
+            algorithm=make_algorithm(s),
+            models=StepModels(policy=recorder, teacher=TeacherScorer(model=Fixed())),
         ),
         trainer,
     )
@@ -278,9 +279,10 @@ def distil(teacher: nn.Module, seed: int = 1, **given: Any) -> DistilStage:
             rubric=make_rubric(s, LIMITS),
             seed=seed,
         ),
-        trainer=Trainer(model, s.optim, s.steps),
-        make_learner=partial(
-            DistillationLearner, teacher=TeacherScorer(model=Trainer(teacher, s.optim, s.steps))
+        algorithm=make_algorithm(s),
+        models=StepModels(
+            policy=Trainer(model, s.optim, s.steps),
+            teacher=TeacherScorer(model=Trainer(teacher, s.optim, s.steps)),
         ),
     )
 

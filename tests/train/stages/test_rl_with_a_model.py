@@ -15,7 +15,8 @@ from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.training_rollouts import TrainingRollout
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.train.batch import Sample
+from fieldcraft.train.batch import Sample, SampleUnit
+from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.types import (
     Trajectory,
@@ -124,18 +125,19 @@ def test_equal_rewards_leave_the_weights_bit_for_bit(tmp_path: Path) -> None:
     assert row["no_signal_group_rate"] == 1
 
 
-def test_what_is_rewarded_becomes_more_likely(tmp_path: Path) -> None:
+def test_what_is_rewarded_becomes_more_likely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rl = real_stage(tmp_path, LengthReward())
     rl.trainer.optim = rl.trainer.optim.model_copy(update={"lr": 1e-4})
     seen: list[Sample] = []
-    units = rl.learner._prepare_units
+    train = rl.trainer.step
 
-    def keep(*given: Any) -> Any:
-        found = units(*given)
-        seen.extend(sample for unit in found[0] for sample in unit)
-        return found
+    def keep(units: Sequence[SampleUnit], *given: Any) -> StepMetrics:
+        seen.extend(sample for unit in units for sample in unit)
+        return train(units, *given)
 
-    object.__setattr__(rl.learner, "_prepare_units", keep)
+    monkeypatch.setattr(rl.trainer, "step", keep)
     step(rl, 0)
     gained = 0.0
     for sample in seen:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from fieldcraft.concurrency import run_concurrently
 from fieldcraft.dialects import make_dialect, resolve_dialect
 from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.envs.environment import ToolEnvironment
@@ -16,7 +17,7 @@ from fieldcraft.records.chains import count_max_chain_tokens, split_chains
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rollout.loop import Policy, run_rollout, run_rollouts
+from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.tool import SearchTool
@@ -106,7 +107,7 @@ def go(tasks: Sequence[Task], dialect: Dialect, tool: SearchTool, folds: bool) -
     env = ToolEnvironment(dialect, [tool], budget)
     policy = Policy(engine=Reader(dialect.tokenizer))
     jobs = [(task, task.id) for task in tasks]
-    found = asyncio.run(run_rollouts(jobs, lambda t, k: run_rollout(t, policy, env, k), 8))
+    found = asyncio.run(run_concurrently(jobs, lambda t, k: run_rollout(t, policy, env, k), 8))
     for trajectory in found:
         asyncio.run(Rubric([(ExactMatch(), 1.0)]).score([trajectory]))
     return found

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from fieldcraft.data.formats.fences import split_fenced_turns
 from fieldcraft.data.formats.markup import require_no_markup
 from fieldcraft.data.formats.training_flags import require_trainable_turn
 from fieldcraft.data.formats.values import (
@@ -46,6 +45,9 @@ _RESPONSE = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 _RESPONSES = re.compile(rf"\s*(?:{_RESPONSE.pattern}\s*)+", re.DOTALL)
 # Keys under which servers return thoughts; the value of the last one is a list of parts.
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
+_FENCE = re.compile(r"^```[ \t]*(\w*)[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_OUTPUT_FENCE = re.compile(r"^```[ \t]*output\b", re.MULTILINE | re.IGNORECASE)
+_PROGRAM_LANGUAGES = ("python", "py", "python3")
 
 
 class ChatDemonstration(NamedTuple):
@@ -144,7 +146,7 @@ def parse_message_steps(messages: Sequence[Message]) -> list[DemoStep]:
     Consecutive messages of the assistant form one turn if one of them calls. Otherwise it is
     ambiguous whether the second continues or replaces the first. Raises RecordError in that case,
     and for everything else that cannot be parsed."""
-    messages = [turn for message in messages for turn in split_fenced_turns(message)]
+    messages = [turn for message in messages for turn in _split_fenced_turns(message)]
     found: list[DemoStep] = []
     pending_calls: list[CallLabel] = []  # calls without a result yet
     for role, role_messages in groupby(messages, key=_get_role):
@@ -299,3 +301,43 @@ def _require_readable(call: ToolCall | MalformedCall) -> ToolCall:
     if not isinstance(call, ToolCall):
         raise RecordError("a call that cannot be read")
     return call
+
+
+def _split_fenced_turns(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Split an assistant message whose text contains programs and results in fences, as in ToRA and
+    ToRL, into calls of `python`, results, and the final text. The model did not write the results:
+    as parts of its text, they would be trained on.
+
+        ```python
+        print(6 * 7)
+        ```
+        ```output
+        42
+        ```
+
+    Return any other message unchanged. Raises RecordError if programs and results do not
+    alternate."""
+    content = message.get("content")
+    text = extract_text(content) if content and message.get("role") == "assistant" else ""
+    return [message] if not _OUTPUT_FENCE.search(text) else list(_split_turns(message, text))
+
+
+def _split_turns(message: dict[str, Any], text: str) -> Iterator[dict[str, Any]]:
+    position, program = 0, None
+    for fence in _FENCE.finditer(text):
+        before, language = text[position : fence.start()], fence[1].lower()
+        if program is None and language in _PROGRAM_LANGUAGES:
+            call = {"function": {"name": "python", "arguments": {"code": fence[2].rstrip("\n")}}}
+            program = {**message, "content": before.strip(), "tool_calls": [call]}
+        elif program is not None and language == "output" and not before.strip():
+            yield program
+            yield {"role": "tool", "content": fence[2].rstrip("\n")}
+            program = None
+        else:
+            break
+        position = fence.end()
+    rest = text[position:]
+    if program is not None or "```" in rest:
+        raise RecordError("programs and results in fences that do not alternate")
+    if rest.strip():
+        yield {**message, "content": rest.strip()}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.names import suggest_name
 from fieldcraft.data import autocoa
+from fieldcraft.data.formats import afm_blocks
 from fieldcraft.data.formats.chat_messages import strip_whitespace
 from fieldcraft.data.formats.demonstration_formats import (
     FORMATS,
@@ -20,7 +22,6 @@ from fieldcraft.data.formats.demonstration_formats import (
     make_question_fields,
 )
 from fieldcraft.data.formats.tables import write_records
-from fieldcraft.data.formats.unsupported_formats import require_supported_format
 from fieldcraft.data.published_trajectories import AUTOCOA, read_trajectories
 from fieldcraft.data.records import (
     Record,
@@ -46,6 +47,11 @@ from fieldcraft.types import ToolCall, UserError
 
 STEPS, AUTOCOA_FORMAT, QUESTIONS, VERL = "steps", "autocoa", "questions", "verl"
 TARGET_FORMATS = (STEPS, *FORMATS, AUTOCOA_FORMAT, QUESTIONS, VERL)
+_NUM_INSPECTED_RECORDS = 100  # first records inspected for a call
+_OPENAI_ADVICE = (
+    "write OpenAI's 'messages', with calls in 'tool_calls' and results of the role 'tool'"
+)
+_RESPONSES_ITEM_TYPES = ("message", "reasoning", "function_call", "function_call_output")
 
 
 def read_any_demonstrations(
@@ -95,7 +101,7 @@ def _detect_file_format(path: Path) -> DemonstrationFormat | None:
     if not isinstance(detect_format(record), AfmFormat) and not is_toolrl_file(
         path
     ):  # both have an instruction
-        require_supported_format(read_valid_records(path))
+        _require_supported_format(read_valid_records(path))
     return None if _is_autocoa(record) else detect_format(record)
 
 
@@ -109,6 +115,45 @@ def _is_autocoa(record: Record) -> bool:
             )
             return AUTOCOA.query_start in text or starts_in_thought
     return False
+
+
+def _require_supported_format(located_records: Iterable[tuple[str, Record]]) -> None:
+    """Raise UserError, naming the location, if one of the first records has a known but unsupported
+    format."""
+    for location, record in islice(located_records, _NUM_INSPECTED_RECORDS):
+        if description := _describe_unsupported(record):
+            raise UserError(f"{location} holds {description}.")
+
+
+def _describe_unsupported(record: Record) -> str:
+    """Return the format of a record and the remedy, or "" for any other record."""
+    match record:
+        case {"messages": list(messages)} if _has_type(
+            _content_parts(messages), "tool_use", "tool_result"
+        ):
+            return f"messages of Anthropic, with calls in blocks of their content: {_OPENAI_ADVICE}"
+        case {"contents": [{"parts": list()}, *_]}:
+            return f"Gemini's 'contents' with their 'parts': {_OPENAI_ADVICE}"
+        case {"input": list(items)} | {"output": list(items)} | {"items": list(items)} if _has_type(
+            items, *_RESPONSES_ITEM_TYPES
+        ):
+            return f"items of OpenAI's Responses: {_OPENAI_ADVICE}"
+        case {"instruction": str(), "output": str(output)} if not afm_blocks.is_block_text(output):
+            return (
+                "Alpaca's 'instruction', 'input' and 'output': write OpenAI's 'messages', with"
+                " instruction and input as the user's message and the output as the assistant's"
+            )
+    return ""
+
+
+def _content_parts(messages: list[Any]) -> list[Any]:
+    """Return the parts of the contents of messages."""
+    contents = [m.get("content") for m in messages if isinstance(m, dict)]
+    return [part for content in contents if isinstance(content, list) for part in content]
+
+
+def _has_type(parts: list[Any], *types: str) -> bool:
+    return any(isinstance(part, dict) and part.get("type") in types for part in parts)
 
 
 # -- writing -----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -13,7 +12,7 @@ import httpx
 from pydantic import BaseModel, Field, ValidationError
 
 from fieldcraft.engine.vllm.weights import PROBE_TEMPERATURE, ProbeLogprobs
-from fieldcraft.tools.http import LimitedHttpClient, close_with_loop
+from fieldcraft.tools.http import LoopHttpClient
 from fieldcraft.types import UserError
 
 SUPPORTED_VERSIONS = ("0.32.", "0.33.")
@@ -115,7 +114,8 @@ class VllmClient:
         self.received_label: str | None = None  # label of received weights that are not loaded yet
         self._paused = False
         self._name = ""
-        self._client: tuple[asyncio.AbstractEventLoop, LimitedHttpClient] | None = None
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_SECONDS)
+        self._http = LoopHttpClient(timeout_seconds, limits=limits, trust_env=False)
 
     async def check_health(self) -> None:
         """Raise ServerLostError unless the server is ready."""
@@ -261,10 +261,7 @@ class VllmClient:
         await self._send("POST", "/reset_prefix_cache")
 
     async def close(self) -> None:
-        if self._client is not None:
-            (loop, client), self._client = self._client, None
-            if loop is asyncio.get_running_loop():
-                await client.aclose()
+        await self._http.close()
 
     async def _generate(
         self, ids: Sequence[int], sampling: Mapping[str, Any], label: str
@@ -318,7 +315,7 @@ class VllmClient:
     ) -> httpx.Response:
         """Send a request and return the response if its status is 200 or one of
         `accepted_statuses`; with `on_line`, response lines are passed to it one by one."""
-        client = await self._get_client()
+        client = await self._http.get()
         try:
             if on_line is None:
                 response = await client.request(method, f"{self.url}{path}", json=body)
@@ -347,17 +344,6 @@ class VllmClient:
         raise ServerLostError(
             f"{self.url} answered with status {status} ({_server_message(response)})"
         )
-
-    async def _get_client(self) -> LimitedHttpClient:
-        """Return the HTTP client of the running event loop: connections of a closed loop are
-        unusable."""
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._client[0] is not loop:
-            limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_SECONDS)
-            client = LimitedHttpClient(self.timeout_seconds, limits=limits, trust_env=False)
-            await close_with_loop(client)
-            self._client = loop, client
-        return self._client[1]
 
 
 def describe_supported_versions() -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import IO, Any
 from weakref import WeakKeyDictionary
@@ -15,11 +17,17 @@ from fieldcraft.records.waits import report_wait
 from fieldcraft.tools.descendants import ProcessDescendants
 from fieldcraft.tools.mcp.address import McpAddress
 from fieldcraft.tools.mcp.extra import import_extra
-from fieldcraft.tools.mcp.log_filter import warn_once_per_server
 from fieldcraft.types import ArgumentError, ToolError
 
 MAX_PAGES = 100  # limit for a list of tools: a server may return next pages forever
 CLOSED, TIMED_OUT, INVALID = -32000, -32001, -32602  # codes of the SDK and of JSON-RPC
+_SDK_LOGGER = "mcp.client.stdio"  # logger of the SDK
+_PARSE_FAILURE = "Failed to parse JSONRPC message from server"  # its message for such a line
+_PRINTS_WARNING = (
+    "The MCP server '%s' writes to its standard output, which is reserved for the protocol; these"
+    " lines are ignored: let it log to standard error."
+)
+_current_command: ContextVar[str] = ContextVar("server")  # the command whose output is being read
 _shared_connections: WeakKeyDictionary[
     asyncio.AbstractEventLoop, dict[McpAddress, McpConnection]
 ] = WeakKeyDictionary()
@@ -27,6 +35,38 @@ _shared_connections: WeakKeyDictionary[
 
 class McpServerLostError(Exception):
     """A server cannot be started or reached, or has exited; the message is a clause."""
+
+
+class _WarnOnceFilter(logging.Filter):
+    """Filter that passes one warning for each server that prints to its standard output, and only
+    the first line of other records. The SDK logs a traceback for each such line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._warned: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        command = _current_command.get("")
+        if not command:  # a connection made outside fieldcraft
+            return True
+        record.exc_info = record.exc_text = None
+        if record.msg != _PARSE_FAILURE:
+            return True
+        if command in self._warned:
+            return False
+        self._warned.add(command)
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        record.msg, record.args = _PRINTS_WARNING, (command,)
+        return True
+
+
+_warn_once_filter = _WarnOnceFilter()
+
+
+def _warn_once_per_server(command: str) -> None:
+    """Warn once about output of a server, in this task and the tasks that it starts."""
+    _current_command.set(command)
+    logging.getLogger(_SDK_LOGGER).addFilter(_warn_once_filter)  # adding it again changes nothing
 
 
 @dataclass(frozen=True)
@@ -113,7 +153,7 @@ class _McpSession:
         self.task.add_done_callback(_retrieve_exception)
 
     async def _run(self) -> None:
-        warn_once_per_server(self._address.target)
+        _warn_once_per_server(self._address.target)
         # Its output would disturb a progress bar; its last line may explain why it exited.
         with tempfile.TemporaryFile("w+", errors="replace") as log:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -18,7 +19,6 @@ from fieldcraft.tools.mcp.connection import (
     McpToolInfo,
     get_shared_connection,
 )
-from fieldcraft.tools.mcp.results import render_result
 from fieldcraft.tools.mcp.schemas import find_schema_errors, find_value_error
 from fieldcraft.types import (
     AnyTool,
@@ -202,3 +202,37 @@ async def _open_rollout_connection(address: McpAddress) -> AsyncIterator[McpConn
     finally:
         _rollout_connections.set(connections)
         await connection.close()
+
+
+def render_result(result: Any) -> str:
+    """Return the text of a `CallToolResult`. Other content is replaced by a sentence about it.
+
+    Raises ToolError with that text if the server reports that the call failed.
+    """
+    texts = [_render_part(part) for part in result.content]
+    has_text = any(
+        text and part.type in ("text", "resource")
+        for part, text in zip(result.content, texts, strict=True)
+    )
+    if not has_text and result.structured_content is not None:
+        texts = [json.dumps(result.structured_content, ensure_ascii=False), *filter(None, texts)]
+    text = "\n".join(texts)
+    if result.is_error:
+        raise ToolError(text or "The tool failed and did not say why.")
+    return text
+
+
+def _render_part(part: Any) -> str:
+    """Return the text of one piece of content, by its type in the protocol."""
+    match part.type:
+        case "text":
+            return str(part.text)
+        case "resource":
+            # A resource contains either text or bytes.
+            text = part.resource.model_dump().get("text")
+            return f"[The file {part.resource.uri} is not text.]" if text is None else str(text)
+        case "resource_link":
+            return f"[The resource {part.name} is at {part.uri}.]"
+        case kind:
+            article = "an" if kind[0] in "ai" else "a"
+            return f"[The tool returned {article} {kind}, not text.]"

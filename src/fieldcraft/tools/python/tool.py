@@ -111,7 +111,7 @@ def make_python(
     Raises:
         UserError: the settings are inconsistent, or the system lacks a layer of isolation.
     """
-    checked = parse_limits(limits or {})
+    checked = _parse_limits(limits or {})
     input_files = {} if files is None else _read_folder(files)
     render = partial(render_observation, wall_seconds=checked.wall_seconds, errors=errors)
     if url is not None:
@@ -152,7 +152,7 @@ def _get_sandbox(
     return Sandbox(limits, waive, concurrent, libraries)
 
 
-def parse_limits(values: Mapping[str, float]) -> SandboxLimits:
+def _parse_limits(values: Mapping[str, float]) -> SandboxLimits:
     """Return the limits of the setting `limits`. Raises UserError for unknown or invalid ones."""
     unknown = [name for name in values if name not in SandboxLimits.__dataclass_fields__]
     if unknown:

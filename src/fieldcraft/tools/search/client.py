@@ -13,16 +13,17 @@ from typing import Any
 
 import httpx
 from pydantic import BaseModel
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from fieldcraft.config.url_secrets import mask_secrets, require_no_secret
 from fieldcraft.records.waits import report_wait
-from fieldcraft.tools.http import LimitedHttpClient, ResponseTooLargeError, close_with_loop
+from fieldcraft.tools.http import (
+    LoopHttpClient,
+    ResponseTooLargeError,
+    make_attempts,
+    require_server_url,
+)
 from fieldcraft.tools.search.passages import Passage, parse_passage
 from fieldcraft.tools.search.tool import search_function
 from fieldcraft.types import ToolError, ToolUnavailableError, UserError
-
-_MIN_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.1, 5.0
 
 
 class _SearchHit(BaseModel):
@@ -76,6 +77,7 @@ class RemoteSearchTool:
         timeout_seconds: float = 10.0,
         retries: int = 3,
         total_seconds: float = 60.0,
+        restart_seconds: float = 60.0,
         api_key_env: str | None = None,
     ) -> None:
         """Create a client.
@@ -86,6 +88,7 @@ class RemoteSearchTool:
             timeout_seconds: time of each attempt, from connecting to the end of the response.
             retries: attempts after the first; the wait doubles before each.
             total_seconds: time of all attempts together.
+            restart_seconds: time in which a query tries a server that is down, beyond `retries`.
             api_key_env: environment variable whose value is sent as a bearer token.
 
         Raises:
@@ -97,28 +100,22 @@ class RemoteSearchTool:
                 f"topk={topk}, timeout_seconds={timeout_seconds} and retries={retries}."
             )
         self.url = url.rstrip("/").removesuffix("/retrieve")
-        try:
-            address = httpx.URL(self.url)
-        except httpx.InvalidURL as error:
-            raise UserError(
-                f"'{mask_secrets(url)}' is not a url ({error}); write http://HOST:PORT."
-            ) from error
-        require_no_secret("search.url", url)
-        if address.scheme not in ("http", "https") or not address.host:
-            raise UserError(
-                f"'{mask_secrets(url)}' is not a url of a server; write http://HOST:PORT."
-            )
+        require_server_url("search.url", url)
         self._topk = topk
-        self._timeout_seconds = timeout_seconds
         self._retries = retries
         self._total_seconds = total_seconds
+        self._restart_seconds = restart_seconds
         self._protocols: tuple[_ResponseType, _ResponseType] = (
             _SearchR1Response,
             _AutoCoAResponse,
         )  # the detected one first
-        self._headers = _make_headers(api_key_env)
-        self._client: httpx.AsyncClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._http = LoopHttpClient(
+            timeout_seconds,
+            # budget.max_concurrent_calls is the limit
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            headers=_make_headers(api_key_env),
+            trust_env=False,  # search servers are local; a proxy cannot reach them
+        )
         self._function = search_function(self._retrieve)
         self.name: str = self._function.name
         self.schema: dict[str, Any] = self._function.schema
@@ -140,7 +137,7 @@ class RemoteSearchTool:
             UserError: no search server responds at the URL.
         """
         try:
-            await self._request_with_retries("check")
+            await self._request_with_retries("check", restart_seconds=0.0)
         except _FAILURES as error:
             raise UserError(
                 f"No search server answers at {self.url} ({_describe_error(error)}); "
@@ -149,23 +146,16 @@ class RemoteSearchTool:
 
     async def close(self) -> None:
         """Close the connections in the running loop; the next query opens new ones."""
-        if self._client is not None:
-            client, self._client = self._client, None
-            await client.aclose()
+        await self._http.close()
 
     async def _retrieve(self, query: str) -> Sequence[Passage]:
         try:
-            return await self._request_with_retries(query)
+            return await self._request_with_retries(query, self._restart_seconds)
         except _FAILURES as error:
             raise _get_error_type(error)(f"Search failed: {_describe_error(error)}.") from error
 
-    async def _request_with_retries(self, query: str) -> list[Passage]:
-        attempts = AsyncRetrying(
-            stop=stop_after_attempt(1 + self._retries),
-            wait=wait_exponential(_MIN_WAIT_SECONDS, max=_MAX_WAIT_SECONDS),
-            retry=retry_if_exception(_is_retryable),
-            reraise=True,
-        )
+    async def _request_with_retries(self, query: str, restart_seconds: float) -> list[Passage]:
+        attempts = make_attempts(self._retries, restart_seconds)
         with report_wait("a search", f"the server {self.url}"):
             async with asyncio.timeout(self._total_seconds):
                 return await attempts(self._request, query)
@@ -186,28 +176,12 @@ class RemoteSearchTool:
         return found
 
     async def _request_as(self, protocol: _ResponseType, query: str) -> list[Passage]:
-        client = await self._get_client()
+        client = await self._http.get()
         body = protocol.make_body(query, self._topk)
         response = await client.post(f"{self.url}/retrieve", json=body)
         response.raise_for_status()
         hits = protocol.model_validate_json(response.content).parse_hits()
         return [parse_passage(h.document, str(rank), h.score) for rank, h in enumerate(hits)]
-
-    async def _get_client(self) -> httpx.AsyncClient:
-        """Return the HTTP client of the running event loop: connections of a closed loop cannot be
-        used."""
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            self._loop = loop
-            self._client = LimitedHttpClient(
-                self._timeout_seconds,
-                # budget.max_concurrent_calls is the limit
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-                headers=self._headers,
-                trust_env=False,  # search servers are local; a proxy cannot reach them
-            )
-            await close_with_loop(self._client)
-        return self._client
 
 
 def _make_headers(api_key_env: str | None) -> dict[str, str]:
@@ -219,13 +193,6 @@ def _make_headers(api_key_env: str | None) -> dict[str, str]:
             " set it, or remove api_key_env."
         )
     return {"Authorization": f"Bearer {key}"}
-
-
-def _is_retryable(error: BaseException) -> bool:
-    """Return whether another attempt may succeed: connection failed, timeout, or busy server."""
-    if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code >= 500 or error.response.status_code == 429
-    return isinstance(error, httpx.TransportError)
 
 
 def _get_error_type(error: Exception) -> type[ToolError]:

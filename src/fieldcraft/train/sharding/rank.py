@@ -11,10 +11,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, final
 
-from fieldcraft.algos.losses import LossFunction
 from fieldcraft.engine.model_files import write_model
 from fieldcraft.train.batch import Float32Array, Sample, SampleUnit
 from fieldcraft.train.critic import Critic
+from fieldcraft.train.losses import LossFunction
 from fieldcraft.train.memory import release_memory
 from fieldcraft.train.model import load_model, to_torch_dtype
 from fieldcraft.train.protocols import ScoresCallback, TeacherReference

@@ -9,10 +9,10 @@ from typing import Any, Protocol, final
 
 import torch
 
-from fieldcraft.algos.losses import LossFunction
 from fieldcraft.engine.model_files import write_tokenizer
 from fieldcraft.records.files import get_temporary_path, make_folder, raise_write_errors
 from fieldcraft.train.batch import SampleUnit
+from fieldcraft.train.losses import LossFunction
 from fieldcraft.train.model import load_config
 from fieldcraft.train.parity import probe_policy, require_export_parity
 from fieldcraft.train.protocols import (

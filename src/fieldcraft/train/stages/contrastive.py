@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Self
 
-from fieldcraft.algos.losses import ContrastiveLoss
 from fieldcraft.config.stages import Contrastive
 from fieldcraft.records.chains import get_context_ids
 from fieldcraft.train.batch import Sample, SampleUnit, to_samples
+from fieldcraft.train.losses import ContrastiveLoss
 from fieldcraft.train.protocols import TrainablePolicy
 from fieldcraft.train.stages.base import PreferencePair, StageData, StageInputs
 from fieldcraft.train.stages.supervised import SupervisedStage, check_lengths

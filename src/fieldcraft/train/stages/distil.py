@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 from fieldcraft.config.distil import Distil
 from fieldcraft.engine.attention import require_plain_attention
-from fieldcraft.train.distiller import DistillationLearner
-from fieldcraft.train.learner import PolicyLearner
 from fieldcraft.train.model import make_empty_model, require_tokenizer
-from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy
-from fieldcraft.train.stages.base import StageData, StageInputs, StepMetrics
-from fieldcraft.train.stages.rl import RlStage, make_initial_reference
-from fieldcraft.train.teacher import TeacherScorer, make_privileged_prompt, make_privileged_question
+from fieldcraft.train.stages.base import StageData, StepMetrics
+from fieldcraft.train.stages.rl import RlStage
+from fieldcraft.train.teacher import make_privileged_question
 from fieldcraft.train.twin import require_twin_parity
 
 
 class DistilStage(RlStage):
-    """Reinforcement learning stage with a distillation learner.
+    """Reinforcement learning stage whose algorithm includes distillation.
 
     The teacher is fixed. In self-distillation it is the initial model of the stage, with the answer
     or a plan in its prompt: with a teacher that is updated, errors of the student would become
@@ -26,22 +22,6 @@ class DistilStage(RlStage):
     """
 
     Settings = Distil
-
-    @classmethod
-    def make_learner_factory(
-        cls,
-        settings: Distil,
-        inputs: StageInputs,
-        trainer: TrainablePolicy,
-        reference: ReferenceModel | None,
-    ) -> Callable[..., PolicyLearner]:
-        privileged, prompt = settings.teacher.privileged, None
-        if privileged is not None:
-            prompt = make_privileged_prompt(
-                make_privileged_question(privileged, inputs.render_plan), inputs.make_environment()
-            )
-        model = _make_teacher_model(settings, inputs, trainer, reference)
-        return partial(DistillationLearner, teacher=TeacherScorer(model=model, make_prompt=prompt))
 
     def make_log_message(self, rows: Sequence[StepMetrics]) -> str | None:
         """Return None: rollouts with equal rewards also have a signal, because the teacher scores
@@ -71,19 +51,3 @@ class DistilStage(RlStage):
             question = make_privileged_question(privileged, data.render_plan)
             questions = [question(task) for task in data.load_training_tasks()]
             notes.append(f"the {privileged} is available for {len(questions)} questions")
-
-
-def _make_teacher_model(
-    settings: Distil,
-    inputs: StageInputs,
-    trainer: TrainablePolicy,
-    reference: ReferenceModel | None,
-) -> ReferenceModel:
-    """Return the teacher's model. In self-distillation, the reference of a KL term is the same
-    initial model, so it is shared."""
-    teacher = settings.teacher
-    if teacher.is_self_distillation:
-        return reference or make_initial_reference(settings, inputs, trainer)
-    if teacher.checkpoint is not None:
-        return inputs.load_external_model(teacher.checkpoint, settings.optim)
-    return inputs.make_reference(teacher.stage, settings.optim)

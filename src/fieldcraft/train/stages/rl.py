@@ -8,9 +8,10 @@ from functools import partial
 from math import isclose
 from typing import Any, ClassVar, Self
 
+from fieldcraft.config.distil import Distil
 from fieldcraft.config.names import AUTO_VERDICT, VERDICT_REWARD_KEY, get_display_name
 from fieldcraft.config.rl import Rl
-from fieldcraft.endpoints.connect import open_chat_client
+from fieldcraft.endpoints.openai import open_chat_client
 from fieldcraft.records.timeline import TIMELINE_FILE, StepTimes, append_step_times
 from fieldcraft.records.training_rollouts import (
     ROLLOUTS_FOLDER,
@@ -21,6 +22,7 @@ from fieldcraft.records.training_rollouts import (
 from fieldcraft.rewards.grading import resolve_grader
 from fieldcraft.rollout.monitors import ToolFailureMonitor, require_usable_rollouts
 from fieldcraft.rollout.simulators import EndpointSimulator
+from fieldcraft.train.algorithm import Algorithm, StepModels
 from fieldcraft.train.async_sampler import AsyncRolloutSampler
 from fieldcraft.train.collapse_detector import CollapseDetector
 from fieldcraft.train.drift import describe_drift
@@ -30,7 +32,6 @@ from fieldcraft.train.learner import (
     PolicyLearner,
     TokenStats,
 )
-from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy, ValueModel
 from fieldcraft.train.rollout_metrics import (
     compute_rollout_metrics,
     describe_failures,
@@ -44,6 +45,7 @@ from fieldcraft.train.sampler import (
     is_simulated_step,
 )
 from fieldcraft.train.stages.base import StageData, StageInputs, StepMetrics, TrainingStage
+from fieldcraft.train.stages.roles import make_algorithm, make_models
 from fieldcraft.train.tool_free import compute_tool_free_metrics
 from fieldcraft.types import DEFAULT_VERDICT_REWARD, Task, Trajectory, UserError
 
@@ -59,10 +61,10 @@ class RlStage(TrainingStage):
     """Stage in which one policy is sampled and trained, alternately or, with an
     `AsyncRolloutSampler`, concurrently.
 
-    `make_learner` creates the learner. `measure_fidelity` measures the rollouts of a simulated
-    step. `record_rollouts` is called with one group in some steps, and `record_times` with the
-    times of every step, for later inspection. Raises UserError if the settings require a reference,
-    a critic, a simulator or a reward that is missing.
+    `measure_fidelity` measures the rollouts of a simulated step. `record_rollouts` is called with
+    one group in some steps, and `record_times` with the times of every step, for later inspection.
+    Raises UserError if the algorithm needs other models than `models`, or the settings require a
+    simulator or a reward that is missing.
     """
 
     Settings: ClassVar[type[Rl]] = Rl
@@ -71,21 +73,19 @@ class RlStage(TrainingStage):
         self,
         *,
         sampler: RolloutSampler,
-        trainer: TrainablePolicy,
-        reference: ReferenceModel | None = None,
-        critic: ValueModel | None = None,
-        make_learner: Callable[..., PolicyLearner] = PolicyLearner,
+        algorithm: Algorithm,
+        models: StepModels,
         measure_fidelity: Callable[[Sequence[Trajectory]], StepMetrics] = lambda _: {},
         record_rollouts: Callable[[Sequence[TrainingRollout]], None] = lambda _: None,
         record_times: Callable[[StepTimes], None] = lambda _: None,
     ) -> None:
         s = sampler.settings
-        if (s.baseline == "critic") != (critic is not None):
+        if models.roles != algorithm.roles:
+            needed, made = (", ".join(sorted(a.roles)) or "none" for a in (algorithm, models))
             raise UserError(
-                "a critic and baseline: critic require each other: set both or neither."
+                f"the algorithm '{s.algorithm}' needs other models than those of the stage:"
+                f" needed are {needed}, and made were {made}."
             )
-        if s.kl_coef and reference is None:
-            raise UserError("kl_coef needs a reference: specify the reference model of the KL.")
         missing = {
             "frozen": sampler.frozen_engine is None,
             "endpoint": sampler.remote_simulator is None,
@@ -103,7 +103,8 @@ class RlStage(TrainingStage):
         self.settings = s
         self.sampler = sampler
         self.engine = sampler.engine
-        self.trainer = trainer
+        self.trainer = models.policy
+        self.models = models
         self.measure_fidelity = measure_fidelity
         self.record_rollouts = record_rollouts
         self.record_times = record_times
@@ -114,11 +115,10 @@ class RlStage(TrainingStage):
         self.tool_monitor = ToolFailureMonitor(
             s.max_tool_failure_rate, include_simulated=sampler.remote_simulator is not None
         )
-        self.learner = make_learner(
+        self.learner = PolicyLearner(
             settings=s,
-            trainer=trainer,
-            reference=reference,
-            critic=critic,
+            algorithm=algorithm,
+            models=models,
             total_tokens=sampler.budget_at(0).max_context_tokens,
             seed=sampler.seed,
         )
@@ -126,8 +126,8 @@ class RlStage(TrainingStage):
     @classmethod
     async def create(cls, settings: Rl, inputs: StageInputs) -> Self:
         trainer = inputs.make_trainer(settings.optim, settings.steps)
-        critic = inputs.make_critic(settings, trainer) if settings.baseline == "critic" else None
-        reference = make_initial_reference(settings, inputs, trainer) if settings.kl_coef else None
+        algorithm = make_algorithm(settings)
+        models = make_models(settings, algorithm.roles, inputs, trainer)
         sampler_type: Callable[..., RolloutSampler] = RolloutSampler
         if settings.asynchronous.max_staleness:
             sampler_type = partial(AsyncRolloutSampler, threads=inputs.threads_while_sampling)
@@ -149,25 +149,12 @@ class RlStage(TrainingStage):
         await sampler.open()
         return cls(
             sampler=sampler,
-            trainer=trainer,
-            reference=reference,
-            critic=critic,
-            make_learner=cls.make_learner_factory(settings, inputs, trainer, reference),
+            algorithm=algorithm,
+            models=models,
             measure_fidelity=inputs.measure_fidelity,
             record_rollouts=partial(write_training_rollouts, inputs.folder / ROLLOUTS_FOLDER),
             record_times=partial(append_step_times, inputs.folder / TIMELINE_FILE),
         )
-
-    @classmethod
-    def make_learner_factory(
-        cls,
-        settings: Any,
-        inputs: StageInputs,
-        trainer: TrainablePolicy,
-        reference: ReferenceModel | None,
-    ) -> Callable[..., PolicyLearner]:
-        """Return a factory of the learner, which takes the fields of a `PolicyLearner`."""
-        return PolicyLearner
 
     async def step(self, number: int) -> StepMetrics:
         """Sample and score groups, and train on them."""
@@ -260,7 +247,7 @@ class RlStage(TrainingStage):
         return " ".join(filter(None, messages)) or None
 
     def state_dict(self) -> StepMetrics:
-        critic = self.learner.critic
+        critic = self.models.critic
         return {
             "rubric": self.sampler.rubric.state_dict(),
             "critic": critic.state_dict() if critic else {},
@@ -272,12 +259,18 @@ class RlStage(TrainingStage):
         self.sampler.rubric.load_state_dict(state["rubric"])
         self.tool_monitor.load_state_dict(state["tools"])
         self.sampler.load_state_dict(state["sampler"])
-        if self.learner.critic:
-            self.learner.critic.load_state_dict(state["critic"])
+        if self.models.critic:
+            self.models.critic.load_state_dict(state["critic"])
 
     @classmethod
     def check(cls, settings: Any, name: str, data: StageData, notes: list[str]) -> Iterator[str]:
-        """Yield an error for each setting that leaves the stage without a signal."""
+        """Yield an error for each setting that leaves the stage without a signal, and for an
+        algorithm without its teacher."""
+        if "teacher" in make_algorithm(settings).roles and not isinstance(settings, Distil):
+            yield (
+                f"stage '{name}' has algorithm: {settings.algorithm}, which needs a teacher: set"
+                " type: distil."
+            )
         if settings.group_size < 2 and settings.baseline in ("group", "leave-one-out"):
             yield (
                 f"stage '{name}' has group_size={settings.group_size}: an advantage compares"
@@ -303,13 +296,6 @@ class RlStage(TrainingStage):
 def select_tasks(settings: Rl, tasks: Sequence[Task]) -> list[Task]:
     """Return the tasks of a stage, which match the metadata of `where`."""
     return [task for task in tasks if settings.where.items() <= task.meta.items()]
-
-
-def make_initial_reference(
-    settings: Rl, inputs: StageInputs, trainer: TrainablePolicy
-) -> ReferenceModel:
-    """Return the initial model of the stage as a read-only reference."""
-    return trainer.snapshot_reference() or inputs.make_reference(None, settings.optim)
 
 
 def _pick_informative_group(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Self
 
-from fieldcraft.algos.losses import CrossEntropyLoss
 from fieldcraft.config.recipe import list_toolless_datasets
 from fieldcraft.config.stages import Sft
 from fieldcraft.train.batch import SampleUnit, to_samples
+from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.protocols import TrainablePolicy
 from fieldcraft.train.stages.base import StageData, StageInputs
 from fieldcraft.train.stages.supervised import SupervisedStage, check_batch_size, check_lengths

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fieldcraft.algos.losses import ContrastiveLoss, CrossEntropyLoss
 from fieldcraft.records.chains import count_max_chain_tokens
 from fieldcraft.train.batch import SampleUnit
 from fieldcraft.train.epochs import draw_epoch_batch
+from fieldcraft.train.losses import ContrastiveLoss, CrossEntropyLoss
 from fieldcraft.train.protocols import TrainablePolicy
 from fieldcraft.train.stages.base import StageData, StepMetrics, TrainingStage
 from fieldcraft.types import Trajectory

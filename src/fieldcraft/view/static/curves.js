@@ -11,7 +11,7 @@ import { go } from "./state.js";
 const kept = new Map(); // charts by title, so that they are not recreated when the page is redrawn
 const FEW = 12; // charts before the user selects all
 
-export function curvesView(shown, { runs, live }) {
+export function curvesView(shown, { runs, live, declared }) {
   const stages = [...new Set(runs.flatMap((run) => run.stages.filter(({ steps }) => steps).map(({ name }) => name)))];
   if (!stages.length) return html`<h1>Curves</h1><p class="quiet">No stage has finished a step yet.</p>`;
   const stage = stages.includes(shown.stage) ? shown.stage : stages.at(-1);
@@ -22,7 +22,7 @@ export function curvesView(shown, { runs, live }) {
     .map((one) => ({ ...one, ...metrics(one.run, stage, live) }));
   const errors = found.filter(({ error }) => error).map(({ error }) => error);
   const drawn = found.filter(({ value }) => value?.columns.step?.length).map((one) => ({ ...one, columns: one.value.columns }));
-  const names = metricNames(drawn.map(({ columns }) => columns)).filter((name) => name.includes(shown.metric ?? ""));
+  const names = metricNames(drawn.map(({ columns }) => columns), declared).filter((name) => name.includes(shown.metric ?? ""));
   const some = shown.all || shown.metric ? names : names.slice(0, FEW);
   return html`
     <h1>Curves</h1>

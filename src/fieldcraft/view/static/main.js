@@ -45,7 +45,8 @@ function page() {
   const shown = state();
   const progress = live.index.of - live.index.done;
   const runs = load("api/runs", {}, `${live.done} ${Object.values(live.files).join()}`);
-  const context = { live, runs: runs.value?.runs ?? [], differences: runs.value?.differences ?? [] };
+  const { runs: all = [], differences = [], metrics: declared = [] } = runs.value ?? {};
+  const context = { live, runs: all, differences, declared };
   return html`
     <a class="skip" href="#main" @click=${skip}>Skip to the content</a>
     <header>

@@ -32,17 +32,12 @@ export function joined(series) {
   return [places, ...columns];
 }
 
-const FIRST = [
-  ...["reward_mean", "em", "eval/em", "calls_mean", "eval/calls_mean", "policy_tokens_mean", "loss", "entropy", "ratio_mean"],
-  ...["clip_fraction", "kl_ref", "teacher_kl", "grad_norm", "sampler_logp_diff", "staleness_mean", "trainer_wait_seconds", "seconds"],
-];
-
-/** The names of numeric metrics, the most important ones first. */
-export function metricNames(allColumns) {
+/** The names of numeric metrics: the declared ones in their order, then the others by name. */
+export function metricNames(allColumns, declared) {
   const names = new Set(allColumns.flatMap((columns) =>
     Object.keys(columns).filter((name) => name !== "step" && columns[name].some((v) => typeof v === "number"))));
-  const rest = [...names].filter((name) => !FIRST.includes(name)).sort();
-  return [...FIRST.filter((name) => names.has(name)), ...rest];
+  const others = [...names].filter((name) => !declared.includes(name)).sort();
+  return [...declared.filter((name) => names.has(name)), ...others];
 }
 
 /** Exact match on held-out questions over all steps of a run, measured during and after each stage.

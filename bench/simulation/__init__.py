@@ -1,0 +1,1 @@
+"""Simulation of reinforcement learning in virtual time, for the scripts of bench/."""

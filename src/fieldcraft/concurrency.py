@@ -1,0 +1,60 @@
+"""Concurrent jobs in an event loop, and a limit on their number."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar, TypeVarTuple
+from weakref import WeakKeyDictionary
+
+from fieldcraft.types import UserError
+
+Arguments = TypeVarTuple("Arguments")
+T = TypeVar("T")
+
+
+class ConcurrencyLimiter:
+    """Limiter of the number of concurrent calls in an event loop. If a slot is free, a call gets it
+    without yielding to the event loop."""
+
+    def __init__(self, max_concurrent: int) -> None:
+        self.max_concurrent = max_concurrent
+        # A semaphore is bound to the loop that first waits for it, and a run has several loops.
+        self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            WeakKeyDictionary()
+        )
+
+    def slot(self) -> asyncio.Semaphore:
+        """Return the semaphore of the running loop."""
+        loop = asyncio.get_running_loop()
+        return self._semaphores.setdefault(loop, asyncio.Semaphore(self.max_concurrent))
+
+
+async def run_concurrently(
+    jobs: Iterable[tuple[*Arguments]],
+    run: Callable[[*Arguments], Awaitable[T]],
+    limit: int,
+    on_done: Callable[[T], None] = lambda _: None,
+) -> list[T]:
+    """Run jobs, which are the arguments of `run`, at most `limit` at a time. They start in their
+    order, and the results are returned in that order; `on_done` receives each as it arrives.
+
+    The first error stops the other jobs and is raised. If several fail at once, a UserError is
+    preferred.
+    """
+    semaphore = asyncio.Semaphore(limit)
+
+    async def run_job(*arguments: *Arguments) -> T:
+        async with semaphore:
+            result = await run(*arguments)
+        on_done(result)
+        return result
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run_job(*arguments)) for arguments in jobs]
+    except ExceptionGroup as errors:
+        error = (errors.subgroup(UserError) or errors).exceptions[0]
+    else:
+        return [task.result() for task in tasks]
+    raise error
