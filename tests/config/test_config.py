@@ -15,9 +15,10 @@ from fieldcraft.config.recipe import Recipe, dump_recipe, make_world_settings_mo
 from fieldcraft.config.rl import AsyncConfig, CriticConfig, Rl
 from fieldcraft.config.sampling import SamplingConfig
 from fieldcraft.config.sections import EndpointConfig, Optim
+from fieldcraft.config.stage_rules import RESERVED_STAGE_NAMES
 from fieldcraft.config.stages import Contrastive, Sft
 from fieldcraft.recipes.files import list_builtin_recipes
-from fieldcraft.recipes.loading import RESERVED_STAGE_NAMES, load_recipe, parse_recipe
+from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.types import UserError
 from shipped_recipes import stand_ins
 

@@ -52,8 +52,8 @@ def test_what_is_priced_are_rewards_with_weights_above_0() -> None:
         rl(rewards=priced, priced_rewards={"otc-grpo": 1.0})
     with pytest.raises(UserError, match="greater than 0"):
         rl(rewards=priced, priced_rewards={"em": -1.0})
-    with pytest.raises(Exception, match="'formt'"):
-        rl(rewards=priced, priced_rewards={"formt": 1.0})
+    with pytest.raises(UserError, match="'formt'"):
+        load_recipe("otc-cost-mini", ["stages.otc-calls.priced_rewards={formt: 1}"])
 
 
 def test_costs_are_finite_and_not_below_0() -> None:

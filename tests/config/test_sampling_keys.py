@@ -1,7 +1,7 @@
 import pytest
 
 from fieldcraft.config.collection import SelectConfig
-from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.config.recipe import dump_recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sampling import count_samples, describe_sample_counts
 from fieldcraft.config.sections import EvaluationConfig
@@ -89,15 +89,6 @@ def test_reinforcement_learning_refuses_to_truncate_with_its_reason(key: str) ->
         Rl(steps=1, optim={"lr": 1e-4}, **{key: 0.5})
     with pytest.raises(UserError, match=f"stages.rl2.*{key} truncates the sampling distribution"):
         load_recipe("smoke", [f"stages.rl2.{key}=0.5"])
-
-
-def test_a_selection_cannot_read_the_folder_of_a_remote_teacher() -> None:
-    keys = {
-        "select": {"closed_book_model": "teacher", "sampling": "model"},
-        "teacher": {"url": "http://h/v1", "model": "m"},
-    }
-    with pytest.raises(UserError, match="the teacher that answers without tools is behind"):
-        Recipe(name="r", stages={}, **keys)
 
 
 def test_keys_of_sampling_come_back_as_they_were_written() -> None:

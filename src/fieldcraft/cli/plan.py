@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fieldcraft.cli.app import AllowOption, OverridesArgument, RecipeArgument, announce_imports, app
-from fieldcraft.config.recipe import Recipe, require_work
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.rules import RUN_RULES
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.scaling.devices import Device, find_device
 from fieldcraft.terminal.console import CleanConsole, print_line
@@ -29,8 +30,7 @@ def plan(
     allow: AllowOption = None,
 ) -> None:
     """Show whether a recipe fits on given devices: the placement and the memory of each process."""
-    settings = load_recipe(recipe, overrides or [])
-    require_work(settings)
+    settings = load_recipe(recipe, overrides or [], rules=RUN_RULES)
     device = find_device(gpu)
     with announce_imports():
         from fieldcraft.scaling.plan import load_model_sizes, make_plan, render_placement

@@ -16,7 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fieldcraft.cli.app import AllowOption, OverridesArgument, RecipeArgument, announce_imports, app
-from fieldcraft.config.recipe import Recipe, require_work
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.rules import RUN_RULES
+from fieldcraft.config.validation_errors import InvalidRecipeError
 from fieldcraft.evals.achievement import describe_achievement
 from fieldcraft.evals.broken_rollouts import describe_broken_rates
 from fieldcraft.evals.tables import (
@@ -37,6 +39,7 @@ from fieldcraft.terminal.console import CleanConsole, print_line
 from fieldcraft.terminal.figure_table import FigureTable
 from fieldcraft.terminal.progress import TerminalReporter
 from fieldcraft.terminal.trajectory_text import print_collection
+from fieldcraft.types import UserError
 
 
 @app.command()
@@ -50,7 +53,7 @@ def run(
 ) -> None:
     """Run every stage of a recipe; finished stages are skipped."""
     folder = out or get_default_run_folder(recipe, overrides or [])
-    settings = _load_recipe(recipe, overrides or [], folder)
+    settings = load_recipe(recipe, overrides or [], folder, RUN_RULES)
     require_same_recipe(folder, settings)
     console = CleanConsole()
     try:
@@ -94,13 +97,6 @@ def _build_tables(report: dict[str, Any]) -> list[FigureTable]:
         return tables
     seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
     return [build_results_table(report["evals"], seconds), *build_detail_tables(report["evals"])]
-
-
-def _load_recipe(recipe: str, overrides: list[str], run_folder: Path | None = None) -> Recipe:
-    """Load a recipe. Raises UserError if it does nothing."""
-    settings = load_recipe(recipe, overrides, run_folder)
-    require_work(settings)
-    return settings
 
 
 def _run_and_render(settings: Recipe, folder: Path, console: Console) -> list[FigureTable | str]:
@@ -168,15 +164,15 @@ def _select(settings: Recipe, folder: Path, console: Console) -> None:
 def _check_before_run(recipe: Recipe) -> None:
     """Print all errors that would stop the run, and exit with status 2 if there are any."""
     with announce_imports():
-        from fieldcraft.runs.check import RecipeCheckError, require_checked
+        from fieldcraft.runs.check import require_checked
 
     try:
         require_checked(recipe)
-    except RecipeCheckError as error:
+    except InvalidRecipeError as error:
         _exit_with_errors(error.errors)
 
 
-def _exit_with_errors(errors: Sequence[str]) -> None:
+def _exit_with_errors(errors: Sequence[UserError | str]) -> None:
     """Print all errors, and exit with status 2 if there are any."""
     for error in errors:
         print_line(f"fieldcraft: {error}", file=sys.stderr)
@@ -208,7 +204,10 @@ def check(
     allow: AllowOption = None,
 ) -> None:
     """Check a recipe for errors before it runs."""
-    settings = _load_recipe(recipe, overrides or [])
+    try:
+        settings = load_recipe(recipe, overrides or [], rules=RUN_RULES)
+    except InvalidRecipeError as error:
+        _exit_with_errors(error.errors)
     console = CleanConsole()
     with announce_imports():
         from fieldcraft.runs.check import check_recipe

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from fieldcraft.config.validation_errors import describe_section_error
+from fieldcraft.config.validation_errors import describe_section_errors
 from fieldcraft.types import UserError
 
 if TYPE_CHECKING:
@@ -26,11 +28,26 @@ class _SectionType(ModelMetaclass):
         try:
             return super().__call__(*args, **keys)
         except ValidationError as error:
-            sentence = describe_section_error(error, cast(type[BaseModel], cls))
-            raise UserError(f"{cls.__name__}: {sentence}") from error
+            sentences = describe_section_errors(error, cast(type[BaseModel], cls))
+            raise UserError(f"{cls.__name__}: {sentences[0]}") from error
 
 
 class ConfigSection(BaseModel, metaclass=_SectionType):
     """A section of a recipe. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def find_violations(self) -> Iterator[str]:
+        """Yield a clause for each violated rule between the keys of this section. Rules between
+        sections are in `config/rules.py`."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _require_no_violations(self) -> Self:
+        details: list[InitErrorDetails] = [
+            {"type": PydanticCustomError("violation", "{clause}", {"clause": c}), "input": self}
+            for c in self.find_violations()
+        ]
+        if details:  # pydantic adds all of them to the errors of the outer section
+            raise ValidationError.from_exception_data(type(self).__name__, details)
+        return self

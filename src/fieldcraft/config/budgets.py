@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, PositiveInt
 
 from fieldcraft.config.base import ConfigSection
-from fieldcraft.config.sections import BudgetConfig, validate_budget_changes
+from fieldcraft.config.sections import BudgetConfig, find_invalid_budget_keys
 
 
 class BudgetPeriodConfig(ConfigSection):
@@ -20,10 +20,8 @@ class BudgetPeriodConfig(ConfigSection):
 
     until: PositiveInt | None = None  # in steps; None: to the end of the stage
 
-    @model_validator(mode="after")
-    def _check_changes(self) -> Self:
-        validate_budget_changes(self.changes)
-        return self
+    def find_violations(self) -> Iterator[str]:
+        yield from find_invalid_budget_keys(self.changes)
 
     @property
     def changes(self) -> dict[str, Any]:

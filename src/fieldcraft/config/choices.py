@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Iterator
+from typing import Any
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -53,32 +54,18 @@ class ToolConfig(ConfigSection):
             parse_signature(text)
         return given
 
-    @model_validator(mode="after")
-    def _check_unseen_names(self) -> Self:
+    def find_violations(self) -> Iterator[str]:
         if both := self.trained_names & {parse_signature(text).name for text in self.eval_names}:
-            raise ValueError(f"'{min(both)}' is also used in training: remove it from eval_names")
-        return self
-
-    @model_validator(mode="after")
-    def _check_server_names(self) -> Self:
+            yield f"'{min(both)}' is also used in training: remove it from eval_names"
         if self.name == MCP_TOOL and (self.names or self.eval_names):
-            raise ValueError("the tools of an MCP server cannot be renamed: use prefix instead")
-        return self
-
-    @model_validator(mode="after")
-    def _check_single_cost(self) -> Self:
+            yield "the tools of an MCP server cannot be renamed: use prefix instead"
         if self.name != MCP_TOOL and isinstance(self.cost, dict):
-            raise ValueError("only an MCP server has costs by tool: write the cost as a number")
-        return self
-
-    @model_validator(mode="after")
-    def _check_search_settings(self) -> Self:
+            yield "only an MCP server has costs by tool: write the cost as a number"
         if self.name == "search" and self.settings:
-            raise ValueError(
+            yield (
                 "the settings of the tool search are in the section search, so write"
                 f" search: {{{next(iter(self.settings))}: ...}}"
             )
-        return self
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -138,13 +125,9 @@ class EnvironmentConfig(ComponentConfig):
     name: str = TOOL_ENVIRONMENT
     tool_costs: dict[str, Cost] = Field(default={})  # cost of a call by tool name
 
-    @model_validator(mode="after")
-    def _check_tool_costs(self) -> Self:
+    def find_violations(self) -> Iterator[str]:
         if self.tool_costs and not self.is_external:
-            raise ValueError(
-                "tool_costs applies to external environments only: set cost on each tool instead"
-            )
-        return self
+            yield "tool_costs applies to external environments only: set cost on each tool instead"
 
     @property
     def is_external(self) -> bool:

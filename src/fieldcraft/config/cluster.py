@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from collections.abc import Iterator
+from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fieldcraft.config.base import ConfigSection
 
@@ -37,16 +38,14 @@ class ClusterConfig(ConfigSection):
         sampling = self.engines * self.tensor_parallel
         return self.trainers if self.colocate else self.trainers + sampling
 
-    @model_validator(mode="after")
-    def _check_devices(self) -> Self:
+    def find_violations(self) -> Iterator[str]:
         if self.trainers % self.context_parallel or self.context_parallel > max(self.trainers, 1):
-            raise ValueError(
+            yield (
                 f"trainers={self.trainers} cannot be split into groups of"
                 f" context_parallel={self.context_parallel}: make trainers a multiple of it"
             )
         if self.colocate and not 0 < self.engines * self.tensor_parallel <= self.trainers:
-            raise ValueError(
+            yield (
                 "colocate puts engines on the devices of trainers, so it needs engines, and as many"
                 " trainers as engines x tensor_parallel or more"
             )
-        return self

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.filters import Filters, QuestionFilters
@@ -29,11 +30,13 @@ class SelectConfig(SamplingConfig):
     solver_rollouts: PositiveInt = 8  # of each question, with tools
     overlap: Literal["drop", "keep"] = "drop"  # with questions of supervised training
 
-    @model_validator(mode="after")
-    def _check_temperature(self) -> Self:
+    def find_violations(self) -> Iterator[str]:
+        yield from super().find_violations()
         if self.is_greedy:
-            raise ValueError(GREEDY_SAMPLES_MESSAGE)
-        return self
+            yield GREEDY_SAMPLES_MESSAGE
+        rules = (self.closed_book_model, self.solver, *self.filters)
+        if not any(rules) and self.overlap == "keep":
+            yield "it keeps every question: set closed_book_model, solver, filters or overlap: drop"
 
     @property
     def sampled_models(self) -> set[str]:
@@ -41,15 +44,6 @@ class SelectConfig(SamplingConfig):
         return {name for name in (self.closed_book_model, self.solver) if name is not None} - {
             TEACHER
         }
-
-    @model_validator(mode="after")
-    def _check_rules(self) -> Self:
-        rules = (self.closed_book_model, self.solver, *self.filters)
-        if not any(rules) and self.overlap == "keep":
-            raise ValueError(
-                "it keeps every question: set closed_book_model, solver, filters or overlap: drop"
-            )
-        return self
 
 
 class ClosedBookConfig(ConfigSection):
@@ -80,11 +74,9 @@ class CollectConfig(ConfigSection):
     max_failure_rate: Fraction01 = 0.2  # of the attempts; above it, the run stops
     filters: Filters = Field(default={})  # of the demonstrations
 
-    @model_validator(mode="after")
-    def _check_pairs(self) -> Self:
+    def find_violations(self) -> Iterator[str]:
         if self.pairs and not self.pair_questions:
-            raise ValueError("pairs are of questions that are tried both ways: set pair_questions")
-        return self
+            yield "pairs are of questions that are tried both ways: set pair_questions"
 
     @property
     def target_counts(self) -> dict[str, int | None]:

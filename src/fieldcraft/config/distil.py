@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import PositiveInt, model_validator
+from pydantic import PositiveInt
 
 from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.rl import Rl
@@ -23,16 +24,14 @@ class DistilTeacherConfig(ConfigSection):
     checkpoint: Path | None = None
     privileged: Literal["answer", "plan"] | None = None  # in the teacher's prompt only
 
-    @model_validator(mode="after")
-    def _check_source(self) -> Self:
+    def find_violations(self) -> Iterator[str]:
         if self.stage is not None and self.checkpoint is not None:
-            raise ValueError("a teacher is a stage or a checkpoint: remove one of them")
+            yield "a teacher is a stage or a checkpoint: remove one of them"
         if self.is_self_distillation and self.privileged is None:
-            raise ValueError(
+            yield (
                 "no teacher is set: set stage or checkpoint, or, for self-distillation, privileged:"
                 " answer or privileged: plan"
             )
-        return self
 
     @property
     def is_self_distillation(self) -> bool:
@@ -53,11 +52,10 @@ class Distil(Rl):
     top_k: PositiveInt | None = None  # number of the student's likeliest tokens
     reward_weight: NonNegativeNumber = 0.0  # weight of the rewards' advantage; the teacher's has 1
 
-    @model_validator(mode="after")
-    def _check_kl(self) -> Self:
+    def find_violations(self) -> Iterator[str]:
+        yield from super().find_violations()
         if (self.top_k is not None) != (self.kl == "top-k"):
-            raise ValueError("kl: top-k and top_k need each other: set both, or neither")
-        return self
+            yield "kl: top-k and top_k need each other: set both, or neither"
 
     @property
     def stage_dependencies(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
-from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind, resolve_path
+from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
 
 # Built-in filters that check only the question of a demonstration, and not its steps.
 QUESTION_FILTERS = ("tests", "proofs", "near_duplicates", "contaminated")
@@ -20,17 +20,7 @@ def _fill_empty_settings(filters: Any) -> Any:
     return {name: {} if own is None else own for name, own in filters.items()}
 
 
-def _validate_filter_names(filters: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    for name in filters:
-        resolve_path(ComponentKind.FILTER, name)
-    return filters
-
-
-Filters = Annotated[
-    dict[str, dict[str, Any]],
-    BeforeValidator(_fill_empty_settings),
-    AfterValidator(_validate_filter_names),
-]
+Filters = Annotated[dict[str, dict[str, Any]], BeforeValidator(_fill_empty_settings)]
 
 
 def _validate_question_filters(filters: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

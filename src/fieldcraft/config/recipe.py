@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,13 +14,11 @@ from pydantic import (
     InstanceOf,
     PositiveInt,
     SerializeAsAny,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from fieldcraft.config.base import ConfigSection
-from fieldcraft.config.budgets import BudgetPeriod
 from fieldcraft.config.choices import (
     EngineConfig,
     EnvironmentConfig,
@@ -27,9 +26,9 @@ from fieldcraft.config.choices import (
     TrackerConfig,
 )
 from fieldcraft.config.cluster import ClusterConfig
-from fieldcraft.config.collection import TEACHER, ClosedBookConfig, CollectConfig, SelectConfig
+from fieldcraft.config.collection import ClosedBookConfig, CollectConfig, SelectConfig
 from fieldcraft.config.distil import Distil
-from fieldcraft.config.environment import apply_environment_defaults, is_external_environment
+from fieldcraft.config.environment import apply_environment_defaults
 from fieldcraft.config.hub_names import replace_paths_with_names
 from fieldcraft.config.names import (
     AUTO_VERDICT,
@@ -38,7 +37,6 @@ from fieldcraft.config.names import (
     get_display_name,
     make_settings_model,
     resolve,
-    resolve_path,
 )
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import (
@@ -56,7 +54,6 @@ from fieldcraft.config.sections import (
 )
 from fieldcraft.config.stages import Contrastive, Sft, Stage
 from fieldcraft.config.teacher import TeacherConfig
-from fieldcraft.types import UserError
 
 DEFAULT_SAMPLER_IS_CAP = 2.0  # default of truncated importance sampling (verl, TRL)
 
@@ -166,16 +163,6 @@ class Recipe(ConfigSection):
                     raise ValueError(f"'{title}' must name two rows, as in [the first, the second]")
         return comparisons
 
-    @field_validator("trackers")
-    @classmethod
-    def _check_trackers(cls, trackers: tuple[TrackerConfig, ...]) -> tuple[TrackerConfig, ...]:
-        names = [tracker.name for tracker in trackers]
-        for name in names:
-            resolve_path(ComponentKind.TRACKER, name)
-            if names.count(name) > 1:
-                raise ValueError(f"it names '{name}' twice: remove one of the two")
-        return trackers
-
     @model_validator(mode="after")
     def _set_sampler_is_cap(self) -> Self:
         """Correct the mismatch of sampler and trainer by importance weights, unless the recipe
@@ -193,103 +180,12 @@ class Recipe(ConfigSection):
                 )
         return self
 
-    @model_validator(mode="after")
-    def _check_cot_share(self) -> Self:
-        for name, stage in self.stages.items():
-            if isinstance(stage, Rl) and stage.cot_share and not self.tools:
-                raise ValueError(
-                    f"stage '{name}' has a cot_share, but the recipe has no tools that could be"
-                    " unavailable: remove cot_share, or add tools"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _check_team(self) -> Self:
-        wanted = self.collect is not None and (self.collect.cot or self.collect.pairs)
-        if wanted and self.teacher.team is not None:
-            raise ValueError("a team always uses its tools: remove collect.cot and collect.pairs")
-        return self
-
-    @model_validator(mode="after")
-    def _check_select_sampling(self) -> Self:
-        select, remote = self.select, self.teacher.url is not None
-        if select and remote and (select.closed_book_model, select.sampling) == (TEACHER, "model"):
-            raise ValueError(
-                "select.sampling=model reads the folder of a model, and the teacher that answers"
-                " without tools is behind a url: set select.temperature and the like instead"
-            )
-        return self
-
-    @field_validator("verdict_reward")
-    @classmethod
-    def _check_verdict_reward(cls, name: str) -> str:
-        if name != AUTO_VERDICT:
-            resolve_path(ComponentKind.REWARD, name)
-        return name
-
-    @field_validator("stages")
-    @classmethod
-    def _check_stage_budgets(
-        cls, stages: dict[str, Stage], info: ValidationInfo
-    ) -> dict[str, Stage]:
-        budget = info.data.get("budget")
-        if not isinstance(budget, BudgetConfig):  # its own error is reported instead
-            return stages
-        for name, stage in stages.items():
-            try:
-                _require_same_summary_prompt(budget, stage.budget_periods(budget))
-            except ValueError as error:
-                raise ValueError(f"stage '{name}': {error}") from error
-        return stages
-
-    @field_validator("evaluation")
-    @classmethod
-    def _check_evaluation_budget(
-        cls, evaluation: EvaluationConfig, info: ValidationInfo
-    ) -> EvaluationConfig:
-        if isinstance(budget := info.data.get("budget"), BudgetConfig):
-            budget.with_changes(evaluation.budget)
-        return evaluation
-
     @property
     def evaluation_recipe(self) -> Recipe:
         """Recipe with the budget of its evaluations, which its agent uses, too."""
         budget = self.budget.with_changes(self.evaluation.budget)
         evaluation = self.evaluation.model_copy(update={"budget": {}})
         return self.model_copy(update={"budget": budget, "evaluation": evaluation})
-
-    @field_validator("tools")
-    @classmethod
-    def _check_tools(
-        cls, tools: tuple[ToolConfig, ...], info: ValidationInfo
-    ) -> tuple[ToolConfig, ...]:
-        if tools and is_external_environment(info.data.get("environment")):
-            raise ValueError("an external environment has its own actions: remove tools")
-        names = [name for tool in tools for name in tool.all_names]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"it names '{name}' twice: remove one of the two")
-        return tools
-
-
-def _require_same_summary_prompt(budget: BudgetConfig, periods: Sequence[BudgetPeriod]) -> None:
-    """Raise ValueError unless all periods have the same summary prompt: it belongs to the dialect,
-    and a stage has only one."""
-    prompt = budget.fold.prompt if budget.fold is not None else None
-    for period in periods:
-        fold = period.budget.fold
-        if fold is not None and fold.prompt != prompt:
-            raise ValueError(
-                "a stage cannot change the summary prompt: set budget.fold.prompt instead"
-            )
-
-
-def require_work(recipe: Recipe) -> None:
-    """Raise UserError for a recipe that does not train, evaluate, collect or select."""
-    if not (recipe.stages or recipe.model or recipe.collect or recipe.select):
-        raise UserError(
-            f"recipe '{recipe.name}' does nothing: give it stages, or a model to evaluate."
-        )
 
 
 def uses_tools(recipe: Recipe) -> bool:
@@ -362,7 +258,12 @@ def dump_recipe(recipe: Recipe) -> dict[str, Any]:
 
 def make_world_settings_model(name: str) -> type[BaseModel]:
     """Return a model of the settings of a world. Raises UserError for an unknown world."""
-    return make_settings_model(resolve(ComponentKind.WORLD, name), ["seed"])
+    return _make_world_model(resolve(ComponentKind.WORLD, name))
+
+
+@lru_cache(maxsize=16)  # creating a model takes 10 ms
+def _make_world_model(world: type) -> type[BaseModel]:
+    return make_settings_model(world, ["seed"])
 
 
 def get_split_titles(recipe: Recipe) -> Mapping[str, str]:

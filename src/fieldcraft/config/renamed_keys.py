@@ -14,7 +14,6 @@ from importlib import resources
 from typing import Any
 
 from fieldcraft.config.names import BUILTIN_COMPONENTS, LOCAL_ENGINE, ComponentKind
-from fieldcraft.types import UserError
 
 _TABLE = json.loads((resources.files("fieldcraft.config") / "renamed_keys.json").read_text("utf-8"))
 RENAMED_KEYS: Mapping[str, str] = _TABLE["keys"]
@@ -31,19 +30,13 @@ _FORMER_NAME_KEY = "recipe"
 AddedKeys = Callable[[str], Collection[str] | None]
 
 
-def require_current_keys(data: Mapping[str, Any], added_keys: AddedKeys, source: str = "") -> None:
-    """Raise UserError for the first key or value of a recipe that was renamed, or removed.
-
-    Args:
-        data: the contents of the recipe.
-        added_keys: the keys of user-defined stage types.
-        source: the file, if the recipe was read from one.
-    """
+def find_former_keys(data: Mapping[str, Any], added_keys: AddedKeys) -> list[str]:
+    """Return a sentence for each key or value of a recipe that was renamed or removed; `added_keys`
+    are the keys of user-defined stage types."""
     renaming = _Renaming(added_keys)
     renaming.rename(data, (), "")
     removed = [f"{key} no longer exists: {REMOVED_KEYS[key]}." for key in _find_removed(data)]
-    if sentences := renaming.sentences + removed:
-        raise UserError(f"{source}: {sentences[0]}" if source else sentences[0])
+    return renaming.sentences + removed
 
 
 def translate_stored(data: Mapping[str, Any], added_keys: AddedKeys) -> dict[str, Any]:

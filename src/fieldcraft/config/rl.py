@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -27,7 +27,6 @@ from fieldcraft.config.names import (
     ComponentKind,
     get_import_path,
     resolve,
-    resolve_path,
 )
 from fieldcraft.config.sampling import TRUNCATION_KEYS
 from fieldcraft.config.sections import (
@@ -238,61 +237,59 @@ class Rl(Stage):
                 )
         return keys
 
-    @model_validator(mode="after")
-    def _check_costs(self) -> Self:
-        """Raise ValueError for settings that prevent OTC from learning, and for unused OTC keys."""
-        if both := self.priced_rewards.keys() & set(OTC_REWARDS):
-            raise ValueError(f"priced_rewards contains '{min(both)}', which prices them: remove it")
-        if self.has_otc_reward:
-            if self.group_filter == "accuracy":
-                raise ValueError(
-                    "group_filter: accuracy drops groups with only correct answers, from which"
-                    " OTC learns most: use group_filter: reward"
-                )
-            return self
-        own = self.rewards.keys() - {
-            VERDICT_REWARD_KEY,
-            *BUILTIN_COMPONENTS[ComponentKind.REWARD],
-        }  # user-defined rewards may read them, too
-        if not own and not self.rewards.keys() & set(OTC_REWARDS):
-            for key in ("priced_rewards", "otc_counts", "otc_smoothing"):
-                if getattr(self, key) != type(self).model_fields[key].default:
-                    raise ValueError(f"{key} applies to otc-grpo and otc-ppo only: remove it")
-        return self
-
-    @model_validator(mode="after")
-    def _check_combinations(self) -> Self:
-        """Raise ValueError for settings without effect, and for contradictory ones."""
+    def find_violations(self) -> Iterator[str]:
+        """Yield a clause for each key without effect, and for contradictory keys."""
+        yield from self._find_cost_violations()
         if self.llds_coef and self.epochs * self.minibatches == 1:
-            raise ValueError(
+            yield (
                 "llds_coef acts from the second optimiser step of a sampling step on: raise"
                 " minibatches or epochs"
             )
         if self.dual_clip is not None and self.clip_mode == "cispo":
-            raise ValueError("dual_clip applies to clip_mode: ppo only: remove it")
+            yield "dual_clip applies to clip_mode: ppo only: remove it"
         if self.baseline == "critic" and self.advantage_scale == "group":
-            raise ValueError(
+            yield (
                 "a critic gives every token its own baseline: set advantage_scale to none or batch"
             )
         if not self.overlong_penalty and (self.overlong_limit or self.overlong_buffer):
-            raise ValueError(
+            yield (
                 "overlong_limit and overlong_buffer need an overlong_penalty: set it, or remove"
                 " them"
             )
         if self.cot_questions != "all" and not self.cot_share:
-            raise ValueError(f"cot_questions: {self.cot_questions} needs a cot_share above 0")
-        self._check_reward_names()
-        self._check_simulator()
-        return self
-
-    def _check_reward_names(self) -> None:
-        for name in self.reward_names:
-            if name != VERDICT_REWARD_KEY:
-                resolve_path(ComponentKind.REWARD, name)
+            yield f"cot_questions: {self.cot_questions} needs a cot_share above 0"
         if not isinstance(self.rewards.get(VERDICT_REWARD_KEY, 0.0), float):
-            raise ValueError(
-                f"the reward '{VERDICT_REWARD_KEY}' has a weight and no settings: give a number"
+            yield f"the reward '{VERDICT_REWARD_KEY}' has a weight and no settings: give a number"
+        yield from self._find_simulator_violations()
+
+    def _find_cost_violations(self) -> Iterator[str]:
+        """Yield a clause for keys that prevent OTC from learning, and for unused keys of OTC."""
+        otc_rewards = self.rewards.keys() & set(OTC_REWARDS)
+        # user-defined rewards may read the keys of OTC, too
+        own = self.rewards.keys() - {VERDICT_REWARD_KEY, *BUILTIN_COMPONENTS[ComponentKind.REWARD]}
+        if both := self.priced_rewards.keys() & set(OTC_REWARDS):
+            yield f"priced_rewards contains '{min(both)}', which prices them: remove it"
+        if self.has_otc_reward and self.group_filter == "accuracy":
+            yield (
+                "group_filter: accuracy drops groups with only correct answers, from which"
+                " OTC learns most: use group_filter: reward"
             )
+        for key in ("priced_rewards", "otc_counts", "otc_smoothing"):
+            is_set = getattr(self, key) != type(self).model_fields[key].default
+            if is_set and not (own or otc_rewards):
+                yield f"{key} applies to otc-grpo and otc-ppo only: remove it"
+
+    def _find_simulator_violations(self) -> Iterator[str]:
+        if self.simulator != "policy" and self.observations == "real":
+            yield "simulator has no effect with observations: real: use simulated"
+        if self.simulator_temperature is not None and self.observations == "real":
+            yield "simulator_temperature applies to simulated steps only: remove it"
+        if self.simulated_share != DEFAULT_SIMULATED_SHARE and self.observations != "mixed":
+            yield "simulated_share applies to observations: mixed only: remove it"
+        if self.simulator_stage is not None and self.simulator != "frozen":
+            yield "simulator_stage applies to simulator: frozen only: remove it"
+        if (self.endpoint is not None) != (self.simulator == "endpoint"):
+            yield "simulator: endpoint and the section endpoint need each other"
 
     @property
     def reward_weights(self) -> dict[str, float]:
@@ -365,15 +362,3 @@ class Rl(Stage):
             rollouts=rollouts * (1 + staleness),
             concurrent_sampling=staleness > 0,
         )
-
-    def _check_simulator(self) -> None:
-        if self.simulator != "policy" and self.observations == "real":
-            raise ValueError("simulator has no effect with observations: real: use simulated")
-        if self.simulator_temperature is not None and self.observations == "real":
-            raise ValueError("simulator_temperature applies to simulated steps only: remove it")
-        if self.simulated_share != DEFAULT_SIMULATED_SHARE and self.observations != "mixed":
-            raise ValueError("simulated_share applies to observations: mixed only: remove it")
-        if self.simulator_stage is not None and self.simulator != "frozen":
-            raise ValueError("simulator_stage applies to simulator: frozen only: remove it")
-        if (self.endpoint is not None) != (self.simulator == "endpoint"):
-            raise ValueError("simulator: endpoint and the section endpoint need each other")

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    NonNegativeInt,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from fieldcraft.config.base import ConfigSection
 from fieldcraft.sampling import Truncation
@@ -37,11 +31,12 @@ class SamplingConfig(ConfigSection):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
 
-    @model_validator(mode="after")
-    def _check_truncation(self) -> Self:
-        if self.sampling == "recipe":
-            parse_sampling_keys(self.explicit_keys, self.default_temperature)
-        return self
+    def find_violations(self) -> Iterator[str]:
+        try:
+            if self.sampling == "recipe":
+                parse_sampling_keys(self.explicit_keys, self.default_temperature)
+        except ValueError as error:
+            yield str(error)
 
     @property
     def explicit_keys(self) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from fieldcraft.config.base import ConfigSection
-from fieldcraft.config.names import ComponentKind, resolve_path, suggest_name, validate_folder_name
+from fieldcraft.config.names import suggest_name, validate_folder_name
 from fieldcraft.config.sampling import (
     DEFAULT_SOURCE,
     GREEDY_SAMPLES_MESSAGE,
@@ -62,14 +62,12 @@ class TinyModelConfig(ConfigSection):
     width: PositiveInt = 64
     heads: PositiveInt = 2
 
-    @model_validator(mode="after")
-    def _check_head_width(self) -> Self:
+    def find_violations(self) -> Iterator[str]:
         if self.width % (2 * self.heads):
-            raise ValueError(
+            yield (
                 f"width={self.width} must be a multiple of twice heads={self.heads}, because"
                 " rotary embeddings rotate pairs of dimensions of each head"
             )
-        return self
 
 
 class SearchConfig(ConfigSection):
@@ -83,15 +81,11 @@ class SearchConfig(ConfigSection):
     ranking: Literal["bm25", "dense", "hybrid"] | None = None  # None: hybrid with an encoder
     failures: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of calls that fail deliberately
 
-    @model_validator(mode="after")
-    def _check_server_keys(self) -> Self:
+    def find_violations(self) -> Iterator[str]:
         if self.api_key_env is not None and self.url is None:
-            raise ValueError(
-                "api_key_env applies to a search server only: set url, or remove api_key_env"
-            )
+            yield "api_key_env applies to a search server only: set url, or remove api_key_env"
         if self.failures and self.url is not None:
-            raise ValueError("failures applies to the search over an index only: remove it, or url")
-        return self
+            yield "failures applies to the search over an index only: remove it, or url"
 
 
 class JudgeConfig(ConfigSection):
@@ -129,18 +123,23 @@ DEFAULT_ANSWER_TOKENS = 64  # reserved for an answer by default
 _KEY_LIMIT_ACTIONS = {"answer_tokens": "answer", "max_refusals": "tell"}
 
 
-def validate_budget_changes(changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the changes. Raises ValueError for a key that is not in a rollout's budget."""
+def find_invalid_budget_keys(changes: Collection[str]) -> Iterator[str]:
+    """Yield a clause for each key that is not in a rollout's budget."""
     for key in changes:
         if key in get_recipe_keys(BudgetConfig) and key not in ROLLOUT_BUDGET_KEYS:
-            raise ValueError(f"{key} can only be set for the whole run: set budget.{key}")
-        if key not in ROLLOUT_BUDGET_KEYS:
-            raise ValueError(f"it has no key '{key}'; {suggest_name(key, ROLLOUT_BUDGET_KEYS)}")
+            yield f"{key} can only be set for the whole run: set budget.{key}"
+        elif key not in ROLLOUT_BUDGET_KEYS:
+            yield f"it has no key '{key}'; {suggest_name(key, ROLLOUT_BUDGET_KEYS)}"
+
+
+def _require_budget_keys(changes: dict[str, Any]) -> dict[str, Any]:
+    for clause in find_invalid_budget_keys(changes):
+        raise ValueError(clause)
     return changes
 
 
 # Changes to the budget of the recipe; see `BudgetConfig.with_changes`.
-BudgetChanges = Annotated[dict[str, Any], AfterValidator(validate_budget_changes)]
+BudgetChanges = Annotated[dict[str, Any], AfterValidator(_require_budget_keys)]
 
 
 class BudgetConfig(ConfigSection):
@@ -163,21 +162,15 @@ class BudgetConfig(ConfigSection):
     reward_seconds: PositiveFloat = 60.0  # of a user-defined reward, per group of rollouts
     max_concurrent_calls: PositiveInt = 64  # over all rollouts
 
-    @model_validator(mode="after")
-    def _check_fold(self) -> Self:
+    def find_violations(self) -> Iterator[str]:
         if self.fold is not None and self.fold.trigger_tokens >= self.max_context_tokens:
-            raise ValueError(
+            yield (
                 f"a chain ends at max_context_tokens={self.max_context_tokens}, before it would be"
                 f" folded, so set fold.trigger_tokens={self.fold.trigger_tokens} lower"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_limit_keys(self) -> Self:
         for key, ending in _KEY_LIMIT_ACTIONS.items():
             if getattr(self, key) is not None and self.at_limit != ending:
-                raise ValueError(f"{key} has no effect unless at_limit is {ending}: remove it")
-        return self
+                yield f"{key} has no effect unless at_limit is {ending}: remove it"
 
     def with_changes(self, changes: dict[str, Any]) -> BudgetConfig:
         """Return the budget with changed values of keys, including keys in `fold`. Raises
@@ -281,26 +274,14 @@ class EvaluationConfig(SamplingConfig):
             raise ValueError("it must be a file, or files by name, as in {nq: nq.jsonl}")
         return tasks if isinstance(tasks, Mapping) else {"heldout": tasks}
 
-    @field_validator("verifier")
-    @classmethod
-    def _check_verifier(cls, name: str | None) -> str | None:
-        if name is not None:
-            resolve_path(ComponentKind.VERIFIER, name)
-        return name
-
-    @model_validator(mode="after")
-    def _check_samples(self) -> Self:
+    def find_violations(self) -> Iterator[str]:
+        yield from super().find_violations()
         if self.max_samples > 1 and self.is_greedy:
-            raise ValueError(GREEDY_SAMPLES_MESSAGE)
+            yield GREEDY_SAMPLES_MESSAGE
         if self.verifier is not None and self.max_samples == 1:
-            raise ValueError("a verifier picks one of several samples: set samples, as in 3")
-        return self
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> Self:
+            yield "a verifier picks one of several samples: set samples, as in 3"
         if all(size == 0 for size in self.split_sizes.values()):
-            raise ValueError("an evaluation needs questions: give a split, as in {heldout: 500}")
-        return self
+            yield "an evaluation needs questions: give a split, as in {heldout: 500}"
 
     @property
     def max_samples(self) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.budgets import BudgetPeriod
@@ -108,11 +109,9 @@ class SupervisedConfig(Stage):
     steps: PositiveInt | None = None
     epochs: PositiveFloat | None = None
 
-    @model_validator(mode="after")
-    def _check_length(self) -> Self:
+    def find_violations(self) -> Iterator[str]:
         if (self.steps is None) == (self.epochs is None):
-            raise ValueError("a supervised stage has either steps or epochs: give one of them")
-        return self
+            yield "a supervised stage has either steps or epochs: give one of them"
 
     def count_steps(self, num_examples: int) -> int:
         """Return the number of steps of the stage for a number of examples."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from collections.abc import Iterator
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from fieldcraft.config.names import suggest_name
 from fieldcraft.config.sampling import SamplingConfig
@@ -37,24 +38,25 @@ class TeacherConfig(SamplingConfig):
     team: str | None = None
     members: dict[str, dict[str, Any]] = Field(default={})  # member -> its values of the keys above
 
-    @model_validator(mode="after")
-    def _check_sampling(self) -> Self:
+    def find_violations(self) -> Iterator[str]:
+        own = [*super().find_violations(), *self._find_model_violations()]
+        yield from own
+        if self.members and self.team is None:
+            yield "members needs a team: set it, as in team: afm, or remove members"
+        for name in self.members if not own else ():  # members inherit the violations
+            try:
+                self.member_config(name)
+            except ValueError as error:
+                yield str(error)
+
+    def _find_model_violations(self) -> Iterator[str]:
         if self.sampling == "model" and (self.model is None or self.url is not None):
-            raise ValueError(
+            yield (
                 "sampling: model reads the folder of a model: set model to one, without a url, or"
                 " set temperature and the like instead"
             )
         if self.url and is_openai_url(self.url) and {"top_k", "min_p"} & self.explicit_keys.keys():
-            raise ValueError("OpenAI's models do not support top_k and min_p: remove them")
-        return self
-
-    @model_validator(mode="after")
-    def _check_members(self) -> Self:
-        if self.members and self.team is None:
-            raise ValueError("members needs a team: set it, as in team: afm, or remove members")
-        for name in self.members:
-            self.member_config(name)
-        return self
+            yield "OpenAI's models do not support top_k and min_p: remove them"
 
     def member_config(self, name: str) -> TeacherConfig:
         """Return the settings of a member's model."""
@@ -69,4 +71,5 @@ class TeacherConfig(SamplingConfig):
             return TeacherConfig.model_validate(shared | own)
         except ValidationError as error:
             _, clause, path = describe_validation_error(error)
-            raise ValueError(f"the key '{path[0]}' of the member '{name}': {clause}") from error
+            key = f"the key '{path[0]}' of " if path else ""
+            raise ValueError(f"{key}the member '{name}': {clause}") from error

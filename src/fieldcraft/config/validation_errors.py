@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from fieldcraft.config.names import suggest_name
 from fieldcraft.config.renamed_keys import RENAMED_KEYS
+from fieldcraft.types import UserError
 
 # Path element of pydantic for a member of a union; it is not a key of the recipe.
 UNION_MEMBER_REGEX = re.compile(r"(?:constrained|function)-|\w+\[")
+_UNION_TYPES = ("bool", "float", "int", "str", "RewardConfig")  # further such path elements
 MAX_VALUE_CHARS = 60  # maximum characters of a value in a message
 _MESSAGES: Mapping[str, str] = {
     "int_type": "it must be a whole number",
@@ -42,35 +46,78 @@ _MESSAGES: Mapping[str, str] = {
 }
 
 
+class InvalidRecipeError(UserError):
+    """All errors of a recipe, one sentence each; the message is the first.
+
+    Attributes:
+        errors: the errors, in order.
+    """
+
+    def __init__(self, errors: Sequence[UserError | str]) -> None:
+        super().__init__(str(errors[0]))
+        self.errors = list(errors)
+
+
 def describe_validation_error(error: ValidationError) -> tuple[str, str, tuple[str | int, ...]]:
     """Return the type of pydantic's first error, a clause that describes it, and its path. Unknown
     keys come first: a misspelt key is also a missing one."""
-    errors = error.errors(include_url=False)
-    details = min(errors, key=lambda details: details["type"] != "extra_forbidden")
+    details = _list_errors(error)[0]
     path = (part for part in details["loc"] if not UNION_MEMBER_REGEX.match(str(part)))
     return details["type"], _describe_error(details), tuple(path)
 
 
-def describe_section_error(
-    error: ValidationError, section: type[BaseModel], prefix: Sequence[str] = ()
-) -> str:
-    """Return a sentence about pydantic's first error in a section; `prefix` is the path of the
-    section in the recipe."""
-    kind, clause, location = describe_validation_error(error)
-    parts = drop_union_tags(location)
-    path = ".".join([*prefix, *parts])
-    if kind == "extra_forbidden":
-        above = "".join(f"{part}." for part in (*prefix, *parts[:-1]))
-        keys = list_section_keys(section, parts[:-1])
-        return f"unknown key '{path}'; {suggest_key(parts[-1], keys, above)}"
-    if kind == "missing":
-        return f"'{path}' is missing: give it a value."
-    return f"'{path}' is wrong: {clause}." if path else f"{clause}."
+def describe_section_errors(
+    error: ValidationError,
+    section: type[BaseModel],
+    prefix: Sequence[str] = (),
+    describe_missing: Callable[[str], str] | None = None,
+) -> list[str]:
+    """Return a sentence about each of pydantic's errors in a section.
+
+    Args:
+        error: the errors.
+        section: the type of the section.
+        prefix: path of the section in the recipe.
+        describe_missing: function from the path of a missing key in the section to the sentence
+            about it; None: the usual sentence.
+    """
+    sentences = list[str]()
+    for details in _list_errors(error):
+        parts = [str(part) for part in details["loc"] if not _is_union_member(part)]
+        path = ".".join([*prefix, *parts])
+        if details["type"] == "extra_forbidden":
+            above = "".join(f"{part}." for part in (*prefix, *parts[:-1]))
+            keys = list_section_keys(section, parts[:-1])
+            sentences.append(f"unknown key '{path}'; {suggest_key(parts[-1], keys, above)}")
+        elif details["type"] != "missing":
+            clause = _describe_error(details)
+            sentences.append(f"'{path}' is wrong: {clause}." if path else f"{clause}.")
+        elif any(f" '{path}'" in sentence for sentence in sentences):
+            continue  # it is not missing, but misspelt
+        elif describe_missing is not None:
+            sentences.append(describe_missing(".".join(parts)))
+        else:
+            sentences.append(f"'{path}' is missing: give it a value.")
+    return sentences
 
 
-def drop_union_tags(path: Sequence[str | int]) -> list[str]:
-    """Return the location of an error without the tags of unions that pydantic adds."""
-    return [str(part) for part in path if part not in ("float", "RewardConfig")]
+def _list_errors(error: ValidationError) -> list[ErrorDetails]:
+    """Return pydantic's errors, unknown keys first, with one error for each value that fits no
+    member of a union."""
+    found, unions = list[ErrorDetails](), set[tuple[str | int, ...]]()
+    errors = error.errors(include_url=False)
+    for details in sorted(errors, key=lambda details: details["type"] != "extra_forbidden"):
+        path = details["loc"]
+        value_path = tuple(takewhile(lambda part: not _is_union_member(part), path))
+        if value_path not in unions:
+            found.append(details)
+        if value_path != path:
+            unions.add(value_path)
+    return found
+
+
+def _is_union_member(part: str | int) -> bool:
+    return str(part) in _UNION_TYPES or UNION_MEMBER_REGEX.match(str(part)) is not None
 
 
 def get_recipe_keys(section: type[BaseModel]) -> dict[str, FieldInfo]:

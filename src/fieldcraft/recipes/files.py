@@ -10,7 +10,8 @@ from typing import Any
 
 from fieldcraft.config.names import format_short
 from fieldcraft.config.recipe import list_added_keys
-from fieldcraft.config.renamed_keys import require_current_keys
+from fieldcraft.config.renamed_keys import find_former_keys
+from fieldcraft.config.validation_errors import InvalidRecipeError
 from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.records.paths import expand_home
 from fieldcraft.records.reading import parse_yaml, raise_read_errors
@@ -47,10 +48,12 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def check_key_names(data: dict[str, Any], file: str = "") -> None:
-    """Raise UserError for a key in the contents of a recipe that was renamed. `file` is the one
-    that holds them."""
+    """Raise InvalidRecipeError for keys in the contents of a recipe that were renamed or removed.
+    `file` is the one that holds them."""
     with raise_read_errors(file or "the recipe", "write it flatter"):
-        require_current_keys(data, list_added_keys, file)
+        if sentences := find_former_keys(data, list_added_keys):
+            prefix = f"{file}: " if file else ""
+            raise InvalidRecipeError([f"{prefix}{sentence}" for sentence in sentences])
 
 
 def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 
 from fieldcraft.config.names import LOCAL_ENGINE
 from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.config.rules import AGENT_RULES, require_valid
 from fieldcraft.config.sampling import TRUNCATION_KEYS
 from fieldcraft.config.url_secrets import require_no_secret
 from fieldcraft.data.rejected_records import MAX_REJECTED_SHARE
@@ -27,7 +28,6 @@ from fieldcraft.recipes.consent import allow_permissions
 from fieldcraft.recipes.exported import read_agent_settings
 from fieldcraft.recipes.loading import build_recipe, parse_recipe
 from fieldcraft.recipes.overrides import apply_override
-from fieldcraft.recipes.rules import require_known_names
 from fieldcraft.records.events import EventBus, EventHandler, ignore_event, write_metrics
 from fieldcraft.rewards.rubric import AsyncReward
 from fieldcraft.rollout.environments import isolate_failures
@@ -210,7 +210,7 @@ class Agent:
         """Return a copy of the agent with other recipe keys. Raises UserError for an invalid
         one."""
         recipe = build_recipe({**dump_recipe(self.recipe), **settings})
-        require_known_names(recipe)
+        require_valid(recipe, AGENT_RULES)
         return replace(self, recipe=recipe)
 
     def with_overrides(self, overrides: Sequence[str]) -> Agent:

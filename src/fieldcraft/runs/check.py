@@ -20,6 +20,7 @@ from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.stages import Stage
+from fieldcraft.config.validation_errors import InvalidRecipeError
 from fieldcraft.dialects.tool_names import get_offered_names
 from fieldcraft.endpoints.openai import open_chat_client
 from fieldcraft.rewards.answers import ExactMatch
@@ -70,7 +71,7 @@ def check_recipe(
     """Check everything that a run requires.
 
     Args:
-        recipe: settings with work to do, see `require_work`.
+        recipe: settings with work to do, see `find_missing_work`.
         out: folder on the disk to which the run will write.
         report: callback after every check with its name, notes, and errors.
         examine: callback with the source of examples, once it is available.
@@ -169,7 +170,7 @@ def show_examples(
 
 def require_checked(recipe: Recipe) -> None:
     """Check the files and settings of a run before its folder is created. Estimates never reject a
-    run. Raises RecipeCheckError with all errors."""
+    run. Raises InvalidRecipeError with all errors."""
     found: list[str] = []
 
     def report(name: str, notes: Sequence[str], errors: Sequence[str]) -> None:
@@ -177,15 +178,7 @@ def require_checked(recipe: Recipe) -> None:
 
     check_recipe(recipe, Path.cwd(), report)
     if found:
-        raise RecipeCheckError(found)
-
-
-class RecipeCheckError(UserError):
-    """All errors of a recipe, one sentence each; the message is the first."""
-
-    def __init__(self, errors: Sequence[str]) -> None:
-        super().__init__(errors[0])
-        self.errors = list(errors)
+        raise InvalidRecipeError(found)
 
 
 # -- dialect and questions ---------------------------------------------------------------------
