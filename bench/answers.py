@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.endpoints.openai import ChatClient
 from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.rewards.answers import cover_em, exact_match, f1, normalise
 from fieldcraft.rewards.judge import JudgeReward
+from fieldcraft.tools.chat_client import ChatClient
 from fieldcraft.types import Task, Trajectory
 
 MODELS = ("fid", "gpt35", "chatgpt", "gpt4", "newbing")

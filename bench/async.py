@@ -28,9 +28,9 @@ import typer
 from matplotlib.figure import Figure
 from starlette.requests import ClientDisconnect
 
+from fieldcraft.extensions.search.index import SearchIndex
+from fieldcraft.extensions.search.server import create_app
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.tools.search.index import SearchIndex
-from fieldcraft.tools.search.server import create_app
 from fieldcraft.tools.serving import serve_in_thread
 
 MEDIAN, LONG = 0.2, 5.0  # seconds of a call: median and 99th percentile

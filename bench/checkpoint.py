@@ -24,10 +24,10 @@ import typer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from fieldcraft.config.sections import Optim
+from fieldcraft.extensions.cluster.sharding.specs import PolicySpec
+from fieldcraft.extensions.cluster.sharding.trainer import ShardedTrainer
 from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.losses import CrossEntropyLoss
-from fieldcraft.train.sharding.specs import PolicySpec
-from fieldcraft.train.sharding.trainer import ShardedTrainer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from rank_processes import Pool

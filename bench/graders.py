@@ -27,10 +27,10 @@ from math_verify import parse, verify
 
 from fieldcraft.data.records import Record, read_records
 from fieldcraft.data.tasks import read_tasks
+from fieldcraft.extensions.sandbox.tool import GradingSandbox
 from fieldcraft.rewards.mathematics import MathReward
 from fieldcraft.rewards.programs import UnitTestReward
 from fieldcraft.rewards.rubric import AsyncReward
-from fieldcraft.tools.python.tool import GradingSandbox
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
 AT_ONCE = 8

@@ -30,9 +30,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from fieldcraft.data.corpora import CorpusFile
 from fieldcraft.data.tasks import read_tasks
+from fieldcraft.extensions.search.index import SearchIndex, build_index
+from fieldcraft.extensions.search.passages import read_corpus
 from fieldcraft.records.words import split_words
-from fieldcraft.tools.search.index import SearchIndex, build_index
-from fieldcraft.tools.search.passages import read_corpus
 
 FILES = {
     "HotpotQA-300": "hotpotqa_300_with_context.jsonl",

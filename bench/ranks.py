@@ -18,17 +18,17 @@ from types import SimpleNamespace
 import typer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from fieldcraft.cluster.ranks import HEALTH_GROUP, RayTrainerGroup
-from fieldcraft.cluster.remote import import_ray
-from fieldcraft.cluster.session import open_cluster
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.extensions.cluster.ranks import HEALTH_GROUP, RayTrainerGroup
+from fieldcraft.extensions.cluster.remote import import_ray
+from fieldcraft.extensions.cluster.session import open_cluster
+from fieldcraft.extensions.cluster.sharding.specs import PolicySpec, ReferenceSpec
+from fieldcraft.extensions.cluster.sharding.trainer import ShardedTrainer, make_reference
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.memory_estimate import estimate_rank_memory
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.losses import CrossEntropyLoss, PolicyGradientLoss
 from fieldcraft.train.model import make_empty_model
-from fieldcraft.train.sharding.specs import PolicySpec, ReferenceSpec
-from fieldcraft.train.sharding.trainer import ShardedTrainer, make_reference
 from memory import LENGTH, RL, SFT, make_units
 
 CASES = {

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from fieldcraft.sandbox.sandbox import Sandbox
+from fieldcraft.extensions.sandbox.sandbox import Sandbox
 
 PROGRAM = "print(sum(range(100)))"
 FUNCTION = "def double(values):\n    return [2 * v for v in values]\n"

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from usearch.index import Index
 
-from fieldcraft.tools.search.dense import (
+from fieldcraft.extensions.search.dense import (
     GRAPH_FILE,
     VECTORS_FILE,
     ExactVectors,
@@ -31,7 +31,7 @@ from fieldcraft.tools.search.dense import (
     TextEncoder,
     write_hnsw_graph,
 )
-from fieldcraft.tools.search.index import build_index
+from fieldcraft.extensions.search.index import build_index
 from rankings import write_lsa
 from search import prepare
 

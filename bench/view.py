@@ -21,12 +21,12 @@ from typing import Annotated, Any
 import typer
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
+from fieldcraft.extensions.studio.index import TrajectoryIndex
+from fieldcraft.extensions.studio.run_view import load_run_views
+from fieldcraft.extensions.studio.server import create_app
 from fieldcraft.records.trajectories import to_json
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Status, Task, Trajectory
-from fieldcraft.view.index import TrajectoryIndex
-from fieldcraft.view.run_view import load_run_views
-from fieldcraft.view.server import create_app
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]

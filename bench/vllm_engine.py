@@ -21,7 +21,7 @@ import typer
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
-from fieldcraft.engine.vllm.engine import VllmEngine
+from fieldcraft.extensions.vllm.engine import VllmEngine
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import make_data_source

@@ -22,10 +22,10 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from fieldcraft.config.renamed_keys import builtin_added_keys, translate_stored
+from fieldcraft.extensions.studio.index import TrajectoryIndex
+from fieldcraft.extensions.studio.run_view import load_run_views
+from fieldcraft.extensions.studio.server import create_app
 from fieldcraft.tools.serving import serve_in_thread
-from fieldcraft.view.index import TrajectoryIndex
-from fieldcraft.view.run_view import load_run_views
-from fieldcraft.view.server import create_app
 
 WIDTH, HEIGHT = 1100, 700  # pixels of the page
 SHRINK = 0.75

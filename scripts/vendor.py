@@ -1,6 +1,6 @@
 """Download fixed versions of the libraries of the `fieldcraft studio` page, with their licences.
 
-python scripts/vendor.py            writes them to src/fieldcraft/view/static/vendor
+python scripts/vendor.py            writes them to src/fieldcraft/extensions/studio/static/vendor
 python scripts/vendor.py --check    exits with 1 if the files differ
 
 It needs npm, which also downloads esbuild to bundle and minify the modules of a library.
@@ -15,7 +15,7 @@ from filecmp import dircmp
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-TARGET = Path(__file__).resolve().parent.parent / "src/fieldcraft/view/static/vendor"
+TARGET = Path(__file__).resolve().parent.parent / "src/fieldcraft/extensions/studio/static/vendor"
 ESBUILD = "esbuild@0.25.12"
 # Package -> source file -> file name in the target folder.
 COPIED = {

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.branching.sampler import ContinuationSampler, TrajectoryEdit
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.evaluate import make_verdict_rubric
-from fieldcraft.rollout.loop import Policy, run_rollout
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.loop import Policy, run_rollout
+from fieldcraft.evaluation.evaluate import make_verdict_rubric
+from fieldcraft.extensions.studio.branching.sampler import ContinuationSampler, TrajectoryEdit
 from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.types import AnyTool, Task, Trajectory
 from training_parts import FixedTool

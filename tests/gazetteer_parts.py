@@ -14,18 +14,18 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.evaluate import evaluate_tasks, make_verdict_rubric
-from fieldcraft.evals.summary import summarise_evaluation
-from fieldcraft.rollout.loop import Policy
-from fieldcraft.tools.search.index import SearchIndex
-from fieldcraft.tools.search.tool import SearchTool
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.loop import Policy
+from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
+from fieldcraft.evaluation.summary import summarise_evaluation
+from fieldcraft.extensions.search.index import SearchIndex
+from fieldcraft.extensions.search.tool import SearchTool
+from fieldcraft.extensions.worlds.gazetteer.facts import Gazetteer
+from fieldcraft.extensions.worlds.gazetteer.geonames import FactValue, Place
+from fieldcraft.extensions.worlds.gazetteer.world import GazetteerWorld
 from fieldcraft.types import (
     Task,
 )
-from fieldcraft.worlds.gazetteer.facts import Gazetteer
-from fieldcraft.worlds.gazetteer.geonames import FactValue, Place
-from fieldcraft.worlds.gazetteer.world import GazetteerWorld
 
 DIALECT = make_dialect("autocoa", tiny_tokenizer(), "")
 

@@ -8,8 +8,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.train.sharding.mesh import RankPlacement
-from fieldcraft.train.sharding.rank import TrainerRank
+from fieldcraft.extensions.cluster.sharding.mesh import RankPlacement
+from fieldcraft.extensions.cluster.sharding.rank import TrainerRank
 
 
 def serve(pipe: Connection) -> None:
@@ -32,7 +32,9 @@ class Pool:
 
     def __init__(self, size: int) -> None:
         context = get_context("forkserver")
-        context.set_forkserver_preload(["fieldcraft.train.sharding.rank", "rank_processes"])
+        context.set_forkserver_preload(
+            ["fieldcraft.extensions.cluster.sharding.rank", "rank_processes"]
+        )
         self.pipes: list[Connection] = []
         self.processes = []
         for _ in range(size):

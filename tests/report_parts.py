@@ -5,10 +5,10 @@ import json
 import re
 import zlib
 
-from fieldcraft.evals.browsing import PageContext
-from fieldcraft.evals.comparison import compare_consecutive
-from fieldcraft.evals.report import StageSummary, build_report, write_report_page
-from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evaluation.browsing import PageContext
+from fieldcraft.evaluation.comparison import compare_consecutive
+from fieldcraft.evaluation.report import StageSummary, build_report, write_report_page
+from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Status, Task, Trajectory
 
 ATTACK = "<script>alert('owned')</script><img src=x onerror=alert(1)>"

@@ -11,10 +11,10 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig as Budget
 from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.extensions.serving.request_log import RequestLog
+from fieldcraft.extensions.serving.service import AgentService, ServiceLimits
 from fieldcraft.sampling import SamplingParams
-from fieldcraft.serving.request_log import RequestLog
-from fieldcraft.serving.service import AgentService, ServiceLimits
 from fieldcraft.tools.base import tool
 from fieldcraft.types import ToolError
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fieldcraft.extensions.sandbox.tool import GradingSandbox
 from fieldcraft.rewards.mathematics import MathReward
 from fieldcraft.rewards.programs import UnitTestReward
-from fieldcraft.tools.python.tool import GradingSandbox
 from fieldcraft.types import Task, UserError
 from script_modules import load_script
 

@@ -26,10 +26,10 @@ from fieldcraft.cli.main import app
 from fieldcraft.config.names import ComponentKind, resolve
 from fieldcraft.data.request_logs import UserFeedback
 from fieldcraft.data.tasks import read_tasks
-from fieldcraft.engine.vllm.client import SUPPORTED_VERSIONS
-from fieldcraft.engine.vllm.process import WORKER_FOLDER
+from fieldcraft.extensions.serving.requests import parse_chat_request
+from fieldcraft.extensions.vllm.client import SUPPORTED_VERSIONS
+from fieldcraft.extensions.vllm.process import WORKER_FOLDER
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.serving.requests import parse_chat_request
 from test_docs import DOCUMENTS, ROOT, blocks, name_of
 
 READ_HERE = ("text", "sh", "console", "json", "toml")

@@ -12,41 +12,30 @@ from syntax_trees import tree_of
 PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 # From low to high: a module may import from its own entry and from earlier entries.
 LAYERS = (
-    *("version", "sampling", "types", "concurrency"),
-    *("config", "records", "terminal", "hub", "recipes"),
-    *(
-        "dialects",
-        "sandbox",
-        "tools",
-        "endpoints",
-        "web",
-        "rewards",
-        "trackers",
-        "envs",
-        "engine",
-        "rollout",
-        "gateway",
-        "agents",
-        "worlds",
-        "data",
-    ),
-    *(
-        "train",
-        "cluster",
-        "evals",
-        "runs",
-        "scaling",
-        "branching",
-        "serving",
-        "view",
-        "__init__",
-        "cli",
-        "__main__",
-    ),
+    *("version", "sampling", "types", "concurrency", "config", "records", "terminal"),
+    *("hub", "recipes"),
+    *("dialects", "tools", "engine", "rewards", "environments"),
+    *("extensions.mcp", "extensions.sandbox", "extensions.vllm", "extensions.search"),
+    *("extensions.web", "extensions.agents", "extensions.worlds", "extensions.trackers"),
+    *("extensions.external_envs", "data", "train", "extensions.cluster", "evaluation", "runs"),
+    *("extensions.planning", "extensions.serving", "extensions.studio", "extensions"),
+    *("__init__", "cli", "__main__"),
 )
+# Extensions that a folder of the kernel imports by itself; all others enter by their names.
+IMPORTED_EXTENSIONS = {
+    "__init__": {"worlds"},
+    "train": {"vllm"},
+    "data": {"agents", "search", "web", "worlds"},
+    "evaluation": {"search", "worlds"},
+    "runs": {"agents", "cluster", "sandbox", "search", "trackers", "vllm", "worlds"},
+    "cli": {"planning", "sandbox", "search", "serving", "studio", "worlds"},
+}
 EQUALITY = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 HEAVY = {"torch", "transformers", "safetensors"}
-MAY_BE_HEAVY = {"engine", "train", "cluster", "runs"}
+MAY_BE_HEAVY = {
+    *("engine", "train", "runs"),
+    *("extensions.cluster", "extensions.vllm"),
+}
 FILES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
     for path in PACKAGE.rglob("*.py")
@@ -65,7 +54,8 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 def layer(name: str) -> str:
     """Return the entry of LAYERS that contains a module, given as `data.sources`."""
-    return name.split(".")[0]
+    parts = name.split(".")
+    return ".".join(parts[:2]) if parts[0] == "extensions" and len(parts) > 2 else parts[0]
 
 
 def own(name: str) -> str | None:
@@ -73,7 +63,8 @@ def own(name: str) -> str | None:
     head, _, rest = name.partition(".")
     if head != "fieldcraft":
         return None
-    is_module = rest and ((PACKAGE / layer(rest)).is_dir() or layer(rest) in FILES)
+    folder = rest.partition(".")[0]
+    is_module = rest and ((PACKAGE / folder).is_dir() or folder in FILES)
     return rest if is_module else "__init__"  # `from fieldcraft import __version__`
 
 
@@ -89,6 +80,22 @@ def test_imports_go_downward() -> None:
         if target and LAYERS.index(layer(target)) > LAYERS.index(layer(name))
     ]
     assert upward == []
+
+
+def test_the_kernel_imports_few_extensions() -> None:
+    found: dict[str, set[str]] = {}
+    for name, path in FILES.items():
+        for target in filter(None, map(own, imports(tree_of(path)))):
+            if target.startswith("extensions.") and not name.startswith("extensions."):
+                found.setdefault(layer(name), set()).add(target.split(".")[1])
+    assert found == IMPORTED_EXTENSIONS
+
+
+def test_each_extension_has_a_short_readme() -> None:
+    folders = [p.parent for p in (PACKAGE / "extensions").glob("*/__init__.py")]
+    lines = {p.name: (p / "README.md").read_text("utf-8").count("\n") for p in folders}
+    assert len(lines) > 10
+    assert {name: count for name, count in lines.items() if not 3 <= count <= 12} == {}
 
 
 def test_no_import_of_the_package_hides_in_a_function() -> None:
@@ -125,7 +132,8 @@ import fieldcraft, fieldcraft.types, fieldcraft.config.recipe
 assert not loaded("torch", "transformers", "numpy", "matplotlib", "tantivy"), sys.modules.keys()
 import fieldcraft.cli
 assert not loaded("torch", "transformers", "tantivy", "uvicorn", "starlette"), sys.modules.keys()
-import fieldcraft.agents.react, fieldcraft.worlds.atlas.curriculum, fieldcraft.rewards.rubric
+import fieldcraft.extensions.agents.react, fieldcraft.extensions.worlds.atlas.curriculum
+import fieldcraft.rewards.rubric
 assert not loaded("torch", "transformers"), sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -153,7 +161,7 @@ def test_only_rewards_compare_answers() -> None:
         "data.answer_aliases",
         "data.rules",
         "data.synthesis",
-        "evals.fidelity",
+        "evaluation.fidelity",
         "runs.examples",
     }
 

@@ -11,13 +11,13 @@ import pytest
 from bad_servers import answers, raw_server
 from chat_server import completion
 from fieldcraft.cli import main as command_line
-from fieldcraft.endpoints.openai import ChatClient
+from fieldcraft.extensions.sandbox.sandbox import Sandbox
+from fieldcraft.extensions.search import index
+from fieldcraft.extensions.search.client import RemoteSearchTool
+from fieldcraft.extensions.web.rate_limit import HostRateLimiter
 from fieldcraft.records import waits
 from fieldcraft.records.waits import report_wait, report_waits_to
-from fieldcraft.sandbox.sandbox import Sandbox
-from fieldcraft.tools.search import index
-from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.web.rate_limit import HostRateLimiter
+from fieldcraft.tools.chat_client import ChatClient
 from virtual_time import virtually
 
 

@@ -58,7 +58,7 @@ RETIRED_CONSTANTS = re.compile(r"_*MOST_")
 KEYS = {
     ("data/selection.py", "of"),
     ("runs/tracker_subscriber.py", "told"),
-    ("view/branch_command.py", "at"),
+    ("extensions/studio/branch_command.py", "at"),
 }
 
 

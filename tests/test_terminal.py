@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.evals.tables import build_results_table
+from fieldcraft.evaluation.tables import build_results_table
 from fieldcraft.records.events import (
     EvaluationCompleted,
     LogMessage,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 APART = """
 import json, sys
-from fieldcraft.sandbox import isolated_tests
+from fieldcraft.extensions.sandbox import isolated_tests
 code, tests, imports = (json.loads(line) for line in sys.stdin)
 def execute():
     space = {"__name__": "__main__"}

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from transformers import AutoModelForCausalLM
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.engine.vllm.worker.fieldcraft_wire import (
+from fieldcraft.extensions.vllm.worker.fieldcraft_wire import (
     CHANNEL_ERRORS,
     BroadcastChannel,
     TensorMeta,

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine_parity import TOKENIZER, sharp_model
 from fieldcraft.engine.resources import RunResources
-from fieldcraft.engine.vllm.engine import VllmEngine
+from fieldcraft.extensions.vllm.engine import VllmEngine
 from fieldcraft.tools.serving import serve_in_thread
 from vllm_protocol import Fake
 

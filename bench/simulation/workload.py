@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass, field
 
 from fieldcraft.concurrency import ConcurrencyLimiter
-from fieldcraft.rollout.turns import Policy
+from fieldcraft.environments.turns import Policy
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from fieldcraft.config.stages import Contrastive, Sft, Stage
     from fieldcraft.data.tasks import read_tasks
     from fieldcraft.dialects.base import BaseDialect
+    from fieldcraft.extensions.worlds.base import World
     from fieldcraft.rewards.answers import StatelessReward
     from fieldcraft.runs.agent import Agent, load
     from fieldcraft.tools.base import tool
     from fieldcraft.train.stages.base import TrainingStage
     from fieldcraft.types import Task, ToolError, ToolUnavailableError, Trajectory, UserError
-    from fieldcraft.worlds.base import World
 
 _MODULES = {
     "Agent": "fieldcraft.runs.agent",
@@ -45,7 +45,7 @@ _MODULES = {
     "TrainingStage": "fieldcraft.train.stages.base",
     "Trajectory": "fieldcraft.types",
     "UserError": "fieldcraft.types",
-    "World": "fieldcraft.worlds.base",
+    "World": "fieldcraft.extensions.worlds.base",
     "load": "fieldcraft.runs.agent",
     "read_tasks": "fieldcraft.data.tasks",
     "tool": "fieldcraft.tools.base",

@@ -207,8 +207,8 @@ class Trajectory:
     counted as 0. `correct` names the verdict reward. `folds` holds, for each chain except the
     first, the index in `segments` of its prompt (`records/chains.py`). A `tool_free` trajectory was
     sampled while the tools were unavailable, so a call ended it. A `forced` trajectory had to
-    answer because its budget was exhausted (`rollout/termination.py`). 1,000 policy tokens cost
-    `token_cost`, in the same unit as the costs of calls.
+    answer because its budget was exhausted (`environments/termination.py`). 1,000 policy tokens
+    cost `token_cost`, in the same unit as the costs of calls.
     """
 
     task: Task

@@ -10,8 +10,8 @@ import pytest
 
 from bad_servers import OF_HEADERS, answers, drips, raw_server, redirects, resets
 from fault_parts import Home, draw, ended, follow, read_sentences
-from fieldcraft.tools.search.index import SearchIndex
-from fieldcraft.tools.search.server import create_app
+from fieldcraft.extensions.search.index import SearchIndex
+from fieldcraft.extensions.search.server import create_app
 from fieldcraft.tools.serving import serve_in_thread
 
 COUNT = 300

@@ -9,9 +9,9 @@ from starlette.responses import PlainTextResponse
 
 from chat_server import answering, completion
 from cli_parts import TINY, lines, sentence, status
-from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.loop import run_rollout
 from fieldcraft.records.trajectories import read_trajectories
-from fieldcraft.rollout.loop import run_rollout
 from fieldcraft.runs import agent, evaluating
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.train import sampler

@@ -21,9 +21,9 @@ from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from cli_parts import TINY, status
 from fieldcraft.cli import runs
 from fieldcraft.cli.main import main
+from fieldcraft.extensions.serving import server
 from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.event_loop import run_async
-from fieldcraft.serving import server
 
 SECONDS = 300  # deadline after which a hanging command fails
 ATTEMPTS = 8

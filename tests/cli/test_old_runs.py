@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from cli_parts import TINY, status
+from fieldcraft.extensions.studio.run_view import load_run_views
+from fieldcraft.extensions.studio.summaries import summarise_run
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.renamed_metrics import RENAMED_METRICS
 from fieldcraft.runs.folder import find_run
-from fieldcraft.view.run_view import load_run_views
-from fieldcraft.view.summaries import summarise_run
 
 OLD_NAMES = {new: old for old, new in RENAMED_METRICS.items()}
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fieldcraft.evals import tables
-from fieldcraft.evals.fidelity import build_fidelity_table
+from fieldcraft.evaluation import tables
+from fieldcraft.evaluation.fidelity import build_fidelity_table
 from fieldcraft.terminal.figure_table import FigureTable
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus
 from fieldcraft.config.collection import CollectConfig
 from fieldcraft.data.collect import DemonstrationCollection
 from fieldcraft.data.contrastive_pairs import make_pair
@@ -19,12 +18,13 @@ from fieldcraft.data.journal import AttemptJournal
 from fieldcraft.data.steps_io import ContrastivePair, read_demonstrations, read_pairs
 from fieldcraft.data.targets import describe_missing
 from fieldcraft.data.teachers import AnswerMode, OracleTeacher
-from fieldcraft.endpoints.openai import TokenUsage
+from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus
+from fieldcraft.extensions.worlds.atlas.generation import generate_atlas
+from fieldcraft.extensions.worlds.atlas.oracle import AtlasOracle
+from fieldcraft.extensions.worlds.atlas.questions import draw_train_tasks
 from fieldcraft.rewards.answers import ExactMatch, exact_match
+from fieldcraft.tools.chat_client import TokenUsage
 from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall, UserError
-from fieldcraft.worlds.atlas.generation import generate_atlas
-from fieldcraft.worlds.atlas.oracle import AtlasOracle
-from fieldcraft.worlds.atlas.questions import draw_train_tasks
 
 TASKS = [Task(f"t{i}", f"who {i}?", ("Oslo",)) for i in range(8)]
 GRADER = Grader(ExactMatch())

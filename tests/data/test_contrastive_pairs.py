@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus
 from fieldcraft.data.contrastive_pairs import (
     LATE_SUCCESS,
     NEITHER_CORRECT,
@@ -17,6 +16,7 @@ from fieldcraft.data.contrastive_pairs import (
 )
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import ContrastivePair
+from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall
 

@@ -15,7 +15,7 @@ from fieldcraft.data.formats.values import parse_json
 from fieldcraft.data.literals import parse_value
 from fieldcraft.data.records import RecordError, read_records
 from fieldcraft.data.tasks import read_task_file, read_tasks
-from fieldcraft.tools.search.passages import read_corpus
+from fieldcraft.extensions.search.passages import read_corpus
 from fieldcraft.types import UserError
 
 GOOD = ['{"question": "Who?", "answer": "Ada"}', '{"question": "Where?", "answer": "Quill"}']

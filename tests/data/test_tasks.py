@@ -16,9 +16,9 @@ from fieldcraft.data.tasks import (
     write_tasks,
     write_verl,
 )
+from fieldcraft.extensions.search.index import build_index
+from fieldcraft.extensions.search.passages import read_corpus
 from fieldcraft.records.meta import CLOSED_BOOK_KEY, GRADED_BY_KEY, META_TYPES
-from fieldcraft.tools.search.index import build_index
-from fieldcraft.tools.search.passages import read_corpus
 from fieldcraft.types import Task, UserError
 from source_files import lines, parquet, verl
 

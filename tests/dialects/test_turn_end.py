@@ -15,9 +15,9 @@ from fieldcraft.dialects.chat import ChatRenderer
 from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.dialects.turn_end import find_turn_end
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.rewards.answers import ExactMatch
-from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import Answer, Task, Thought, UserError
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine_parity import PROMPT, changed, check_spans, take_over
-from fieldcraft.engine.vllm.engine import VllmEngine
+from fieldcraft.extensions.vllm.engine import VllmEngine
 from fieldcraft.sampling import Completion, SamplingParams
 from vllm_rig import VllmRig
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from engine_parity import PROMPT, TOKENIZER, changed, check_spans, take_over
-from fieldcraft.engine.vllm.engine import VllmEngine
+from fieldcraft.extensions.vllm.engine import VllmEngine
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import UserError
 from vllm_protocol import Fake

@@ -31,8 +31,8 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.local.requests import find_model_turn_end
 from fieldcraft.engine.resources import RunResources
-from fieldcraft.engine.vllm.engine import VllmEngine
-from fieldcraft.engine.vllm.servers import LocalServerPool
+from fieldcraft.extensions.vllm.engine import VllmEngine
+from fieldcraft.extensions.vllm.servers import LocalServerPool
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.sampling import NO_TRUNCATION, Completion, SamplingParams, Truncation
 from fieldcraft.types import UserError

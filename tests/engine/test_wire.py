@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fieldcraft.engine.vllm.worker.fieldcraft_wire import (
+from fieldcraft.extensions.vllm.worker.fieldcraft_wire import (
     CHANNEL_ERRORS,
     BroadcastChannel,
     TensorMeta,

@@ -6,7 +6,7 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
-from fieldcraft.engine.vllm.worker.fieldcraft_wire import (
+from fieldcraft.extensions.vllm.worker.fieldcraft_wire import (
     BroadcastChannel,
     TensorMeta,
     make_tensor_metas,

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from fieldcraft.trackers.base import MetricValues, TrackedRun, Tracker
+from fieldcraft.extensions.trackers.base import MetricValues, TrackedRun, Tracker
 
 NEVER = threading.Event()
 

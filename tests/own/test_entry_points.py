@@ -39,7 +39,7 @@ ENTRIES = """\
 [fieldcraft.rewards]
 terse = codes_plugin:Terse
 
-[fieldcraft.worlds]
+[fieldcraft.extensions.worlds]
 codes = codes_plugin:Codes
 
 [fieldcraft.workflows]
@@ -59,7 +59,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (record / "entry_points.txt").write_text(ENTRIES)
     (tmp_path / "site" / "codes_plugin.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "worlds"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "extensions" / "worlds"))
     importlib.invalidate_caches()
     return tmp_path
 

@@ -13,6 +13,8 @@ import pytest
 import fieldcraft
 from checkpoints import write_tiny_checkpoint
 from cli_parts import sentence, status
+from fieldcraft.extensions.search.index import build_index
+from fieldcraft.extensions.studio.run_view import load_run_views
 from fieldcraft.recipes.consent import (
     ConsentRequiredError,
     allow_permissions,
@@ -23,8 +25,6 @@ from fieldcraft.recipes.consent import (
 from fieldcraft.recipes.exported import AGENT_FILE, write_agent_settings
 from fieldcraft.recipes.loading import build_recipe, parse_recipe
 from fieldcraft.runs.agent import find_agent
-from fieldcraft.tools.search.index import build_index
-from fieldcraft.view.run_view import load_run_views
 from former_keys import write_former_keys
 from tiny_runs import run_tiny
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.endpoints.openai import ChatClient
+from fieldcraft.extensions.studio.index import TrajectoryIndex
 from fieldcraft.records.files import (
     append_durably,
     append_text,
@@ -16,7 +16,7 @@ from fieldcraft.records.files import (
     make_folder,
     write_text,
 )
-from fieldcraft.view.index import TrajectoryIndex
+from fieldcraft.tools.chat_client import ChatClient
 from small_disk import small_disk
 from tiny_runs import run_tiny
 

@@ -11,16 +11,16 @@ from rich.console import Console
 from starlette.testclient import TestClient
 
 import fieldcraft.records
-from fieldcraft.evals.curves import draw_learning_curves
-from fieldcraft.evals.summary import summarise_evaluation
-from fieldcraft.evals.tables import build_detail_tables
+from fieldcraft.evaluation.curves import draw_learning_curves
+from fieldcraft.evaluation.summary import summarise_evaluation
+from fieldcraft.evaluation.tables import build_detail_tables
+from fieldcraft.extensions.studio.index import TrajectoryIndex
+from fieldcraft.extensions.studio.run_view import load_run_views
+from fieldcraft.extensions.studio.server import create_app
 from fieldcraft.records.metrics import METRICS, CollapseSignal, Column, Metric
 from fieldcraft.terminal.progress import PhaseProgress
 from fieldcraft.train.collapse_detector import CollapseDetector
 from fieldcraft.train.learner import average_per_token
-from fieldcraft.view.index import TrajectoryIndex
-from fieldcraft.view.run_view import load_run_views
-from fieldcraft.view.server import create_app
 from report_parts import SAMPLES, run
 from training_parts import random_samples
 from view_parts import write_run

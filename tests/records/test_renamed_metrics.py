@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from cluster_parts import EngineGroupRig, ModelledEngine
-from fieldcraft.evals.fidelity import compute_fidelity_metrics
-from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
+from fieldcraft.evaluation.summary import summarise_evaluation
+from fieldcraft.extensions.worlds.base import SimulationVerdict
 from fieldcraft.records.metrics import METRICS, MetricsLog
 from fieldcraft.records.renamed_metrics import RENAMED_METRICS, rename_report, rename_summary
 from fieldcraft.runs.stage_files import EvaluationFiles, StageFolder
 from fieldcraft.train.losses import PolicyGradientLoss, TokenBatch
-from fieldcraft.worlds.base import SimulationVerdict
 from report_parts import trajectory
 from rl_parts import MIXED, stage
 from training_parts import step

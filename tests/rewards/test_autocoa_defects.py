@@ -10,8 +10,9 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.evaluate import make_verdict_rubric
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.loop import Policy, run_rollout
+from fieldcraft.evaluation.evaluate import make_verdict_rubric
 from fieldcraft.rewards.answers import (
     RULES,
     CoverExactMatch,
@@ -22,7 +23,6 @@ from fieldcraft.rewards.answers import (
     f1,
 )
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Answer, Status, Task, Trajectory
 

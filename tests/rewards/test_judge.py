@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from starlette.responses import PlainTextResponse
 
 from chat_server import answering, completion
-from fieldcraft.endpoints.openai import ChatClient, ChatReply, ChatRequestError, TokenUsage
-from fieldcraft.evals.evaluate import make_verdict_rubric
-from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evaluation.evaluate import make_verdict_rubric
+from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.rewards.judge import (
     MAX_CONSECUTIVE_FAILURES,
     REQUEST_TEMPLATE,
@@ -21,6 +20,7 @@ from fieldcraft.rewards.judge import (
     quote,
     render_judge_request,
 )
+from fieldcraft.tools.chat_client import ChatClient, ChatReply, ChatRequestError, TokenUsage
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Status, Task, Trajectory, UserError
 

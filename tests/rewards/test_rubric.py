@@ -7,7 +7,7 @@ import pytest
 
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
-from fieldcraft.evals.evaluate import make_verdict_rubric
+from fieldcraft.evaluation.evaluate import make_verdict_rubric
 from fieldcraft.rewards.answers import ExactMatch, FormatReward, StatelessReward
 from fieldcraft.rewards.code_agents import SignedVerdictReward
 from fieldcraft.rewards.mathematics import MathReward

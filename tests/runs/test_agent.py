@@ -10,10 +10,10 @@ import torch
 
 from checkpoints import write_tiny_checkpoint
 from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.extensions.search.index import MANIFEST_FILE, SearchIndex, build_index
 from fieldcraft.recipes.exported import AGENT_FILE, get_agent_settings, write_agent_settings
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.agent import Agent, find_agent
-from fieldcraft.tools.search.index import MANIFEST_FILE, SearchIndex, build_index
 from fieldcraft.types import UserError
 
 

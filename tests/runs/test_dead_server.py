@@ -13,6 +13,8 @@ import pytest
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.engine.threads import ThreadCounts
+from fieldcraft.extensions.search.index import SearchIndex, build_index
+from fieldcraft.extensions.search.server import create_app
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Event, EventBus, TrajectoryCompleted
 from fieldcraft.runs import context
@@ -20,8 +22,6 @@ from fieldcraft.runs import run as runs_run
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.runs.run import run_recipe
-from fieldcraft.tools.search.index import SearchIndex, build_index
-from fieldcraft.tools.search.server import create_app
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Task, Trajectory, UserError
 

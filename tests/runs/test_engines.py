@@ -6,7 +6,7 @@ import pytest
 from engine_parity import TOKENIZER, sharp_model
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
-from fieldcraft.engine.vllm.engine import VllmEngine
+from fieldcraft.extensions.vllm.engine import VllmEngine
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.engines import make_engine, make_local_engine

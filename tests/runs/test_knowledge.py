@@ -15,6 +15,7 @@ from fieldcraft.data.grading import Grader
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.extensions.worlds.gazetteer.world import GazetteerWorld
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.rewards.answers import ExactMatch
@@ -23,7 +24,6 @@ from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.knowledge import KnowledgeProber, extract_answer
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.types import Task, UserError
-from fieldcraft.worlds.gazetteer.world import GazetteerWorld
 
 RECIPE = """
 name: knowing

@@ -15,7 +15,6 @@ from starlette.routing import Route
 
 from chat_server import completion
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
-from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus
 from fieldcraft.config.collection import CollectConfig
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.rl import Rl
@@ -28,10 +27,10 @@ from fieldcraft.data.steps_io import read_demonstrations, write_demonstrations
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.data.teachers import AnswerMode
 from fieldcraft.dialects import make_dialect
-from fieldcraft.endpoints.openai import ChatClient
-from fieldcraft.evals.evaluate import evaluate_tasks, make_verdict_rubric
-from fieldcraft.evals.summary import summarise_evaluation
-from fieldcraft.evals.verifiers import pick_majority, record_picks
+from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
+from fieldcraft.evaluation.summary import summarise_evaluation
+from fieldcraft.evaluation.verifiers import pick_majority, record_picks
+from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.records.events import ignore_event
 from fieldcraft.rewards.grading import resolve_grader
@@ -40,6 +39,7 @@ from fieldcraft.rewards.programs import StdinTestReward, UnitTestReward
 from fieldcraft.runs.build import make_rubric, make_verdict_reward
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.file_inputs import FileData
+from fieldcraft.tools.chat_client import ChatClient
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Answer, DemoStep, Reward, Status, Task, Thought, Trajectory
 from unguarded import Unguarded

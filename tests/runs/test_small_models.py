@@ -19,6 +19,9 @@ from transformers import AutoModelForCausalLM
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects.base import get_bos_ids
 from fieldcraft.engine.resources import RunResources
+from fieldcraft.extensions.serving.app import create_app
+from fieldcraft.extensions.serving.server import open_service
+from fieldcraft.extensions.serving.service import ServiceLimits
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.records.events import EventBus
@@ -30,9 +33,6 @@ from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.export import export
 from fieldcraft.runs.memory_advice import RecipeSizes
 from fieldcraft.runs.run import run_recipe
-from fieldcraft.serving.app import create_app
-from fieldcraft.serving.server import open_service
-from fieldcraft.serving.service import ServiceLimits
 from fieldcraft.tools.serving import serve_in_thread
 from serving_parts import client
 from small_models import SHAPES, Shape, config_of, tokenizer_of, write_small_model, write_tiny_model

@@ -13,9 +13,9 @@ from collecting_parts import settings, status
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.extensions.worlds.base import make_world
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Answer, Observation, Thought, ThoughtRole, ToolCall, UserError
-from fieldcraft.worlds.base import make_world
 from team_parts import FakeTeam
 
 pytest.importorskip("openai", reason="remote teachers need the extra openai")
@@ -129,7 +129,7 @@ def test_check_looks_at_every_seat(
         ("teacher.members.lead.modle=x", "member 'lead' has no key 'modle'; did you mean 'model'?"),
         ("teacher.members.lead.temperature=-1", "'temperature' of the member 'lead': it must be 0"),
         ("teacher.team=afn", "unknown team 'afn'"),
-        ("teacher.team=fieldcraft.agents.afm_team:PROMPTS", "is not a team: make it"),
+        ("teacher.team=fieldcraft.extensions.agents.afm_team:PROMPTS", "is not a team: make it"),
         ("teacher.team=null", "set it, as in team: afm"),
         ("teacher.model=null", "the teacher has no name: set teacher.model"),
     ],

@@ -12,8 +12,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from fieldcraft.gateway.chat_api import create_chat_app
-from fieldcraft.serving.app import create_app
+from fieldcraft.extensions.external_envs.chat_api import create_chat_app
+from fieldcraft.extensions.serving.app import create_app
 from fieldcraft.tools.serving import (
     KEEP_ALIVE_SECONDS,
     make_server_config,

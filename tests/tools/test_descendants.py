@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.gateway.command import run_program
-from fieldcraft.gateway.worker_process import WorkerProcess
-from fieldcraft.rollout.environments import EnvironmentContractError
+from fieldcraft.environments.environments import EnvironmentContractError
+from fieldcraft.extensions.external_envs.command import run_program
+from fieldcraft.extensions.external_envs.worker_process import WorkerProcess
 from fieldcraft.tools import descendants
 from fieldcraft.tools.descendants import ProcessDescendants
 

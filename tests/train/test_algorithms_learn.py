@@ -7,11 +7,11 @@ import pytest
 from bandit import LIMITS, bandit, settings
 from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.config.sections import BudgetConfig
-from fieldcraft.endpoints.openai import ChatClient
 from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.rewards.length import SoftOverlongPenalty
 from fieldcraft.rewards.tool_cost import OtcGrpoReward, OtcPpoReward, WeightedSumReward
 from fieldcraft.runs.build import make_rubric
+from fieldcraft.tools.chat_client import ChatClient
 from fieldcraft.train.loop import StepMetrics
 from fieldcraft.types import UserError
 from training_parts import assert_same, step, weights

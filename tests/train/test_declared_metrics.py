@@ -15,14 +15,14 @@ from stream_parts import Parts
 
 from bandit import bandit
 from cluster_parts import EngineGroupRig, ModelledEngine
-from fieldcraft.evals.fidelity import compute_fidelity_metrics
-from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
+from fieldcraft.evaluation.summary import summarise_evaluation
+from fieldcraft.extensions.worlds.base import SimulationVerdict
 from fieldcraft.records.metrics import METRICS
 from fieldcraft.rewards.programs import compute_program_metrics
 from fieldcraft.train.distillation import DistillationLoss
 from fieldcraft.train.losses import ContrastiveLoss, PolicyGradientLoss, TokenBatch
 from fieldcraft.train.tool_free import compute_tool_free_metrics
-from fieldcraft.worlds.base import SimulationVerdict
 from report_parts import trajectory
 from tiny_runs import run_tiny
 from training_parts import step

@@ -14,9 +14,9 @@ from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.records.chains import concat_ids, split_chains
-from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.train.advantages import ScoredRollout, StepBatch, compute_advantages
 from fieldcraft.train.algorithm import PolicyGradient, StepModels

@@ -27,11 +27,11 @@ from fieldcraft.data.pair_files import read_any_pairs
 from fieldcraft.data.records import read_records
 from fieldcraft.data.steps_io import serialise_steps
 from fieldcraft.data.tasks import INVALID_REASON, UNANSWERABLE_REASON, read_task_file
+from fieldcraft.extensions.search.passages import Passage, read_corpus
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.rewards.grading import MATH, resolve_grader
 from fieldcraft.rewards.programs import StdinTestReward, UnitTestReward
 from fieldcraft.runs.build import make_verdict_reward
-from fieldcraft.tools.search.passages import Passage, read_corpus
 from fieldcraft.types import Answer, DemoStep, Task, UserError
 from unguarded import Unguarded
 

@@ -34,7 +34,11 @@ from fieldcraft.cli.sampling import (
 from fieldcraft.config.names import ComponentKind, resolve_path
 from fieldcraft.config.sections import Dtype, JudgeConfig
 from fieldcraft.config.url_secrets import require_no_secret
-from fieldcraft.evals.tables import build_detail_tables, build_pairwise_table, build_results_table
+from fieldcraft.evaluation.tables import (
+    build_detail_tables,
+    build_pairwise_table,
+    build_results_table,
+)
 from fieldcraft.hub.push import parse_push_target, push_folder
 from fieldcraft.records.files import require_writable, write_json
 from fieldcraft.runs.event_loop import run_async
@@ -217,8 +221,8 @@ def _grade_agents(
     agents: Mapping[str, Any], questions: Sequence[Task], judge: Any
 ) -> dict[str, Any]:
     """Answer and grade the questions with every agent, and compare each agent with the first."""
-    from fieldcraft.evals.comparison import compare_with_first
-    from fieldcraft.evals.summary import summarise_evaluation
+    from fieldcraft.evaluation.comparison import compare_with_first
+    from fieldcraft.evaluation.summary import summarise_evaluation
     from fieldcraft.records.events import ignore_event
 
     split = next(iter(agents.values())).recipe.evaluation.leading_split
@@ -245,8 +249,8 @@ def require_valid_agents(
     models: Sequence[Path], dialect: str | None, index: Path | None, search_url: str | None
 ) -> None:
     """Raise UserError for errors in the agents that can be found without loading a model."""
+    from fieldcraft.extensions.search.index import require_single_search
     from fieldcraft.runs.trust import require_trust
-    from fieldcraft.tools.search.index import require_single_search
 
     for model in models:
         require_trust(*find_model(model))
@@ -268,7 +272,7 @@ def _find_train_questions(agents: Mapping[str, Any], limit: int | None) -> list[
 def _evaluate_simulators(
     agents: Mapping[str, Any], questions: Sequence[Task], out: Path | None
 ) -> None:
-    from fieldcraft.evals.fidelity import build_fidelity_table
+    from fieldcraft.evaluation.fidelity import build_fidelity_table
     from fieldcraft.runs.simulating import measure_simulator
 
     console = CleanConsole()

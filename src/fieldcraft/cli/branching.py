@@ -73,10 +73,10 @@ def branch(
     if not temperature and samples > 1:
         raise UserError("greedy samples are identical: give a --temperature above 0, such as 0.6.")
     with announce_imports():
-        from fieldcraft.branching.sample_store import open_sample_store
-        from fieldcraft.branching.sampler import TrajectoryEdit
-        from fieldcraft.branching.selection import open_sampler, select_trajectory
-        from fieldcraft.branching.tables import make_branch_table
+        from fieldcraft.extensions.studio.branching.sample_store import open_sample_store
+        from fieldcraft.extensions.studio.branching.sampler import TrajectoryEdit
+        from fieldcraft.extensions.studio.branching.selection import open_sampler, select_trajectory
+        from fieldcraft.extensions.studio.branching.tables import make_branch_table
 
     selected = select_trajectory(run, stage, index, from_training)
     agent = selected.make_agent(model).with_options(None, None, None, device)
@@ -115,7 +115,11 @@ def _collect_edits(observation: str | None, thought: str | None) -> list[tuple[E
 
 async def _show_values(sampler: Any, selected: Any, folder: Path, console: Console) -> list[str]:
     """Show the value of every step as a table and a page; return mismatches of replayed calls."""
-    from fieldcraft.branching.tables import label_steps, make_values_table, write_values
+    from fieldcraft.extensions.studio.branching.tables import (
+        label_steps,
+        make_values_table,
+        write_values,
+    )
 
     values = await sampler.estimate_values(selected.trajectory)
     labels = label_steps(selected.trajectory, sampler.split_steps(selected.trajectory))

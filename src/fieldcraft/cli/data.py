@@ -82,8 +82,8 @@ def world(
 
 
 def _serve_world(recipe: Recipe, host: str, port: int) -> None:
-    from fieldcraft.worlds.base import make_world
-    from fieldcraft.worlds.site import serve_site
+    from fieldcraft.extensions.worlds.base import make_world
+    from fieldcraft.extensions.worlds.site import serve_site
 
     assert recipe.world is not None, "load_world_recipe ensures a world"
     serve_site(make_world(recipe.world.name, recipe.world.settings, recipe.seed), host, port)
@@ -181,7 +181,7 @@ def index_corpus(
 ) -> None:
     """Build a search index: BM25, vectors of an encoder, or both."""
     from fieldcraft.data.corpora import CorpusFile
-    from fieldcraft.tools.search.index import build_index
+    from fieldcraft.extensions.search.index import build_index
 
     require_writable(out)
     # An encoder requires torch.
@@ -202,8 +202,8 @@ def serve_index(
     allow: AllowOption = None,
 ) -> None:
     """Serve a search index with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
-    from fieldcraft.tools.search.index import require_trusted_index
-    from fieldcraft.tools.search.server import serve_search
+    from fieldcraft.extensions.search.index import require_trusted_index
+    from fieldcraft.extensions.search.server import serve_search
 
     require_trusted_index(index)
 
@@ -229,7 +229,7 @@ def serve_code_sandbox(
     ] = 512,
 ) -> None:
     """Serve a sandbox with the interface of SandboxFusion, Python only: POST /run_code."""
-    from fieldcraft.tools.python.server import serve_sandbox
+    from fieldcraft.extensions.sandbox.server import serve_sandbox
 
     serve_sandbox(host, port, concurrency, queue, allow_missing_layer or [], memory_mb)
 
@@ -281,15 +281,15 @@ def serve_trained_agent(
     require_valid_agents([model], dialect, index, search_url)
     with announce_imports():
         try:
-            from fieldcraft.serving.server import ListenAddress, serve_agent
+            from fieldcraft.extensions.serving.server import ListenAddress, serve_agent
         except ModuleNotFoundError as error:
             raise UserError(
                 f"serving an agent needs the package '{error.name}': pip install"
                 " 'fieldcraft[serve]'."
             ) from error
+        from fieldcraft.extensions.serving.service import ServiceLimits
         from fieldcraft.runs.agent import find_agent
         from fieldcraft.runs.sampling import make_sampling_config, resolve_decoding
-        from fieldcraft.serving.service import ServiceLimits
 
     agent = find_agent(model).with_options(dialect, index, search_url, device)
     agent = agent.with_overrides(overrides or ())

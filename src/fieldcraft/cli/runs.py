@@ -19,9 +19,9 @@ from fieldcraft.cli.app import AllowOption, OverridesArgument, RecipeArgument, a
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rules import RUN_RULES
 from fieldcraft.config.validation_errors import InvalidRecipeError
-from fieldcraft.evals.achievement import describe_achievement
-from fieldcraft.evals.broken_rollouts import describe_broken_rates
-from fieldcraft.evals.tables import (
+from fieldcraft.evaluation.achievement import describe_achievement
+from fieldcraft.evaluation.broken_rollouts import describe_broken_rates
+from fieldcraft.evaluation.tables import (
     build_comparisons_table,
     build_detail_tables,
     build_results_table,

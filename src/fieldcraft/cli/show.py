@@ -13,7 +13,11 @@ from rich.console import Console
 
 from fieldcraft.cli.app import AllowOption, LimitOption, StageOption, announce_imports, app
 from fieldcraft.data.steps_io import make_untokenised_trajectory, read_demonstrations
-from fieldcraft.evals.tables import build_detail_tables, build_pairwise_table, build_results_table
+from fieldcraft.evaluation.tables import (
+    build_detail_tables,
+    build_pairwise_table,
+    build_results_table,
+)
 from fieldcraft.records.files import require_writable
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.folder import RunFolder, find_run

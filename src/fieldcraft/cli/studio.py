@@ -32,13 +32,13 @@ def studio(
     allow: AllowOption = None,
 ) -> None:
     """Show runs in the browser: curves, trajectories with their tokens, and a timeline."""
+    from fieldcraft.extensions.studio.branch_command import BranchCommand
+    from fieldcraft.extensions.studio.index import TrajectoryIndex, find_index_path
+    from fieldcraft.extensions.studio.run_view import load_run_views
+    from fieldcraft.extensions.studio.server import create_app
     from fieldcraft.runs.trust import require_trust
     from fieldcraft.tools.access import is_loopback
     from fieldcraft.tools.serving import serve_until_interrupt
-    from fieldcraft.view.branch_command import BranchCommand
-    from fieldcraft.view.index import TrajectoryIndex, find_index_path
-    from fieldcraft.view.run_view import load_run_views
-    from fieldcraft.view.server import create_app
 
     run_views = load_run_views(runs)
     for run in run_views if allow_sampling else ():  # sampling commands cannot ask for consent

@@ -21,6 +21,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 
+from fieldcraft.config.moved_modules import find_current_module
 from fieldcraft.types import UserError
 
 
@@ -59,15 +60,15 @@ _AFM = "fieldcraft.dialects.afm"
 _STAGES = "fieldcraft.train.stages"
 _FILTERS = "fieldcraft.data.rules"
 _QUESTION_FILTERS = "fieldcraft.data.question_filters"
-_VERIFIERS = "fieldcraft.evals.verifiers"
-_TRACKERS = "fieldcraft.trackers"
+_VERIFIERS = "fieldcraft.evaluation.verifiers"
+_TRACKERS = "fieldcraft.extensions.trackers"
 BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     ComponentKind.TOOL: {
-        "search": "fieldcraft.tools.search.tool:SearchTool",
-        "python": "fieldcraft.tools.python.tool:make_python",
-        "web_search": "fieldcraft.web.search:make_web_search",
-        "crawl_page": "fieldcraft.web.crawl:make_crawl_page",
-        MCP_TOOL: "fieldcraft.tools.mcp.server:McpServer",
+        "search": "fieldcraft.extensions.search.tool:SearchTool",
+        "python": "fieldcraft.extensions.sandbox.tool:make_python",
+        "web_search": "fieldcraft.extensions.web.search:make_web_search",
+        "crawl_page": "fieldcraft.extensions.web.crawl:make_crawl_page",
+        MCP_TOOL: "fieldcraft.extensions.mcp.server:McpServer",
     },
     ComponentKind.REWARD: {
         "em": f"{_ANSWERS}:ExactMatch",
@@ -104,15 +105,15 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "toolrl": "fieldcraft.dialects.toolrl:ToolRLDialect",
     },
     ComponentKind.WORKFLOW: {
-        "workflow": "fieldcraft.agents.react:react",
-        "rag": "fieldcraft.agents.rag:rag",
-        "reflexion": "fieldcraft.agents.reflexion:reflexion",
-        "prompted-react": "fieldcraft.agents.prompted_react:prompted_react",
-        "prompted-reflexion": "fieldcraft.agents.prompted_reflexion:prompted_reflexion",
+        "workflow": "fieldcraft.extensions.agents.react:react",
+        "rag": "fieldcraft.extensions.agents.rag:rag",
+        "reflexion": "fieldcraft.extensions.agents.reflexion:reflexion",
+        "prompted-react": "fieldcraft.extensions.agents.prompted_react:prompted_react",
+        "prompted-reflexion": "fieldcraft.extensions.agents.prompted_reflexion:prompted_reflexion",
     },
     ComponentKind.TEAM: {
-        "afm": "fieldcraft.agents.afm_team:AFM_TEAM",
-        "afm-code": "fieldcraft.agents.afm_code_team:AFM_CODE_TEAM",
+        "afm": "fieldcraft.extensions.agents.afm_team:AFM_TEAM",
+        "afm-code": "fieldcraft.extensions.agents.afm_code_team:AFM_CODE_TEAM",
     },
     ComponentKind.FILTER: {
         "complexity": f"{_FILTERS}:ComplexityFilter",
@@ -153,14 +154,14 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     },
     ComponentKind.ENGINE: {
         LOCAL_ENGINE: "fieldcraft.engine.local.engine:LocalEngine",
-        VLLM_ENGINE: "fieldcraft.engine.vllm.engine:VllmEngine",
+        VLLM_ENGINE: "fieldcraft.extensions.vllm.engine:VllmEngine",
     },
     ComponentKind.ENVIRONMENT: {
-        TOOL_ENVIRONMENT: "fieldcraft.envs.environment:ToolEnvironment",
-        "text": "fieldcraft.gateway.text:TextEnvironment",
-        "blackbox": "fieldcraft.gateway.blackbox:BlackBoxEnvironment",
-        "openenv": "fieldcraft.gateway.openenv:OpenEnvEnvironment",
-        "verifiers": "fieldcraft.gateway.verifiers:VerifiersEnvironment",
+        TOOL_ENVIRONMENT: "fieldcraft.environments.environment:ToolEnvironment",
+        "text": "fieldcraft.extensions.external_envs.text:TextEnvironment",
+        "blackbox": "fieldcraft.extensions.external_envs.blackbox:BlackBoxEnvironment",
+        "openenv": "fieldcraft.extensions.external_envs.openenv:OpenEnvEnvironment",
+        "verifiers": "fieldcraft.extensions.external_envs.verifiers:VerifiersEnvironment",
     },
     ComponentKind.TRACKER: {
         "tensorboard": f"{_TRACKERS}.tensorboard:TensorBoardTracker",
@@ -176,10 +177,10 @@ REQUIRED_BASES: Mapping[ComponentKind, tuple[str, Sequence[str]]] = {
         "fieldcraft.dialects.base:BaseDialect",
         ("name", "stop_strings", "tags", "default_instruction"),
     ),
-    ComponentKind.WORLD: ("fieldcraft.worlds.base:World", ("splits", "datasets")),
+    ComponentKind.WORLD: ("fieldcraft.extensions.worlds.base:World", ("splits", "datasets")),
     ComponentKind.ALGORITHM: ("fieldcraft.train.algorithm:Algorithm", ()),
     ComponentKind.STAGE: ("fieldcraft.train.stages.base:TrainingStage", ("Settings",)),
-    ComponentKind.TRACKER: ("fieldcraft.trackers.base:Tracker", ()),
+    ComponentKind.TRACKER: ("fieldcraft.extensions.trackers.base:Tracker", ()),
 }
 
 
@@ -214,9 +215,9 @@ def list_installed_names() -> set[str]:
 
 
 def _list_worlds() -> dict[str, str]:
-    """Return the worlds by name. A world is a folder of fieldcraft/worlds; the folder `name`
-    has the class `NameWorld`."""
-    package = importlib.import_module("fieldcraft.worlds")
+    """Return the worlds by name. A world is a folder of extensions/worlds; the folder `name` has
+    the class `NameWorld`."""
+    package = importlib.import_module("fieldcraft.extensions.worlds")
     return {
         module.name: f"{package.__name__}.{module.name}:{module.name.title()}World"
         for module in pkgutil.iter_modules(package.__path__)
@@ -269,6 +270,7 @@ def import_object(import_path: str) -> Any:
     """Return the object at `module:Name`. Raises ComponentError if the module cannot be imported,
     or has no such name."""
     module_name, _, attribute = import_path.partition(":")
+    module_name = find_current_module(module_name)
     is_builtin = module_name.partition(".")[0] == "fieldcraft"
     if not is_builtin and str(Path.cwd()) not in sys.path:  # files there would hide libraries
         sys.path.insert(0, str(Path.cwd()))

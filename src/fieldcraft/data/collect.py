@@ -25,7 +25,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.collection import CollectConfig
 from fieldcraft.data.grading import Grader
@@ -33,6 +32,7 @@ from fieldcraft.data.journal import AttemptJournal, CollectJob, FailureLimit, se
 from fieldcraft.data.steps_io import CORRECT_KEY, ContrastivePair, write_demonstrations, write_pairs
 from fieldcraft.data.targets import CollectionTally, count_missing, get_pair_kind, select_pairs
 from fieldcraft.data.teachers import AnswerMode, DemonstrationTeacher
+from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus
 from fieldcraft.records.files import write_json
 from fieldcraft.types import DemoStep, Task
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fieldcraft.agents.react_agent import AgentAttempt
 from fieldcraft.data.steps_io import ContrastivePair
+from fieldcraft.extensions.agents.react_agent import AgentAttempt
 from fieldcraft.types import DemoStep, Task, Thought, ToolCall
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")

@@ -21,9 +21,9 @@ from fieldcraft.data.records import (
     read_valid_records,
 )
 from fieldcraft.data.rejected_records import MAX_REJECTED_SHARE, RejectedRecords
+from fieldcraft.extensions.search.passages import is_passage, parse_passage
 from fieldcraft.hub.dataset_files import resolve_data_file
 from fieldcraft.records.jsonl import iter_json_lines, write_json_lines
-from fieldcraft.tools.search.passages import is_passage, parse_passage
 from fieldcraft.types import UserError
 
 _NUM_INSPECTED_RECORDS = 100  # first records inspected to detect the contents of the file

@@ -9,13 +9,13 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from fieldcraft.agents.chat_models import NO_USAGE, MemberUsage
-from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus
 from fieldcraft.data.steps_io import DemonstrationRecord, parse_steps, serialise_steps
 from fieldcraft.data.teachers import AnswerMode
-from fieldcraft.endpoints.openai import TokenUsage
+from fieldcraft.extensions.agents.chat_models import NO_USAGE, MemberUsage
+from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus
 from fieldcraft.records.files import append_text, dump_finite_json, make_folder
 from fieldcraft.records.jsonl import read_journal
+from fieldcraft.tools.chat_client import TokenUsage
 from fieldcraft.types import Task, UserError
 
 MIN_COUNTED_ATTEMPTS = (

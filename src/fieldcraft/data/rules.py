@@ -17,10 +17,10 @@ from fieldcraft.data.duplicates import NearDuplicateIndex
 from fieldcraft.data.filters import KEEP, MAX_COPIES, Demonstration, FilterContext, FilterDecision
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.extensions.web.blocking import has_canary
 from fieldcraft.records.words import split_words
 from fieldcraft.rewards.answers import normalise_or_raw
 from fieldcraft.types import ThoughtRole, ToolCall, UserError
-from fieldcraft.web.blocking import has_canary
 
 MIN_REPEATED_WORDS = 8  # shorter thoughts, such as "I must search.", may be repeated
 NGRAM_WORDS = 13  # words, as in GPT-3 (arXiv 2005.14165, appendix C)

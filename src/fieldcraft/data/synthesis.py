@@ -17,16 +17,16 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import TypeAdapter
 
-from fieldcraft.agents.react_agent import AgentAttempt, PromptedAgent
-from fieldcraft.agents.team import TeamAgent
 from fieldcraft.data.funnel import CardExample, FilterStage
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.records import make_question_id
+from fieldcraft.extensions.agents.react_agent import AgentAttempt, PromptedAgent
+from fieldcraft.extensions.agents.team import TeamAgent
+from fieldcraft.extensions.worlds.base import World
 from fieldcraft.records.files import append_text, dump_finite_json, make_folder
 from fieldcraft.records.jsonl import parse_object, read_journal
 from fieldcraft.rewards.answers import normalise_or_raw
 from fieldcraft.types import Answer, Task, Thought, ThoughtRole, UserError
-from fieldcraft.worlds.base import World
 
 DEPTH = "depth"
 WIDTH_KINDS = ("intersect", "compare", "count")

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from fieldcraft.agents.chat_models import ChatModel
-from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
-from fieldcraft.agents.team import TeamAgent
 from fieldcraft.data.contrastive_pairs import make_pair
 from fieldcraft.data.steps_io import ContrastivePair
+from fieldcraft.extensions.agents.chat_models import ChatModel
+from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
+from fieldcraft.extensions.agents.team import TeamAgent
+from fieldcraft.extensions.worlds import base
 from fieldcraft.types import DemoStep, Task
-from fieldcraft.worlds import base
 
 TEAM_HAS_NO_PAIRS = "a team shows no pairs"
 

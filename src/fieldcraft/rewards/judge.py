@@ -11,8 +11,8 @@ import json
 import re
 
 from fieldcraft.dialects.thought_parser import split_reasoning
-from fieldcraft.endpoints.openai import ChatClient, ChatRequestError
 from fieldcraft.rewards.rubric import AsyncReward
+from fieldcraft.tools.chat_client import ChatClient, ChatRequestError
 from fieldcraft.types import Task, Trajectory, UserError
 
 # Name of the requests, with and without accepted answers, and of the parsing of the reply. Any

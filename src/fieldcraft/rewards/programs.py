@@ -38,8 +38,8 @@ class ProgramOutcome(Protocol):
 
 @runtime_checkable
 class ProgramRunner(Protocol):
-    """Runner of untrusted programs, such as `fieldcraft.sandbox.Sandbox`, which enforces its own
-    limits on each run. It must keep at least as much output as a test expects."""
+    """Runner of untrusted programs, such as the sandbox, which enforces its own limits on each
+    run. It must keep at least as much output as a test expects."""
 
     async def run(self, code: str, stdin: str = "") -> ProgramOutcome: ...
 

@@ -21,17 +21,19 @@ from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.streaming import StreamingEngine
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.evaluate import evaluate_tasks, make_verdict_rubric
-from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.environments import isolate_failures
+from fieldcraft.environments.loop import Policy, run_rollout
+from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
+from fieldcraft.evaluation.summary import summarise_evaluation
+from fieldcraft.extensions.search.index import require_single_search
+from fieldcraft.extensions.search.tool import SearchTool
 from fieldcraft.recipes.consent import allow_permissions
 from fieldcraft.recipes.exported import read_agent_settings
 from fieldcraft.recipes.loading import build_recipe, parse_recipe
 from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.records.events import EventBus, EventHandler, ignore_event, write_metrics
 from fieldcraft.rewards.rubric import AsyncReward
-from fieldcraft.rollout.environments import isolate_failures
-from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.runs.arguments import (
     StageArguments,
     ToolArguments,
@@ -65,8 +67,6 @@ from fieldcraft.runs.sources import DataSource
 from fieldcraft.runs.trust import require_trust
 from fieldcraft.terminal.console import CleanConsole
 from fieldcraft.terminal.progress import TerminalReporter
-from fieldcraft.tools.search.index import require_single_search
-from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 

@@ -9,7 +9,7 @@ from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.folding import check_fold_budget
 from fieldcraft.dialects.tool_names import ToolNameMap
 from fieldcraft.engine.sizes import get_max_positions, get_rope_length_limit
-from fieldcraft.rollout.termination import count_reserved_tokens
+from fieldcraft.environments.termination import count_reserved_tokens
 from fieldcraft.runs.setup import CheckContext
 
 

@@ -26,9 +26,16 @@ from fieldcraft.config.sections import (
     JudgeConfig,
     WorldConfig,
 )
-from fieldcraft.endpoints.openai import open_chat_client
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.verifiers import JudgeVerifier, Verifier
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.environments import Environment
+from fieldcraft.evaluation.verifiers import JudgeVerifier, Verifier
+from fieldcraft.extensions.sandbox.tool import GradingSandbox
+from fieldcraft.extensions.search.client import RemoteSearchTool
+from fieldcraft.extensions.search.index import SearchIndex
+from fieldcraft.extensions.search.passages import Passage
+from fieldcraft.extensions.search.tool import FailingSearch, SearchTool, search_function
+from fieldcraft.extensions.worlds.base import make_world
+from fieldcraft.extensions.worlds.site import open_site
 from fieldcraft.records.costs import compute_acting_cost
 from fieldcraft.rewards.answers import CoverExactMatch, ExactMatch, F1Reward, FormatReward
 from fieldcraft.rewards.factory import make_reward
@@ -39,18 +46,11 @@ from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rewards.time_limits import with_time_limit
 from fieldcraft.rewards.tool_cost import CALL_COUNT, WeightedSumReward
 from fieldcraft.rewards.verdict import AutoReward
-from fieldcraft.rollout.environments import Environment
 from fieldcraft.runs.event_loop import run_async
+from fieldcraft.tools.chat_client import open_chat_client
 from fieldcraft.tools.factory import apply_server_config, apply_tool_config, make_tool
 from fieldcraft.tools.http import NO_SITES, InProcessSites
-from fieldcraft.tools.python.tool import GradingSandbox
-from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.tools.search.index import SearchIndex
-from fieldcraft.tools.search.passages import Passage
-from fieldcraft.tools.search.tool import FailingSearch, SearchTool, search_function
 from fieldcraft.types import AnyTool, Dialect, Reward, Tool, UserError
-from fieldcraft.worlds.base import make_world
-from fieldcraft.worlds.site import open_site
 
 SEARCH_TOOL = "search"  # tool for which a run indexes its corpus
 PYTHON_TOOL = "python"  # tool whose programs can read the files of a world

@@ -22,10 +22,9 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.stages import Stage
 from fieldcraft.config.validation_errors import InvalidRecipeError
 from fieldcraft.dialects.tool_names import get_offered_names
-from fieldcraft.endpoints.openai import open_chat_client
+from fieldcraft.environments.environments import isolate_failures
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.grading import GRADED_BY_META, JUDGE, resolve_reward_name
-from fieldcraft.rollout.environments import isolate_failures
 from fieldcraft.runs.budget_check import check_budgets, check_positions
 from fieldcraft.runs.build import (
     make_external_environment,
@@ -47,6 +46,7 @@ from fieldcraft.runs.setup import EXPENSIVE_GRADERS, CheckContext
 from fieldcraft.runs.teachers import check_teacher_model, check_teachers
 from fieldcraft.runs.tracker_subscriber import check_trackers
 from fieldcraft.runs.training import find_stage_class
+from fieldcraft.tools.chat_client import open_chat_client
 from fieldcraft.train.stages.base import PreferencePair
 from fieldcraft.types import DEFAULT_VERDICT_REWARD, Dialect, Task, Trajectory, UserError
 

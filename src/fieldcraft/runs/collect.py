@@ -12,7 +12,7 @@ from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import make_untokenised_trajectory, read_demonstrations
 from fieldcraft.data.targets import describe_missing
 from fieldcraft.data.teachers import AnswerMode, DemonstrationTeacher
-from fieldcraft.evals.report import StageSummary, build_report, write_report, write_report_page
+from fieldcraft.evaluation.report import StageSummary, build_report, write_report, write_report_page
 from fieldcraft.records.events import EventBus, JobsCompleted, LogMessage, track_phase
 from fieldcraft.records.files import write_json
 from fieldcraft.runs.context import RunContext, open_run_context

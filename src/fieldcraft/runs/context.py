@@ -14,9 +14,6 @@ import torch
 import transformers
 from pydantic import BaseModel, Field
 
-from fieldcraft.cluster.ranks import RayTrainerGroup
-from fieldcraft.cluster.session import ClusterSession, open_cluster
-from fieldcraft.cluster.sources import ShardedWeights
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.data.selection import EVALUATION, TRAINING, SampleTally, add_closed_book_rates
@@ -24,7 +21,13 @@ from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.threads import ThreadCounts, find_fastest_threads
-from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.environments import EnvironmentRunner, isolate_failures
+from fieldcraft.extensions.cluster.ranks import RayTrainerGroup
+from fieldcraft.extensions.cluster.session import ClusterSession, open_cluster
+from fieldcraft.extensions.cluster.sources import ShardedWeights
+from fieldcraft.extensions.search.client import RemoteSearchTool
+from fieldcraft.extensions.search.index import MANIFEST_FILE, build_index, read_manifest
 from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import read_json
@@ -32,7 +35,6 @@ from fieldcraft.records.remedies import advise_renaming
 from fieldcraft.records.waits import report_waits_to
 from fieldcraft.rewards.answers import RULES
 from fieldcraft.rewards.judge import JUDGE_RULES, JudgeReward
-from fieldcraft.rollout.environments import EnvironmentRunner, isolate_failures
 from fieldcraft.runs.build import (
     attach_world_files,
     make_environment,
@@ -51,8 +53,6 @@ from fieldcraft.runs.resume import open_run_folder
 from fieldcraft.runs.sources import DataSource
 from fieldcraft.runs.tracker_subscriber import attach_trackers
 from fieldcraft.tools.factory import unwrap_tool
-from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.tools.search.index import MANIFEST_FILE, build_index, read_manifest
 from fieldcraft.train.model import (
     choose_device,
     describe_aux_losses,

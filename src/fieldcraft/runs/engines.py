@@ -8,10 +8,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.cluster.engine_pool import EnginePool
-from fieldcraft.cluster.session import ClusterSession
-from fieldcraft.cluster.sources import ShardedWeights
-from fieldcraft.cluster.vllm_servers import ClusterServerPool
 from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import LOCAL_ENGINE, ComponentKind, resolve
 from fieldcraft.config.recipe import Recipe
@@ -19,7 +15,11 @@ from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.streaming import StreamingEngine
-from fieldcraft.engine.vllm.engine import VllmEngine
+from fieldcraft.extensions.cluster.engine_pool import EnginePool
+from fieldcraft.extensions.cluster.session import ClusterSession
+from fieldcraft.extensions.cluster.sources import ShardedWeights
+from fieldcraft.extensions.cluster.vllm_servers import ClusterServerPool
+from fieldcraft.extensions.vllm.engine import VllmEngine
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.types import Tokenizer, UserError
 

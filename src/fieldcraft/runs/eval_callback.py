@@ -8,13 +8,13 @@ from pathlib import Path
 
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.evaluate import evaluate_tasks, make_verdict_rubric
-from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.environments import EnvironmentRunner
+from fieldcraft.environments.loop import Policy
+from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
+from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.records.events import ignore_event
 from fieldcraft.records.metrics import METRICS
-from fieldcraft.rollout.environments import EnvironmentRunner
-from fieldcraft.rollout.loop import Policy
 from fieldcraft.runs.build import make_environment
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.dialects import load_dialect

@@ -16,15 +16,15 @@ from fieldcraft.config.names import (
     get_display_name,
     resolve,
 )
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.evaluate import evaluate_tasks, make_verdict_rubric
-from fieldcraft.evals.summary import summarise_evaluation
-from fieldcraft.evals.verifiers import record_picks
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.environments import EnvironmentRunner
+from fieldcraft.environments.loop import Policy, run_rollout
+from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
+from fieldcraft.evaluation.summary import summarise_evaluation
+from fieldcraft.evaluation.verifiers import record_picks
 from fieldcraft.records.events import EvaluationCompleted
 from fieldcraft.records.files import write_json
 from fieldcraft.records.trajectories import write_trajectories
-from fieldcraft.rollout.environments import EnvironmentRunner
-from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.runs.build import make_environment, make_verifier
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.dialects import load_dialect
@@ -83,7 +83,7 @@ def find_workflow(name: str) -> Workflow:
         if not isinstance(result, Trajectory):
             raise UserError(
                 f"the workflow '{name}' returned {format_short(result)}, not a trajectory: return"
-                " what fieldcraft.rollout.turns.run_session gives."
+                " what fieldcraft.environments.turns.run_session gives."
             )
         return result
 

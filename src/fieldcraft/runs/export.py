@@ -7,6 +7,7 @@ from typing import Any
 
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.model_files import add_eos_token
+from fieldcraft.extensions.cluster.sharding.policies import CPU, load_policy, load_sharded_policy
 from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE
 from fieldcraft.recipes.exported import (
     read_agent_settings,
@@ -23,7 +24,6 @@ from fieldcraft.train.model import load_model, load_tokenizer, to_torch_dtype
 from fieldcraft.train.parity import probe_model
 from fieldcraft.train.protocols import ProbeResult
 from fieldcraft.train.saving import save_model
-from fieldcraft.train.sharding.policies import CPU, load_policy, load_sharded_policy
 
 
 def export(path: Path, out: Path, dtype: Dtype) -> None:

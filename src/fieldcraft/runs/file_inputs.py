@@ -22,6 +22,7 @@ from fieldcraft.dialects.encoding import (
     encode_pair,
     round_trips,
 )
+from fieldcraft.extensions.worlds.base import TrajectoryPair
 from fieldcraft.records.chains import count_max_chain_tokens
 from fieldcraft.rewards.grading import resolve_reward_name
 from fieldcraft.runs.build import make_verdict_reward
@@ -29,7 +30,6 @@ from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.file_questions import FileQuestions, find_overlap_warnings
 from fieldcraft.runs.sources import DataSource, ToolSchemas, count_encoding_errors
 from fieldcraft.types import Answer, DemoStep, Dialect, Task, ToolCall, Trajectory, UserError
-from fieldcraft.worlds.base import TrajectoryPair
 
 DEMONSTRATIONS_DATASET, PAIRS_DATASET = "demonstrations", "pairs"  # data sets
 UNGRADED_REASON = "with an answer that cannot be graded"

@@ -19,7 +19,7 @@ from fieldcraft.data.funnel import DataCard
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import write_demonstrations
 from fieldcraft.dialects import make_dialect
-from fieldcraft.evals.cards import write_data_card
+from fieldcraft.evaluation.cards import write_data_card
 from fieldcraft.runs.dialects import choose_dialect
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.train.scratch import make_tokenizer

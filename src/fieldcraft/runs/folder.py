@@ -12,7 +12,7 @@ STAGE/               see stage_files.py
 judge.sqlite         the judge's replies
 evaluations/         NAME.jsonl (every trajectory) and NAME.json (its summary), written last
 collect/             demonstrations collected from a teacher
-branches/            continuations of single trajectories, see branching/
+branches/            continuations of single trajectories, see extensions/studio
 closed_book.jsonl    rate of correct answers without tools per question, if measured
 select/              the selected questions for reinforcement learning, if any
 report.json, report.html   written last: the run is done, unless `stopped` states why it ended

@@ -12,20 +12,20 @@ from pathlib import Path
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.selection import TallyJournal
 from fieldcraft.data.tasks import write_tasks
-from fieldcraft.records.files import write_text
-from fieldcraft.records.jsonl import write_json_lines
-from fieldcraft.rollout.environments import Environment
-from fieldcraft.runs.build import make_external_environment
-from fieldcraft.runs.file_inputs import FileData
-from fieldcraft.runs.sources import DataSource, ToolSchemas
-from fieldcraft.types import DemoStep, Dialect, Task, Trajectory, UserError
-from fieldcraft.worlds.base import (
+from fieldcraft.environments.environments import Environment
+from fieldcraft.extensions.worlds.base import (
     SimulationVerdicts,
     TrajectoryPair,
     World,
     WorldOracle,
     make_world,
 )
+from fieldcraft.records.files import write_text
+from fieldcraft.records.jsonl import write_json_lines
+from fieldcraft.runs.build import make_external_environment
+from fieldcraft.runs.file_inputs import FileData
+from fieldcraft.runs.sources import DataSource, ToolSchemas
+from fieldcraft.types import DemoStep, Dialect, Task, Trajectory, UserError
 
 WORLD_TRAIN_TASKS = 4000
 

@@ -45,7 +45,7 @@ class ModelCardData:
 def write_model_card(folder: Path, card_data: ModelCardData) -> None:
     """Write README.md to a folder of weights."""
     environment = Environment(
-        loader=PackageLoader("fieldcraft.evals"),
+        loader=PackageLoader("fieldcraft.evaluation"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

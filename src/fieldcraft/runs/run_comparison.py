@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 from fieldcraft.config.lineage import get_stage_ancestry
 from fieldcraft.config.recipe import dump_recipe
-from fieldcraft.evals.browsing import PageContext
-from fieldcraft.evals.comparison import compare_with_first
-from fieldcraft.evals.report import build_report, write_report_page
-from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evaluation.browsing import PageContext
+from fieldcraft.evaluation.comparison import compare_with_first
+from fieldcraft.evaluation.report import build_report, write_report_page
+from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.types import Trajectory, UserError

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 from fieldcraft.config.lineage import get_stage_ancestry
 from fieldcraft.config.recipe import Recipe, dump_recipe, list_evaluations
-from fieldcraft.evals.browsing import PageContext
-from fieldcraft.evals.comparison import compare_consecutive
-from fieldcraft.evals.report import StageSummary, build_report, write_report, write_report_page
-from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evaluation.browsing import PageContext
+from fieldcraft.evaluation.comparison import compare_consecutive
+from fieldcraft.evaluation.report import StageSummary, build_report, write_report, write_report_page
+from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.training_rollouts import read_training_rollouts
 from fieldcraft.runs.closed_book import summarise_closed_book

@@ -30,12 +30,12 @@ from fieldcraft.data.selection import (
 )
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.data.tasks import read_tasks, write_tasks
-from fieldcraft.evals.cards import write_data_card
-from fieldcraft.evals.evaluate import make_verdict_rubric
-from fieldcraft.evals.report import StageSummary, build_report, write_report, write_report_page
+from fieldcraft.environments.loop import Policy, run_rollout
+from fieldcraft.environments.monitors import EvaluationMonitor
+from fieldcraft.evaluation.cards import write_data_card
+from fieldcraft.evaluation.evaluate import make_verdict_rubric
+from fieldcraft.evaluation.report import StageSummary, build_report, write_report, write_report_page
 from fieldcraft.records.events import EventBus, JobsCompleted, track_phase
-from fieldcraft.rollout.loop import Policy, run_rollout
-from fieldcraft.rollout.monitors import EvaluationMonitor
 from fieldcraft.runs.build import make_environment
 from fieldcraft.runs.context import RunContext, open_run_context
 from fieldcraft.runs.event_loop import run_async

@@ -14,7 +14,7 @@ from fieldcraft.config.sampling import describe_sample_counts
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.dialects.chat_template import shows_date
 from fieldcraft.engine.attention import require_plain_attention
-from fieldcraft.envs.environment import check_duplicate_names
+from fieldcraft.environments.environment import check_duplicate_names
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import JudgeReward

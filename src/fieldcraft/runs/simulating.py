@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.evals.evaluate import evaluate_tasks, make_verdict_rubric
-from fieldcraft.evals.fidelity import judge_against_tool, summarise_fidelity
-from fieldcraft.evals.summary import compute_accuracy
+from fieldcraft.environments.loop import Policy, Simulator, run_rollout
+from fieldcraft.environments.simulators import PolicySimulator
+from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
+from fieldcraft.evaluation.fidelity import judge_against_tool, summarise_fidelity
+from fieldcraft.evaluation.summary import compute_accuracy
+from fieldcraft.extensions.worlds.base import SimulationVerdicts
 from fieldcraft.records.events import EventHandler
-from fieldcraft.rollout.loop import Policy, Simulator, run_rollout
-from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.build import SEARCH_TOOL, open_verdict_reward
 from fieldcraft.types import Task, Tool, Trajectory, UserError
-from fieldcraft.worlds.base import SimulationVerdicts
 
 
 async def measure_simulator(

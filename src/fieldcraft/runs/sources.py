@@ -14,6 +14,7 @@ from fieldcraft.data.rejected_records import require_few_rejected
 from fieldcraft.data.unseen import make_unseen_name_tasks
 from fieldcraft.dialects.encoding import DemonstrationEncodingError, encode_demonstration
 from fieldcraft.dialects.tool_names import CALLED_KEY
+from fieldcraft.extensions.worlds.base import SimulationVerdicts, TrajectoryPair, WorldOracle
 from fieldcraft.types import (
     DemoStep,
     Dialect,
@@ -24,7 +25,6 @@ from fieldcraft.types import (
     Trajectory,
     UserError,
 )
-from fieldcraft.worlds.base import SimulationVerdicts, TrajectoryPair, WorldOracle
 
 ToolSchemas = Sequence[dict[str, Any]]  # in the format of `Dialect.encode_prompt`
 

@@ -11,19 +11,25 @@ from typing import Any
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from fieldcraft.cluster.ranks import RayTrainerGroup
-from fieldcraft.cluster.sources import ShardedWeights
 from fieldcraft.config.filters import Filters
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.fidelity import compute_fidelity_metrics
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.environments import EnvironmentRunner
+from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
+from fieldcraft.extensions.cluster.ranks import RayTrainerGroup
+from fieldcraft.extensions.cluster.sharding.specs import CriticSpec, PolicySpec, ReferenceSpec
+from fieldcraft.extensions.cluster.sharding.trainer import (
+    ShardedCritic,
+    ShardedTrainer,
+    make_reference,
+)
+from fieldcraft.extensions.cluster.sources import ShardedWeights
 from fieldcraft.records.events import EventHandler, LogMessage
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rollout.environments import EnvironmentRunner
 from fieldcraft.runs.build import make_program_runner, make_rubric
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.filtering import DEMONSTRATIONS_FILE, filter_demonstrations, write_filtered
@@ -31,8 +37,6 @@ from fieldcraft.train.critic import Critic
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.model import load_model, make_empty_model, require_tokenizer, to_torch_dtype
 from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy, ValueModel
-from fieldcraft.train.sharding.specs import CriticSpec, PolicySpec, ReferenceSpec
-from fieldcraft.train.sharding.trainer import ShardedCritic, ShardedTrainer, make_reference
 from fieldcraft.train.stages.base import PreferencePair, StepMetrics
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Dialect, Task, Trajectory, UserError

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fieldcraft.agents.question_writers import DEPTH_WRITERS, WIDTH_WRITERS
-from fieldcraft.agents.team import Team, TeamAgent, TeamMember
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.funnel import DataCard, pick_examples
 from fieldcraft.data.grading import Grader
@@ -20,7 +18,9 @@ from fieldcraft.data.synthesis import (
     synthesise,
 )
 from fieldcraft.data.tasks import write_tasks
-from fieldcraft.evals.cards import write_data_card
+from fieldcraft.evaluation.cards import write_data_card
+from fieldcraft.extensions.agents.question_writers import DEPTH_WRITERS, WIDTH_WRITERS
+from fieldcraft.extensions.agents.team import Team, TeamAgent, TeamMember
 from fieldcraft.records.events import EventBus, JobsCompleted, track_phase
 from fieldcraft.records.files import make_folder
 from fieldcraft.runs.context import RunContext, open_run_context

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fieldcraft.agents.afm_team import reconstruct_requests
-from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
-from fieldcraft.agents.team import TeamAgent, render_step
 from fieldcraft.data.steps_io import make_untokenised_trajectory
 from fieldcraft.dialects.encoding import encode_demonstration
-from fieldcraft.evals.costs import RequestCost
+from fieldcraft.evaluation.costs import RequestCost
+from fieldcraft.extensions.agents.afm_team import reconstruct_requests
+from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
+from fieldcraft.extensions.agents.team import TeamAgent, render_step
 from fieldcraft.records.costs import CostModel
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.teachers import (

@@ -6,9 +6,6 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fieldcraft.agents.chat_models import NO_TEMPLATE_MESSAGE, ChatModel, EngineChatModel
-from fieldcraft.agents.react_agent import PromptedAgent
-from fieldcraft.agents.team import Team, TeamAgent, TeamMember
 from fieldcraft.config.names import ComponentKind, resolve, suggest_name
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sampling import SamplingConfig, parse_sampling_keys
@@ -22,13 +19,16 @@ from fieldcraft.data.teachers import (
     ScriptedTeamTeacher,
     TeamTeacher,
 )
-from fieldcraft.endpoints.openai import ChatClient
+from fieldcraft.extensions.agents.chat_models import NO_TEMPLATE_MESSAGE, ChatModel, EngineChatModel
+from fieldcraft.extensions.agents.react_agent import PromptedAgent
+from fieldcraft.extensions.agents.team import Team, TeamAgent, TeamMember
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.engines import make_local_engine
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.runs.sampling import Decoding, resolve_decoding
 from fieldcraft.sampling import Truncation
+from fieldcraft.tools.chat_client import ChatClient
 from fieldcraft.train.model import load_tokenizer
 from fieldcraft.types import AnyTool, UserError
 
@@ -100,7 +100,9 @@ def find_team(name: str) -> Team:
     """Return the team with the given name. Raises UserError for any other object."""
     found = resolve(ComponentKind.TEAM, name)
     if not isinstance(found, Team):
-        raise UserError(f"'{name}' is not a team: make it a fieldcraft.agents.team.Team.")
+        raise UserError(
+            f"'{name}' is not a team: make it a fieldcraft.extensions.agents.team.Team."
+        )
     return found
 
 

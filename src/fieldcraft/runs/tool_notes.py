@@ -9,12 +9,12 @@ from fieldcraft.config.choices import ToolConfig
 from fieldcraft.config.names import MCP_TOOL
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.extensions.search.client import RemoteSearchTool
+from fieldcraft.extensions.search.dense import TextEncoder
+from fieldcraft.extensions.search.index import make_index_settings
+from fieldcraft.extensions.search.passages import read_corpus
 from fieldcraft.runs.build import SEARCH_TOOL, make_prompt_only_tools
 from fieldcraft.runs.event_loop import run_async
-from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.tools.search.dense import TextEncoder
-from fieldcraft.tools.search.index import make_index_settings
-from fieldcraft.tools.search.passages import read_corpus
 from fieldcraft.types import AnyTool
 
 

@@ -20,6 +20,8 @@ from pydantic import BaseModel, Field
 from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentError, ComponentKind, resolve
 from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.extensions.trackers.base import TrackedRun, Tracker
+from fieldcraft.extensions.trackers.thread import TrackerState, TrackerThread
 from fieldcraft.records.events import (
     EvaluationCompleted,
     Event,
@@ -32,8 +34,6 @@ from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import read_json
 from fieldcraft.records.remedies import advise_renaming
 from fieldcraft.runs.folder import RunFolder
-from fieldcraft.trackers.base import TrackedRun, Tracker
-from fieldcraft.trackers.thread import TrackerState, TrackerThread
 from fieldcraft.types import UserError
 
 CLOSE_TIMEOUT_SECONDS = 60.0  # for all trackers together at the end of a run

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from fieldcraft.cluster.ranks import TrainersLostError
 from fieldcraft.config.names import ComponentKind, resolve
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.model_files import add_eos_token
+from fieldcraft.environments.environments import EnvironmentRunner
+from fieldcraft.extensions.cluster.ranks import TrainersLostError
 from fieldcraft.records.events import LogMessage
 from fieldcraft.records.files import write_json
-from fieldcraft.rollout.environments import EnvironmentRunner
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.eval_callback import open_eval_callback
 from fieldcraft.runs.memory import raise_memory_errors

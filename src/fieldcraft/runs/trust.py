@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.extensions.search.index import require_trusted_index
 from fieldcraft.recipes.consent import require_consent, require_consent_to_links
 from fieldcraft.recipes.exported import read_agent_settings
 from fieldcraft.records.reading import RERUN_ADVICE, read_json
 from fieldcraft.runs.folder import RunFolder
-from fieldcraft.tools.search.index import require_trusted_index
 
 
 def require_trust(run: RunFolder | None, model: Path) -> None:

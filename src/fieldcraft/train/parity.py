@@ -10,7 +10,7 @@ import torch
 
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.parity import MAX_DIFFERENCE_STDS, compute_tolerance_nats
-from fieldcraft.engine.vllm.weights import ProbeLogprobs, make_probe_ids, run_probe
+from fieldcraft.extensions.vllm.weights import ProbeLogprobs, make_probe_ids, run_probe
 from fieldcraft.train.batch import Sample
 from fieldcraft.train.model import load_model, to_dtype_name
 from fieldcraft.train.protocols import ProbeResult, ReferenceModel

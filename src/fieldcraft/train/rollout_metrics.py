@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import isfinite
 
+from fieldcraft.environments.monitors import find_last_error
 from fieldcraft.records.costs import count_policy_tokens
 from fieldcraft.records.metrics import describe_broken_rollouts
 from fieldcraft.records.tool_metrics import compute_tool_metrics
 from fieldcraft.rewards.programs import compute_program_metrics
-from fieldcraft.rollout.monitors import find_last_error
 from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.types import DEFAULT_VERDICT_REWARD, Author, Status, Trajectory
 

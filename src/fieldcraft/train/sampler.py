@@ -17,19 +17,19 @@ from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.records.events import EventHandler, TrajectoryCompleted, ignore_event
-from fieldcraft.records.timeline import Timeline
-from fieldcraft.rewards.length import SoftOverlongPenalty
-from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rollout.environments import EnvironmentRunner
-from fieldcraft.rollout.loop import (
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.environments import EnvironmentRunner
+from fieldcraft.environments.loop import (
     Policy,
     Simulator,
     run_rollout,
     run_tool_free_rollout,
 )
-from fieldcraft.rollout.simulators import PolicySimulator
+from fieldcraft.environments.simulators import PolicySimulator
+from fieldcraft.records.events import EventHandler, TrajectoryCompleted, ignore_event
+from fieldcraft.records.timeline import Timeline
+from fieldcraft.rewards.length import SoftOverlongPenalty
+from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.train.epochs import draw_epoch_batch
 from fieldcraft.train.resampling import resample_on_correct
 from fieldcraft.train.tool_free import select_tool_free_questions

@@ -9,14 +9,14 @@ import pytest
 from fieldcraft.config.rl import Rl
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.loop import Policy, run_rollout
+from fieldcraft.environments.monitors import ToolFailureMonitor
 from fieldcraft.records.timeline import StepTimes
 from fieldcraft.records.training_rollouts import TrainingRollout
 from fieldcraft.rewards.answers import ExactMatch, F1Reward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rewards.tool_cost import OtcPpoReward
-from fieldcraft.rollout.loop import Policy, run_rollout
-from fieldcraft.rollout.monitors import ToolFailureMonitor
 from fieldcraft.tools.base import FunctionTool
 from fieldcraft.train.algorithm import PolicyGradient
 from fieldcraft.train.batch import SampleUnit

@@ -17,10 +17,10 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
 from fieldcraft.config.stages import Stage
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.environments import EnvironmentRunner
 from fieldcraft.records.events import EventHandler
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rollout.environments import EnvironmentRunner
 from fieldcraft.train.collapse_detector import CollapseDetector
 from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy, ValueModel
 from fieldcraft.types import Dialect, Task, Trajectory

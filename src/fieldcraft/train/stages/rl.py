@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self
 from fieldcraft.config.distil import Distil
 from fieldcraft.config.names import AUTO_VERDICT, VERDICT_REWARD_KEY, get_display_name
 from fieldcraft.config.rl import Rl
-from fieldcraft.endpoints.openai import open_chat_client
+from fieldcraft.environments.monitors import ToolFailureMonitor, require_usable_rollouts
+from fieldcraft.environments.simulators import EndpointSimulator
 from fieldcraft.records.timeline import TIMELINE_FILE, StepTimes, append_step_times
 from fieldcraft.records.training_rollouts import (
     ROLLOUTS_FOLDER,
@@ -20,8 +21,7 @@ from fieldcraft.records.training_rollouts import (
     write_training_rollouts,
 )
 from fieldcraft.rewards.grading import resolve_grader
-from fieldcraft.rollout.monitors import ToolFailureMonitor, require_usable_rollouts
-from fieldcraft.rollout.simulators import EndpointSimulator
+from fieldcraft.tools.chat_client import open_chat_client
 from fieldcraft.train.algorithm import Algorithm, StepModels
 from fieldcraft.train.async_sampler import AsyncRolloutSampler
 from fieldcraft.train.collapse_detector import CollapseDetector

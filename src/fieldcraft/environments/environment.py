@@ -1,0 +1,203 @@
+"""General tool environment: a dialect, tools, and the budget of a trajectory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fieldcraft.concurrency import ConcurrencyLimiter, run_concurrently
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects.folding import require_summary_prompt
+from fieldcraft.environments.defects import record_broken_call
+from fieldcraft.environments.guards import (
+    ToolContractError,
+    ToolTimeoutError,
+    run_with_timeout,
+    truncate_middle,
+)
+from fieldcraft.environments.session_tools import open_session_tools
+from fieldcraft.records.costs import CostModel
+from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.tools.factory import collect_costs
+from fieldcraft.types import (
+    AnyTool,
+    ArgumentError,
+    CallFault,
+    CallOutcome,
+    CallRecord,
+    Dialect,
+    MalformedCall,
+    Reward,
+    Task,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolUnavailableError,
+    UserError,
+)
+
+LIMIT_REACHED_MESSAGE = "The limit of calls is reached; answer with what you know."
+
+
+@dataclass(frozen=True)
+class ToolSession:
+    """Tool session of one rollout, with open tools. `tools` maps tool names to tools."""
+
+    dialect: Dialect
+    tools: Mapping[str, Tool]
+    schemas: Sequence[dict[str, Any]]
+    budget: BudgetConfig
+    limiter: ConcurrencyLimiter
+
+    async def run_calls(
+        self, calls: Sequence[ToolCall | MalformedCall], calls_before: int
+    ) -> list[CallRecord]:
+        """Run the calls of one turn concurrently, and return the results in call order.
+
+        A `ToolError` or a timeout becomes text for the model. Every other exception is a defect of
+        the tool: it cancels the other calls and is raised as a BrokenToolError. `calls_before`
+        counts all earlier attempts, so that a policy that only makes malformed calls also reaches
+        the limit.
+        """
+        if len(calls) == 1:  # a task would let other rollouts run first
+            return [await self._run_call(calls[0], calls_before)]
+        numbered_calls = [(call, number) for number, call in enumerate(calls, start=calls_before)]
+        return await run_concurrently(numbered_calls, self._run_call, limit=len(calls))
+
+    def truncate_observation(self, call: CallRecord) -> CallRecord:
+        """Return the call with its observation truncated to the budget."""
+        max_tokens = self.budget.max_observation_tokens
+        text, cut = truncate_middle(call.observation, max_tokens, self.dialect.tokenizer)
+        return replace(call, observation=text, cut=cut)
+
+    async def _run_call(self, call: ToolCall | MalformedCall, calls_before: int) -> CallRecord:
+        if calls_before >= self.budget.max_calls:
+            return make_refused_call(call, LIMIT_REACHED_MESSAGE)
+        if isinstance(call, MalformedCall):
+            return self.truncate_observation(
+                _make_unexecuted_call(call, call.reason, CallOutcome.MALFORMED, call.fault)
+            )
+        tool, arguments = self.tools.get(call.tool), call.arguments
+        if tool is None:
+            names = ", ".join(self.tools) or "none"
+            reason = f"There is no tool {call.tool!r}; known: {names}."
+            return self.truncate_observation(
+                _make_unexecuted_call(call, reason, CallOutcome.MALFORMED, "tool")
+            )
+        async with self.limiter.slot():
+            clock = asyncio.get_running_loop().time
+            start = clock()
+            with record_broken_call(call.tool, arguments):
+                text, outcome = await self._run_tool(tool, arguments)
+            seconds = clock() - start
+        fault: CallFault | None = "arguments" if outcome is CallOutcome.MALFORMED else None
+        return self.truncate_observation(
+            CallRecord(call.tool, arguments, text, outcome, seconds, fault=fault)
+        )
+
+    async def _run_tool(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, CallOutcome]:
+        try:
+            text = await run_with_timeout(
+                _call_tool(tool, arguments), self.budget.call_timeout_seconds
+            )
+        except ArgumentError as error:
+            return str(error), CallOutcome.MALFORMED
+        except (ToolUnavailableError, ToolTimeoutError) as error:
+            return str(error), CallOutcome.UNAVAILABLE
+        except ToolError as error:
+            return str(error), CallOutcome.FAILED
+        if not isinstance(text, str):
+            raise ToolContractError(
+                f"the tool '{tool.name}' returned {type(text).__name__}, not text"
+            )
+        return text, CallOutcome.OK
+
+
+def make_refused_call(call: ToolCall | MalformedCall, reason: str) -> CallRecord:
+    """Return the record of a call over the budget."""
+    return _make_unexecuted_call(call, reason, CallOutcome.REFUSED)
+
+
+def _make_unexecuted_call(
+    call: ToolCall | MalformedCall,
+    reason: str,
+    outcome: CallOutcome,
+    fault: CallFault | None = None,
+) -> CallRecord:
+    tool, arguments = (call.tool, call.arguments) if isinstance(call, ToolCall) else ("", {})
+    return CallRecord(tool, arguments, reason, outcome, 0.0, fault=fault)
+
+
+async def _call_tool(tool: Tool, arguments: dict[str, Any]) -> Any:
+    return await tool(**arguments)
+
+
+def check_duplicate_names(names: Sequence[str]) -> Iterator[str]:
+    """Yield an error for every name shared by several tools."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            yield (
+                f"{count} tools have the name '{name}': give each a unique name; for tools of an"
+                " MCP server set prefix."
+            )
+
+
+@dataclass(frozen=True)
+class ToolEnvironment:
+    """Environment in which a policy acts. Without tools, a call gets an error that the policy can
+    read. `verdict_reward` is the name of the verdict reward, for workflows that use it.
+
+    Raises UserError for duplicate tool names, and for a budget with folds if the dialect has no
+    summary tag.
+    """
+
+    dialect: Dialect
+    tools: Sequence[AnyTool] = ()
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    verdict_reward: Reward = field(default_factory=ExactMatch, compare=False)
+    limiter: ConcurrencyLimiter = field(
+        init=False, repr=False, compare=False
+    )  # shared by all rollouts
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "limiter", ConcurrencyLimiter(self.budget.max_concurrent_calls))
+        for problem in check_duplicate_names([tool.name for tool in self.tools]):
+            raise UserError(problem)
+        if self.budget.fold is not None:
+            require_summary_prompt(self.dialect)
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        return [tool.schema for tool in self.tools]
+
+    def with_budget(self, budget: BudgetConfig) -> ToolEnvironment:
+        """Return a copy of the environment with another rollout budget. Their calls share its
+        limiter."""
+        environment = replace(self, budget=budget)
+        object.__setattr__(environment, "limiter", self.limiter)
+        return environment
+
+    @property
+    def costs(self) -> CostModel:
+        return CostModel(collect_costs(self.tools), self.budget.token_cost)
+
+    @asynccontextmanager
+    async def open_session(self, task: Task) -> AsyncIterator[ToolSession]:
+        """Yield a session for one rollout of a task. Stateful tools are opened for it and always
+        closed. Raises exceptions of a tool on opening or closing, unless another one is already
+        propagating; UserError is unchanged."""
+        async with open_session_tools(self.tools, task, self.budget.call_timeout_seconds) as tools:
+            yield ToolSession(self.dialect, tools, self.schemas, self.budget, self.limiter)
+
+
+class ToolFreeEnvironment(ToolEnvironment):
+    """Environment with the same prompt while the tools are unavailable: no tool is opened or can be
+    called."""
+
+    @asynccontextmanager
+    async def open_session(self, task: Task) -> AsyncIterator[ToolSession]:
+        yield ToolSession(self.dialect, {}, self.schemas, self.budget, self.limiter)

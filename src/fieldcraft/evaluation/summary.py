@@ -1,0 +1,246 @@
+"""Metrics of a set of evaluation trajectories of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
+from typing import Any
+
+from fieldcraft.dialects.tool_names import get_offered_names
+from fieldcraft.evaluation.broken_rollouts import measure_broken_rollouts
+from fieldcraft.evaluation.costs import TokenPrices, compute_cost_metrics
+from fieldcraft.evaluation.intervals import effective_sample_size, wilson_interval
+from fieldcraft.evaluation.samples import compute_pass_rates
+from fieldcraft.evaluation.verifiers import PICKED_REWARD
+from fieldcraft.records.costs import count_policy_tokens
+from fieldcraft.records.tool_metrics import (
+    compute_mean_optimal_calls,
+    compute_tool_metrics,
+    count_calls,
+    mean_or_none,
+)
+from fieldcraft.rewards.programs import compute_program_metrics
+from fieldcraft.types import Author, Status, Task, Trajectory, UserError
+
+
+def summarise_evaluation(
+    trajectories: Sequence[Trajectory], split: str | None = None, prices: TokenPrices | None = None
+) -> dict[str, Any]:
+    """Return the entry of one stage or workflow in `report.json`.
+
+    `rewards["em"]` (0, 1, or None if the answer cannot be graded) and `rewards["f1"]` must be
+    filled in, unweighted; "cover_em" and "judge" are None without those rewards. Rates are
+    fractions of all trajectories. `em` and similar metrics are means over the gradable ones, and
+    "n_effective" is the effective number of independent questions for the interval of `em`.
+
+    If the tasks have several values of `meta["split"]`, the entry also has "splits", and its
+    top-level numbers are computed on the leading `split` if there is one, else on all. `known` and
+    `offloading_rate` always include all questions. If the tasks have several values of
+    `meta["data_source"]`, the entry and its splits have "sources".
+
+    If questions were sampled several times, "n" counts samples, "sampled" is the result of
+    `compute_pass_rates`, and "best_of" has the mean and the interval of the samples selected by a
+    verifier. If the numbers of samples differ, the entry uses the first ones of each question
+    (`equalise_samples`), but "splits" and "sources" use all. `prices` are passed to
+    `compute_cost_metrics`.
+
+    Raises UserError if there are no trajectories.
+    """
+    if not trajectories:
+        raise UserError("There are no trajectories to summarise; give at least one task.")
+    by_split = _group_by_split(trajectories)
+    if len(by_split) < 2:
+        return _summarise_split(trajectories, prices)
+    return _summarise_split(by_split.get(split, trajectories), prices) | {
+        "known": _summarise_known(equalise_samples(trajectories), known=True),
+        "offloading_rate": compute_tool_metrics(equalise_samples(trajectories))["offloading_rate"],
+        "split": split if split in by_split else "all",
+        "splits": {name: _summarise_split(part, prices) for name, part in by_split.items()},
+    }
+
+
+def select_leading_split(
+    trajectories: Sequence[Trajectory], split: str | None
+) -> Sequence[Trajectory]:
+    """Return the trajectories used for a summary's top-level numbers."""
+    return equalise_samples(_group_by_split(trajectories).get(split, trajectories))
+
+
+def equalise_samples(trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
+    """Return the first samples of every question, the same number for each, so that all questions
+    have equal weight."""
+    questions: dict[tuple[Any, str], list[Trajectory]] = {}
+    for trajectory in trajectories:
+        key = (trajectory.task.meta.get("split"), trajectory.task.id)
+        questions.setdefault(key, []).append(trajectory)
+    fewest = min(map(len, questions.values()), default=0)
+    if fewest * len(questions) == len(trajectories):
+        return trajectories
+    return [sample for samples in questions.values() for sample in samples[:fewest]]
+
+
+def get_cluster(task: Task) -> str:
+    """Return the label of the questions that tend to be correct or wrong together with this one,
+    such as questions about the same entity: `meta["cluster"]`, or a label for this question
+    alone."""
+    label = task.meta.get("cluster")
+    return task.id if label is None else str(label)
+
+
+def _get_level(task: Task) -> str | None:
+    """Return the annotated difficulty of a question, as in GAIA, WebWalkerQA and HotpotQA."""
+    level = task.meta.get("level")
+    return None if level is None else str(level)
+
+
+def _count_effective_questions(gradable: Iterable[Trajectory]) -> float:
+    """Return the effective number of independent gradable questions. Several samples of a question
+    count as one, with their mean."""
+    verdicts, clusters = _group_verdicts(gradable)
+    return effective_sample_size([fmean(samples) for samples in verdicts], clusters)
+
+
+def _group_verdicts(gradable: Iterable[Trajectory]) -> tuple[list[list[bool]], list[str]]:
+    """Return the verdicts of each question's samples, and its cluster."""
+    questions = _group(gradable, lambda t: t.task.id)
+    return (
+        [[t.is_correct is True for t in samples] for samples in questions.values()],
+        [get_cluster(samples[0].task) for samples in questions.values()],
+    )
+
+
+def _group_by_split(trajectories: Iterable[Trajectory]) -> dict[Any, list[Trajectory]]:
+    return _group(trajectories, lambda t: t.task.meta.get("split"))
+
+
+def _summarise_split(
+    trajectories: Sequence[Trajectory], prices: TokenPrices | None
+) -> dict[str, Any]:
+    summary = _compute_metrics(equalise_samples(trajectories), prices)
+    sources = _group(trajectories, lambda t: t.task.meta.get("data_source"))
+    if len(sources) > 1:
+        summary["sources"] = {
+            str(n): _compute_metrics(equalise_samples(part), prices) for n, part in sources.items()
+        }
+    return summary
+
+
+def _compute_metrics(
+    trajectories: Sequence[Trajectory], prices: TokenPrices | None
+) -> dict[str, Any]:
+    n = len(trajectories)
+    gradable = [t for t in trajectories if t.is_correct is not None]
+    judged = [t.rewards["judge"] for t in trajectories if "judge" in t.rewards]
+    em = compute_accuracy(trajectories)
+    effective = _count_effective_questions(gradable)
+    verdicts, clusters = _group_verdicts(gradable)
+    repeated = any(len(samples) > 1 for samples in verdicts)
+    return {
+        "n": n,
+        "ungradable": n - len(gradable),
+        "em": em,
+        "em_ci95": None if em is None else list(wilson_interval(em, effective)),
+        "n_effective": effective,
+        "f1": mean_or_none(t.rewards.get("f1") for t in trajectories),
+        "cover_em": mean_or_none(t.rewards.get("cover_em") for t in trajectories),
+        "judge": mean_or_none(judged),
+        "judge_ungradable": judged.count(None),
+        "correct": sum(t.is_correct is True for t in trajectories),
+        "calls": count_calls(trajectories),
+        "offered": _find_common_tools(trajectories),
+        **compute_tool_metrics(trajectories),
+        "answered_rate": _compute_rate(trajectories, lambda t: t.status is Status.ANSWERED),
+        **compute_program_metrics(trajectories),
+        **measure_broken_rollouts(trajectories),
+        "forced_answer_rate": _compute_rate(trajectories, lambda t: t.forced),
+        "format_rate": _compute_rate(trajectories, lambda t: t.well_formed),
+        "tokens_mean": sum(map(count_policy_tokens, trajectories)) / n,
+        "folds_mean": sum(len(t.folds) for t in trajectories) / n,
+        "observation_tokens_mean": sum(map(_count_observation_tokens, trajectories)) / n,
+        "seconds_mean": sum(t.seconds for t in trajectories) / n,
+        "status": {s.value: [t.status for t in trajectories].count(s) / n for s in Status},
+        "by_hops": _summarise_groups(trajectories, lambda t: t.task.meta.get("hops")),
+        "by_level": _summarise_groups(trajectories, lambda t: _get_level(t.task)),
+        "by_calls": _summarise_groups(trajectories, lambda t: t.num_executed_calls),
+        "known": _summarise_known(trajectories, known=True),
+        "unknown": _summarise_known(trajectories, known=False),
+        "sampled": compute_pass_rates(verdicts, clusters) | _summarise_picked(gradable)
+        if repeated
+        else None,
+        **compute_cost_metrics(trajectories, prices),
+    }
+
+
+def _summarise_picked(gradable: Sequence[Trajectory]) -> dict[str, Any]:
+    """Return the share of correct samples among those selected by a verifier, with its interval;
+    None if none was selected."""
+    picked = [t for t in gradable if t.rewards.get(PICKED_REWARD) == 1]
+    rate = compute_accuracy(picked)
+    if rate is None:
+        return {"best_of": None}
+    interval = wilson_interval(rate, _count_effective_questions(picked))
+    return {"best_of": {"mean": rate, "ci95": list(interval)}}
+
+
+def compute_accuracy(trajectories: Iterable[Trajectory]) -> float | None:
+    """Return the share of correct answers among the gradable trajectories; None if there are
+    none."""
+    return mean_or_none(t.is_correct for t in trajectories)
+
+
+def _count_observation_tokens(trajectory: Trajectory) -> int:
+    """Return the number of observation tokens from tools or their simulators."""
+    observers = (Author.TOOL, Author.SIMULATOR)
+    return sum(len(s.ids) for s in trajectory.segments if s.author in observers)
+
+
+def _find_common_tools(trajectories: Sequence[Trajectory]) -> list[str] | None:
+    """Return the tools that all given questions offer; None if they offer all tools, or different
+    ones."""
+    first, *others = (get_offered_names(t.task) for t in trajectories)
+    return first if all(tools == first for tools in others) else None
+
+
+def _compute_rate(
+    trajectories: Sequence[Trajectory], predicate: Callable[[Trajectory], bool]
+) -> float:
+    return sum(map(predicate, trajectories)) / len(trajectories)
+
+
+def _summarise_groups(
+    trajectories: Iterable[Trajectory], key: Callable[[Trajectory], int | str | None]
+) -> dict[str, dict[str, Any]]:
+    return {
+        str(value): {
+            "n": len(part),
+            "em": compute_accuracy(part),
+            "calls_mean": sum(t.num_executed_calls for t in part) / len(part),
+            "calls_optimal_mean": compute_mean_optimal_calls(part),
+        }
+        for value, part in _group(trajectories, key).items()
+    }
+
+
+def _summarise_known(trajectories: Iterable[Trajectory], *, known: bool) -> dict[str, Any] | None:
+    """Return the metrics of the questions whose `Task.is_known` has the given value; None if there
+    are none."""
+    part = [t for t in trajectories if t.task.is_known is known]
+    if not part:
+        return None
+    return {
+        "n": len(part),
+        "em": compute_accuracy(part),
+        "calls_mean": sum(t.num_executed_calls for t in part) / len(part),
+        "no_call_rate": _compute_rate(part, lambda t: t.num_executed_calls == 0),
+    }
+
+
+def _group(
+    trajectories: Iterable[Trajectory], key: Callable[[Trajectory], Any]
+) -> dict[Any, list[Trajectory]]:
+    """Group trajectories by `key` in ascending order; those without a key are omitted."""
+    groups: dict[Any, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        if (value := key(trajectory)) is not None:
+            groups.setdefault(value, []).append(trajectory)
+    return dict(sorted(groups.items()))

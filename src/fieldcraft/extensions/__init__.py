@@ -1,0 +1,1 @@
+"""Extensions of the kernel, which enter a run by name: see config/names.py."""

@@ -1,0 +1,83 @@
+"""Sharded checkpoints: each rank writes its shards asynchronously while training continues.
+
+They use torch.distributed.checkpoint, whose format any number of ranks can read. They are written
+to a draft folder, which is renamed when all ranks have finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from fieldcraft.extensions.cluster.sharding.checkpoint_reader import ShardReader
+from fieldcraft.extensions.cluster.sharding.mesh import RankMesh
+from fieldcraft.extensions.cluster.sharding.state import ShardedState
+from fieldcraft.records.files import commit_draft, raise_write_errors
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.records.remedies import advise_renaming, advise_repair
+
+
+@final
+class ShardCheckpointer:
+    """Asynchronous writer of a rank's checkpoints, one at a time."""
+
+    def __init__(self, mesh: RankMesh) -> None:
+        self.mesh = mesh
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Future[None] | None = None
+
+    def save(self, states: Mapping[str, ShardedState], draft: Path, target: Path) -> None:
+        """Save as `TrainerRank.save` does. Returns when all tensors are copied."""
+        with raise_write_errors(target), unwrap_checkpoint_errors():
+            saving: Any = async_save(
+                {name: state.checkpoint_tensors() for name, state in states.items()},
+                checkpoint_id=draft,
+                process_group=self.mesh.cpu_group,
+            )
+        self._pending = self._thread.submit(self._finish, saving, draft, target)
+
+    def wait_for_saves(self) -> None:
+        """Wait for the last checkpoint. Raises UserError if it could not be written."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def load(self, states: Mapping[str, ShardedState], folder: Path) -> None:
+        """Load a checkpoint into the trained tensors. Raises UserError if the checkpoint is
+        damaged."""
+        with (
+            raise_read_errors(folder, advise_repair(folder, advise_renaming(folder))),
+            unwrap_checkpoint_errors(),
+        ):
+            load(
+                {name: state.checkpoint_tensors() for name, state in states.items()},
+                storage_reader=ShardReader(folder),
+                process_group=self.mesh.cpu_group,
+            )
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+    def _finish(self, saving: Future[Any], draft: Path, target: Path) -> None:
+        """Finish a checkpoint: for rank 0 the save completes only when all shards are written."""
+        with raise_write_errors(target), unwrap_checkpoint_errors():
+            saving.result()
+        if self.mesh.rank == 0:
+            commit_draft(draft, target)
+
+
+@contextmanager
+def unwrap_checkpoint_errors() -> Iterator[None]:
+    """Re-raise the error of the first failed rank in place of torch's collected exception."""
+    try:
+        yield
+    except CheckpointException as error:  # not a subclass of Exception
+        cause, _ = next(iter(error.failures.values()))
+        raise cause from error

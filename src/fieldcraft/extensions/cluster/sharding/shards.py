@@ -1,0 +1,105 @@
+"""Parallel strategy that shards weights and tokens over the ranks of a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from fieldcraft.engine.sizes import require_rope_length
+from fieldcraft.extensions.cluster.sharding.context import ContextShard, shard_batch
+from fieldcraft.extensions.cluster.sharding.fsdp import ShardedModel, free_gathered, shard_head
+from fieldcraft.extensions.cluster.sharding.mesh import RankMesh
+from fieldcraft.train.batch import PackedBatch, Sample, SampleUnit, pack, split_micro_batches
+from fieldcraft.train.master_weights import MasterWeights
+from fieldcraft.train.output_layer import OutputLayer
+from fieldcraft.train.packed_attention import NO_MASK
+
+
+@final
+class FsdpStrategy:
+    """FSDP and context parallelism of a rank; implements `train.parallel.ParallelStrategy`. All
+    ranks execute the same operations in the same order, each with its own share of the units; ranks
+    of one micro-batch have the same share."""
+
+    def __init__(self, mesh: RankMesh) -> None:
+        self.mesh = mesh
+        self._models: dict[Any, nn.Module] = {}
+        self._last_shard: tuple[PackedBatch, ContextShard] | None = None
+
+    def shard(
+        self, model: Any | None, dtype: torch.dtype | None, head: nn.Module | None = None
+    ) -> MasterWeights:
+        if head is not None:
+            shard_head(head, self.mesh)
+        if model is not None:
+            self._models[model] = ShardedModel(model, self.mesh, dtype)
+        # The shards keep the dtype in which the weights were loaded: they are the masters.
+        parameters = () if model is None else model.parameters()
+        return MasterWeights(parameters, None, () if head is None else head.parameters())
+
+    def make_micro_batches(
+        self, units: Sequence[SampleUnit], micro_batch_tokens: int
+    ) -> Iterator[PackedBatch]:
+        """Return as many micro-batches as the rank with the most has. Missing ones are padding
+        batches."""
+        max_tokens = micro_batch_tokens * self.mesh.context_parallel
+        batches = list(split_micro_batches(units, max_tokens)) if units else []
+        missing = self.mesh.all_reduce_max(len(batches)) - len(batches)
+        return iter([*batches, *(make_padding_batch() for _ in range(missing))])
+
+    def compute_hidden_states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
+        require_rope_length(model.config.get_text_config(), batch.max_sequence_tokens)
+        context_shard = self._get_shard(batch)
+        [hidden_nH] = self._models[model](
+            input_ids=context_shard.ids_n[None].to(device),
+            attention_mask=NO_MASK.to(device),
+            position_ids=context_shard.position_n[None].to(device),
+            use_cache=False,
+            runs=context_shard.runs,
+            context_shard=context_shard if self.mesh.context_parallel > 1 else None,
+        )
+        return hidden_nH[context_shard.from_t.to(device)]
+
+    def compute_plain_logits(self, model: Any, layer: OutputLayer, ids_n: Tensor) -> Tensor:
+        """Compute logits with the gathered weights, including the output layer's."""
+        [hidden_nH] = self._models[model](input_ids=ids_n[None], use_cache=False)
+        return layer(hidden_nH)
+
+    def select_local_tokens(self, batch: PackedBatch) -> Tensor | slice:
+        return self._get_shard(batch).local_T
+
+    def all_gather_tokens(self, values_t: Tensor, batch: PackedBatch) -> Tensor:
+        return self._get_shard(batch).all_gather_tokens(values_t, len(batch.ids_T))
+
+    def gather_value(self, value: Tensor) -> Tensor:
+        return value.full_tensor() if isinstance(value, DTensor) else value
+
+    def invalidate(self) -> None:
+        """Free the gathered weights after a change other than an optimizer step."""
+        for model in self._models.values():
+            free_gathered(model)
+
+    def _get_shard(self, batch: PackedBatch) -> ContextShard:
+        """Return this rank's shard of a micro-batch; cached, because it is requested several
+        times."""
+        if self._last_shard is None or self._last_shard[0] is not batch:
+            self._last_shard = (
+                batch,
+                shard_batch(batch, self.mesh.context_rank, self.mesh.context_group),
+            )
+        return self._last_shard[1]
+
+
+def make_padding_batch() -> PackedBatch:
+    """Return a padding batch of two samples with two tokens each, which is valid for every
+    objective."""
+    ids, weight = np.zeros(2, np.int64), np.array([0, 1], np.float32)
+    zeros = np.zeros(2, np.float32)
+    pair = [Sample(ids, weight, zeros, zeros, zeros, zeros, zeros, zeros) for _ in range(2)]
+    return replace(pack(pair), is_padding=True)

@@ -1,0 +1,251 @@
+"""Search index: ranking by words, by vectors, or by both.
+
+An index is a folder with the passages of a corpus, the data of its rankers (BM25, vectors or both)
+and a manifest that names them. All of it is mapped from disk, so an index of any size opens
+immediately. It is built in constant memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel
+
+from fieldcraft.extensions.search.bm25 import LIBRARY_VERSION, Bm25Ranker, write_bm25
+from fieldcraft.extensions.search.dense import DenseRanker, TextEncoder, write_dense
+from fieldcraft.extensions.search.passages import (
+    Passage,
+    PassageFile,
+    read_corpus,
+    show_progress,
+    write_passages,
+)
+from fieldcraft.recipes.consent import record_own_consent, require_consent
+from fieldcraft.records.files import make_folder, sync_folder, write_json
+from fieldcraft.records.reading import raise_read_errors, read_json
+from fieldcraft.records.remedies import advise_index_rebuild, advise_renaming
+from fieldcraft.records.waits import report_blocking_wait
+from fieldcraft.types import UserError
+
+FORMAT_VERSION = (
+    4  # version of the folder's format; increase it when terms or files change, to force a rebuild
+)
+MANIFEST_FILE = "manifest.json"
+RRF_CONSTANT = 60  # constant of reciprocal rank fusion, and length of the fused lists
+FUSION_DEPTH = 100
+
+Ranking = Literal["bm25", "dense", "hybrid"]
+Ranked = list[tuple[int, float]]  # (number of the passage, score), best first
+
+
+class Ranker(Protocol):
+    def rank(self, queries: Sequence[str], depth: int) -> list[Ranked]:
+        """Rank at most `depth` passages for each query, best first. Ties are broken by the order
+        in the corpus."""
+        ...
+
+
+class HybridRanker:
+    """Reciprocal rank fusion of both rankings (Cormack, Clarke & Buettcher 2009).
+
+    The score of a passage is the sum of 1 / (60 + rank) over the lists that contain it.
+    """
+
+    def __init__(self, rankers: Sequence[Ranker]) -> None:
+        self._rankers = rankers
+
+    def rank(self, queries: Sequence[str], depth: int) -> list[Ranked]:
+        lists = [ranker.rank(queries, max(depth, FUSION_DEPTH)) for ranker in self._rankers]
+        return [fuse_rankings(ranked)[:depth] for ranked in zip(*lists, strict=True)]
+
+
+def fuse_rankings(lists: Sequence[Ranked]) -> Ranked:
+    scores: defaultdict[int, float] = defaultdict(float)
+    for ranked in lists:
+        for rank, (number, _) in enumerate(ranked, start=1):
+            scores[number] += 1 / (RRF_CONSTANT + rank)
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+
+
+def require_index(folder: Path) -> None:
+    """Raise UserError for a folder without an index."""
+    if not (folder / MANIFEST_FILE).exists():
+        remedy = _rebuild_advice(folder) if folder.exists() else advise_index_rebuild(folder)
+        raise UserError(f"{folder} holds no search index: {remedy}.")
+
+
+def require_trusted_index(folder: Path) -> None:
+    """Raise ConsentRequiredError for a third-party index whose encoder is downloaded, or is in
+    another folder, unless the user allows this. A folder without an index needs no consent."""
+    if (folder / MANIFEST_FILE).exists():
+        require_consent(folder / MANIFEST_FILE, read_manifest(folder))
+
+
+def _rebuild_advice(folder: Path) -> str:
+    """Return advice for an index that cannot be used."""
+    return f"{advise_renaming(folder)} and {advise_index_rebuild(folder)}"
+
+
+def require_single_search(index: Path | None, url: str | None) -> None:
+    """Check the options of a search that replaces an agent's own.
+
+    Raises UserError if both an index and a server are given, or the folder has no index.
+    """
+    if index is not None and url is not None:
+        raise UserError("only one search is supported: give --index or --search-url, not both.")
+    if index is not None:
+        require_index(index)
+        require_trusted_index(index)
+
+
+class SearchIndex:
+    """Opened index folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open a folder. Use `SearchIndex.load` instead, which reports what is wrong with it."""
+        self.folder = folder
+        self.manifest = read_manifest(folder)
+        self._passages = PassageFile(folder)
+        if len(self._passages) != self.manifest["passages"]:
+            raise ValueError(f"it has {len(self._passages)} passages")
+        self._ranker = self._open_ranker()
+
+    def _open_ranker(self) -> Ranker:
+        ranking = self.manifest["ranking"]
+        if ranking == "bm25":
+            return Bm25Ranker(self.folder)
+        encoder = TextEncoder(self.manifest["encoder"])
+        dense = DenseRanker(self.folder, encoder, self._passages)
+        return dense if ranking == "dense" else HybridRanker([Bm25Ranker(self.folder), dense])
+
+    @classmethod
+    def load(cls, folder: Path) -> SearchIndex:
+        """Open an index made by `build_index`.
+
+        Raises:
+            UserError: the index is missing or was made by another version of fieldcraft, or its
+                encoder is missing or has changed.
+        """
+        require_index(folder)
+        if read_manifest(folder)["format"] != FORMAT_VERSION:
+            raise UserError(f"the index {folder} has another format: {_rebuild_advice(folder)}.")
+        with (
+            raise_read_errors(f"the index {folder}", _rebuild_advice(folder)),
+            report_blocking_wait("a search", f"the index {folder}, which is being opened"),
+        ):
+            return cls(folder)
+
+    def __len__(self) -> int:
+        return len(self._passages)
+
+    def search(self, queries: Sequence[str], topk: int) -> list[list[Passage]]:
+        """Return at most `topk` passages for each query, best first. Ties are broken by the order
+        in the corpus.
+
+        BM25 alone never returns a passage without words of the query, so a query of unknown words
+        gives []. Scores are BM25 scores, cosines, or sums of reciprocal ranks.
+        """
+        return [
+            [self._passages.get_passage(number, score) for number, score in ranked]
+            for ranked in self._ranker.rank(queries, topk)
+        ]
+
+
+def build_index(
+    corpus: Path,
+    out: Path,
+    *,
+    ranking: Ranking | None = None,
+    encoder: str | None = None,
+    approximate: bool = False,
+) -> SearchIndex:
+    """Index a corpus into the folder `out`, which is written atomically.
+
+    If `out` already contains the index of this corpus with these settings, it is only opened.
+
+    Args:
+        corpus: JSON lines, see `parse_passage`; may be gzipped.
+        out: folder to write; an existing index there is replaced.
+        ranking: by words, by vectors, or by both; the default is both if an encoder is given.
+        encoder: folder or hub name of a sentence-transformers model; for vectors.
+        approximate: search a graph of the vectors instead of all of them.
+
+    Raises:
+        UserError: an invalid corpus or encoder, or `out` exists and is not an index.
+    """
+    settings = make_index_settings(ranking, encoder, approximate)
+    if not corpus.is_file():
+        raise UserError(f"{corpus} does not exist; give a corpus of JSON lines.")
+    with corpus.open("rb") as file:
+        settings["corpus_sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+    found = read_manifest(out) if (out / MANIFEST_FILE).exists() else None
+    if found is not None and found == settings | {"passages": found.get("passages")}:
+        return SearchIndex.load(out)
+    if found is None and out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UserError(
+            f"{out} exists and is not a search index; choose another place for the index."
+        )
+
+    make_folder(out.parent)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
+        new = Path(temporary) / "new"
+        make_folder(new)
+        with report_blocking_wait("a search", f"the index {out}, which is being built"):
+            passages = _write_index(corpus, new, settings)
+        manifest = settings | {"passages": passages}
+        write_json(new / MANIFEST_FILE, manifest)
+        record_own_consent(out / MANIFEST_FILE, manifest)
+        sync_folder(new)
+        if out.exists():
+            out.rename(Path(temporary) / "old")
+        new.rename(out)
+    return SearchIndex.load(out)
+
+
+def make_index_settings(
+    ranking: Ranking | None, encoder: str | None, approximate: bool = False
+) -> dict[str, Any]:
+    """Return the manifest of an index without the entries of its corpus; see `build_index`.
+
+    Raises:
+        UserError: contradictory settings.
+    """
+    if encoder is None and (approximate or ranking in ("dense", "hybrid")):
+        raise UserError("Search by vectors needs an encoder; give a model that produces them.")
+    if encoder is not None and ranking == "bm25":
+        raise UserError("BM25 does not use an encoder; set the ranking to 'dense' or 'hybrid'.")
+    ranking = ranking or ("bm25" if encoder is None else "hybrid")
+    settings: dict[str, Any] = {"format": FORMAT_VERSION, "ranking": ranking}
+    if ranking != "dense":
+        settings["library"] = LIBRARY_VERSION
+    if encoder is not None:  # absolute, so that the index opens from any working directory
+        address = str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder
+        settings |= {"encoder": address, "approximate": approximate}
+    return settings
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read the manifest of an index folder. Raises UserError if it is damaged."""
+    found: dict[str, Any] = read_json(folder / MANIFEST_FILE, _Manifest, _rebuild_advice(folder))
+    return found
+
+
+class _Manifest(BaseModel):
+    format: int  # determines the other keys
+
+
+def _write_index(corpus: Path, folder: Path, settings: dict[str, Any]) -> int:
+    """Write passages and the data of their rankers, and return the number of passages."""
+    encoder = TextEncoder(settings["encoder"]) if "encoder" in settings else None
+    write_passages(read_corpus(corpus), folder)
+    passages = PassageFile(folder)
+    if "library" in settings and not write_bm25(show_progress(passages, "indexing words"), folder):
+        raise UserError(f"{corpus} holds no words to search for; give a corpus with text.")
+    if encoder is not None:
+        write_dense(passages, folder, encoder, settings["approximate"])
+    return len(passages)

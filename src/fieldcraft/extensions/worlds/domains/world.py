@@ -1,0 +1,181 @@
+"""World of two domains, which a recipe can name.
+
+Questions of Abacus need programs, and those of Atlas a search. Each is asked with only the tool of
+its domain, which the prompt calls by its own name, or by one that does not occur in training. So a
+model that was trained to call one tool can be tested on questions that need the other one. The base
+model learns the contents of both domains: it reads the base texts of each, and records of answered
+questions. The demonstrations of a domain add only how its tool is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any, ClassVar
+
+from fieldcraft.config.instantiation import instantiate
+from fieldcraft.config.names import ComponentKind
+from fieldcraft.dialects.tool_names import CALLED_KEY, OFFERED_KEY, UNSEEN_NAMES
+from fieldcraft.extensions.worlds.abacus.questions import SPLITS as ABACUS_SPLITS
+from fieldcraft.extensions.worlds.abacus.world import AbacusWorld
+from fieldcraft.extensions.worlds.atlas.questions import SPLITS as ATLAS_SPLITS
+from fieldcraft.extensions.worlds.atlas.world import AtlasWorld
+from fieldcraft.extensions.worlds.base import JsonSchemas, World
+from fieldcraft.extensions.worlds.domains.text_records import iterate_sums, make_record
+from fieldcraft.types import Dialect, Task, Trajectory, UserError
+
+DOMAIN_TOOLS = {"code": "python", "search": "search"}  # domain -> its tool
+SIGNATURES = ("python(code, stdin)", "search(query)")
+OWN_NAME = "own"  # value for questions that use the tool's own name
+SEVERAL_NAMES_SUFFIX = "_names"  # suffix of datasets that use the tool names of the recipe
+BASE_SIZE = 40_000
+BASE_SHARE = 0.35  # fraction of the base model's texts from each domain; the rest are records
+
+
+class DomainsWorld(World):
+    """Abacus and Atlas in one world."""
+
+    splits: ClassVar[Mapping[str, str]] = {
+        "code": f"Abacus, with python alone: {ABACUS_SPLITS['heldout']}",
+        "search": f"Atlas, with search alone: {ATLAS_SPLITS['heldout']}",
+        "code_unseen": "The first of code once more, with names that no training shows",
+        "search_unseen": "The first of search once more, with names that no training shows",
+        "code_known": f"Abacus, with python alone: {ABACUS_SPLITS['known']}",
+        "search_known": f"Atlas, with search alone: {ATLAS_SPLITS['known']}",
+    }
+    datasets = (
+        "base",
+        *DOMAIN_TOOLS,
+        *(f"{domain}{SEVERAL_NAMES_SUFFIX}" for domain in DOMAIN_TOOLS),
+    )
+    toolless_datasets = ("base",)
+
+    def __init__(
+        self,
+        seed: int,
+        code: dict[str, Any] | None = None,
+        search: dict[str, Any] | None = None,
+    ) -> None:
+        """Make the worlds of both domains.
+
+        Args:
+            seed: seed of the run.
+            code: settings of the world Abacus.
+            search: settings of the world Atlas.
+
+        Raises:
+            UserError: a setting is unknown to a world; or Atlas would have no entities of a kind,
+                or none to ask about.
+        """
+        super().__init__(seed)
+        offered = {"seed": seed}
+        self.code: AbacusWorld = instantiate(
+            ComponentKind.WORLD, "abacus", AbacusWorld, code or {}, offered
+        )
+        self.search: AtlasWorld = instantiate(
+            ComponentKind.WORLD, "atlas", AtlasWorld, search or {}, offered
+        )
+
+    @property
+    def worlds_by_domain(self) -> dict[str, World]:
+        """World of each domain."""
+        return {"code": self.code, "search": self.search}
+
+    def passages(self) -> list[dict[str, str]]:
+        return self.search.passages()
+
+    def files(self) -> Mapping[str, str]:
+        return self.code.files()
+
+    def training_questions(self, count: int) -> list[Task]:
+        half = count // len(self.worlds_by_domain)
+        return [
+            add_domain_tool(domain, task)
+            for domain, part in self.worlds_by_domain.items()
+            for task in part.training_questions(half)
+        ]
+
+    def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
+        found = []
+        for domain, part in self.worlds_by_domain.items():
+            names = {"heldout": domain, "known": f"{domain}_known"}
+            sizes = {source_split: splits.get(name, 0) for source_split, name in names.items()}
+            domain_tasks = [
+                add_domain_tool(domain, task) for task in part.evaluation_questions(sizes)
+            ]
+            found += [
+                _set_tool_naming(OWN_NAME, task, names[task.meta["split"]]) for task in domain_tasks
+            ]
+            first = [task for task in domain_tasks if task.meta["split"] == "heldout"]
+            unseen_split = f"{domain}_{UNSEEN_NAMES}"
+            found += [
+                _set_tool_naming(UNSEEN_NAMES, task, unseen_split)
+                for task in first[: splits.get(unseen_split, 0)]
+            ]
+        return found
+
+    def demonstrations(
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
+    ) -> list[Trajectory]:
+        """Return the base texts of both domains, or the demonstrations of one domain, in which the
+        tool has its own name or the names of the recipe."""
+        if dataset == "base":
+            return self._make_base_texts(
+                BASE_SIZE if count is None else min(count, BASE_SIZE), dialect
+            )
+        domain = dataset.removesuffix(SEVERAL_NAMES_SUFFIX)
+        tool = next((t for t in tools if t["function"]["name"] == DOMAIN_TOOLS[domain]), None)
+        if tool is None or (dataset.endswith(SEVERAL_NAMES_SUFFIX) and CALLED_KEY not in tool):
+            raise UserError(
+                f"the data set '{dataset}' needs {'several names for ' if tool else ''}the tool"
+                f" {DOMAIN_TOOLS[domain]}: {'set its key names' if tool else 'add it to tools'}."
+            )
+        if dataset == domain:
+            tool = {key: value for key, value in tool.items() if key != CALLED_KEY}
+        return self.worlds_by_domain[domain].demonstrations(
+            "demonstrations", count, dialect, [tool]
+        )
+
+    def _make_base_texts(self, count: int, dialect: Dialect) -> list[Trajectory]:
+        """Return the base texts of both domains, none of which shows a tool."""
+        share = round(count * BASE_SHARE)
+        texts = [
+            text
+            for part in self.worlds_by_domain.values()
+            for text in part.demonstrations("base", share, dialect, [])
+        ]
+        half = (count - len(texts)) // 2
+        reserved = frozenset(chain(*self.code.test_abacus.names.values()))
+        answered = [
+            *islice(iterate_sums(self.seed, reserved), half),
+            *self.search.demonstration_steps("demonstrations", half, dialect, []),
+        ]
+        return texts + [make_record(*each, dialect.tokenizer) for each in answered]
+
+    def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
+        texts = (part.tokenizer_texts(tags) for part in self.worlds_by_domain.values())
+        return chain(*texts, SIGNATURES)
+
+    @property
+    def syllables(self) -> Sequence[str]:
+        return list(
+            dict.fromkeys(chain(*(part.syllables for part in self.worlds_by_domain.values())))
+        )
+
+    def small_copy(self) -> DomainsWorld:
+        smaller = copy(self)
+        smaller.search = self.search.small_copy()
+        return smaller
+
+
+def add_domain_tool(domain: str, task: Task) -> Task:
+    """Return the question with only the tool of its domain."""
+    return replace(task, meta={**task.meta, OFFERED_KEY: [DOMAIN_TOOLS[domain]]})
+
+
+def _set_tool_naming(naming: str, task: Task, split: str) -> Task:
+    """Return the question as part of a split, with the tool's own name or an unseen name."""
+    identity = task.id if naming == OWN_NAME else f"{task.id}:{naming}"
+    return replace(task, id=identity, meta={**task.meta, "split": split, CALLED_KEY: naming})

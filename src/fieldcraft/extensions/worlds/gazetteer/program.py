@@ -1,0 +1,131 @@
+"""Program that answers questions of the gazetteer without a model, as a baseline in tables.
+
+It parses questions by the wordings of training, searches for each fact, reads the first article in
+the results, and follows the facts. It uses the search and the budget of the run, as models do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.turns import Policy, RolloutSession, run_session
+from fieldcraft.extensions.agents.turns import append_search
+from fieldcraft.extensions.search.passages import parse_results
+from fieldcraft.extensions.worlds.gazetteer.articles import parse_article
+from fieldcraft.extensions.worlds.gazetteer.wordings import (
+    COMMON_NEIGHBOUR_WORDINGS,
+    COMPARISON_WORDINGS,
+    COUNT_WORDINGS,
+    NUM_TRAINED_WORDINGS,
+    PHRASE_WORDINGS,
+    QUESTION_WORDINGS,
+)
+from fieldcraft.types import Answer, Task, Trajectory
+
+# Kinds of places whose articles state a relation, in the order in which they are tried.
+ARTICLE_KINDS = {
+    "country": ("city", "region"),
+    "region": ("city",),
+    "time_zone": ("city",),
+    "largest_city": ("region",),
+    "population": ("country", "city"),
+}
+
+
+async def program(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
+    """Search for every fact, and answer with the result; give no answer if a search fails."""
+    return await run_session(task, policy, env, key, _answer)
+
+
+async def one_search(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
+    """Search once, for the question itself, and answer with the requested fact, if the first
+    article states it."""
+    return await run_session(task, policy, env, key, _answer_at_once)
+
+
+async def _answer_at_once(conversation: RolloutSession) -> None:
+    question = conversation.trajectory.task.question
+    await append_search(conversation, question)
+    results = parse_results(conversation.trajectory.calls[-1].observation) or []
+    for relation, _ in _match_wordings(question, QUESTION_WORDINGS):
+        for title, text in results[:1]:
+            if value := parse_article(title, text).get((title, relation)):
+                conversation.finish(Answer(value))
+                return
+
+
+async def _answer(conversation: RolloutSession) -> None:
+    found = await _find_answer(conversation, conversation.trajectory.task.question)
+    if found is not None:
+        conversation.finish(Answer(found))
+
+
+async def _find_answer(conversation: RolloutSession, question: str) -> str | None:
+    for _, names in _match_wordings(question, {"": COUNT_WORDINGS}):
+        borders = await _look_up_fact(conversation, names["of"], "neighbours")
+        return None if borders is None else str(len(_split_names(borders)))
+    for _, names in _match_wordings(question, {"": COMMON_NEIGHBOUR_WORDINGS}):
+        around = [await _look_up_fact(conversation, name, "neighbours") for name in names.values()]
+        common = set.intersection(*(set(_split_names(neighbours or "")) for neighbours in around))
+        return next(iter(sorted(common)), None)
+    for relation, names in _match_wordings(question, COMPARISON_WORDINGS):
+        return await _find_larger(conversation, relation, [*names.values()])
+    for relation, names in _match_wordings(question, QUESTION_WORDINGS):
+        return await _look_up_fact(conversation, names["of"], relation)
+    return None
+
+
+async def _find_larger(conversation: RolloutSession, relation: str, names: list[str]) -> str | None:
+    sizes: dict[str, int] = {}
+    for phrase in names:
+        name = await _resolve_phrase(conversation, phrase)
+        value = await _look_up_fact(conversation, name or phrase, relation)
+        if name is None or value is None:
+            return None
+        sizes[name] = int(value.replace(",", ""))
+    return max(sizes, key=lambda name: sizes[name])
+
+
+async def _resolve_phrase(conversation: RolloutSession, phrase: str) -> str | None:
+    """Return the place that a phrase names or describes."""
+    for relation, names in _match_wordings(phrase, PHRASE_WORDINGS):
+        return await _look_up_fact(conversation, names["of"], relation)
+    return phrase
+
+
+async def _look_up_fact(conversation: RolloutSession, phrase: str, relation: str) -> str | None:
+    """Return the object of a relation of a place, as stated in the first article about it."""
+    name = await _resolve_phrase(conversation, phrase)
+    for kind in ARTICLE_KINDS.get(relation, ("country",)) if name else ():
+        await append_search(conversation, f"{name} {kind}")
+        for title, text in parse_results(conversation.trajectory.calls[-1].observation) or []:
+            if title == name and (value := parse_article(title, text).get((title, relation))):
+                return value
+    return None
+
+
+def _match_wordings(
+    text: str, wordings: dict[str, tuple[str, ...]]
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the relations whose wordings match a text, with the names in the placeholders."""
+    for relation, templates in wordings.items():
+        for template in templates[:NUM_TRAINED_WORDINGS]:
+            if match := _make_pattern(template).fullmatch(text):
+                yield relation, {name.lower(): phrase for name, phrase in match.groupdict().items()}
+
+
+@cache
+def _make_pattern(template: str) -> re.Pattern[str]:
+    pieces = re.split(r"\{(\w+)\}", template)
+    parts = [f"(?P<{p}>.+?)" if n % 2 else re.escape(p) for n, p in enumerate(pieces)]
+    return re.compile("".join(parts))
+
+
+def _split_names(listed: str) -> list[str]:
+    """Return the names in a list of an article."""
+    if listed == "no other country":
+        return []
+    return re.split(r", | and ", listed)

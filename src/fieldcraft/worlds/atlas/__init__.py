@@ -1,5 +1,0 @@
-"""Atlas: a synthetic encyclopedia."""
-
-from fieldcraft.worlds.atlas.world import AtlasWorld
-
-__all__ = ["AtlasWorld"]

@@ -1,0 +1,259 @@
+"""Recipes of tables over seeds: they have the differences that their rows claim."""
+
+import re
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldcraft.config.rl import Rl
+from fieldcraft.evaluation.report import write_report
+from fieldcraft.evaluation.seed_table import (
+    aggregate_seeds,
+    select_chart_rows,
+    select_rival_rows,
+)
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.types import UserError
+from seeds_parts import entry, recipe, report, rows
+
+# -- the recipe of the paper's comparison -----------------------------------------------------
+
+
+def test_the_stages_of_the_comparison_are_those_of_the_mini_run() -> None:
+    table, mini = load_recipe("autocoa-table", []), load_recipe("autocoa-mini", [])
+    for name, stage in mini.stages.items():
+        own = {"start_from": None, "evaluate": stage.evaluate}
+        steps = {"steps": stage.steps} if isinstance(stage, Rl) else {}
+        assert table.stages[name].model_copy(update=own | steps) == stage, name
+    same = ("dialect", "instruction", "world", "tiny_model", "search")
+    assert [getattr(table, key) for key in same] == [getattr(mini, key) for key in same]
+    workflows = {"workflows": mini.evaluation.workflows}
+    assert table.evaluation.model_copy(update=workflows) == mini.evaluation
+    assert table.budget.model_copy(update={"max_calls": 6}) == mini.budget
+
+
+def test_what_keeps_when_to_act_is_compared_from_one_model_at_equal_steps() -> None:
+    frontier, mini = load_recipe("autocoa-frontier", []), load_recipe("autocoa-mini", [])
+    for name in ("base", "sft1", "sft2", "sft3"):
+        own = {"evaluate": mini.stages[name].evaluate}
+        assert frontier.stages[name].model_copy(update=own) == mini.stages[name], name
+    trained = [stage for stage in frontier.stages.values() if isinstance(stage, Rl)]
+    assert {(stage.start_from, stage.steps) for stage in trained} == {("sft3", 40)}
+    # with a different learning rate: the higher one shows the effect of the shares in fewer steps
+    settings = {
+        "steps": 40,
+        "optim": trained[0].optim,
+        "cot_share": 0.0,
+        "cot_questions": "all",
+        "otc_smoothing": None,
+    }
+    rewards = {"rewards": {"em": 1.0, "format_penalty": 0.2}}
+    alike = [stage.model_copy(update=settings | rewards) for stage in trained]
+    assert all(stage == alike[0] for stage in alike)
+    start = {"start_from": None, "checkpoint_every": mini.stages["rl2"].checkpoint_every}
+    assert alike[0].model_copy(update=start) == mini.stages["rl2"].model_copy(update=settings)
+
+
+def test_simulators_are_compared_for_one_policy() -> None:
+    compared = load_recipe("simulator-table", [])
+    trained = {n: stage for n, stage in compared.stages.items() if isinstance(stage, Rl)}
+    simulators = {n: (stage.simulator, stage.simulator_stage) for n, stage in trained.items()}
+    assert simulators == {
+        "rl1-own": ("policy", None),
+        "rl1-mid": ("frozen", "sim-mid"),
+        "rl1-long": ("frozen", "sim-long"),
+        "rl1-real": ("policy", None),
+    }
+    plain = {"simulator": "policy", "simulator_stage": None, "observations": "simulated"}
+    assert all(stage.model_copy(update=plain) == trained["rl1-own"] for stage in trained.values())
+
+
+def test_settings_for_code_agents_are_compared_one_by_one() -> None:
+    names = ("code-mini", "otc-code-mini", "code-table")
+    mini, otc, table = (load_recipe(name, []) for name in names)
+    given = {"name", "seeds", "parallel_seeds", "stages", "table_rows", "comparisons"}
+    for name, stage in mini.stages.items():
+        assert otc.stages[name].model_copy(update={"start_from": None}) == stage, name
+    for name, stage in otc.stages.items():
+        own = {"start_from": table.stages[name].start_from}
+        assert table.stages[name] == stage.model_copy(update=own), name
+    assert mini.model_dump(exclude=given) == otc.model_dump(exclude=given)
+    given |= {"evaluation"}
+    assert otc.model_dump(exclude=given) == table.model_dump(exclude=given)
+    plain = table.stages["rl"].model_dump()
+    assert {
+        name: {key: value for key, value in stage.model_dump().items() if value != plain[key]}
+        for name, stage in table.stages.items()
+        if isinstance(stage, Rl) and name != "rl"
+    } == {
+        "void": {"train_void": False},
+        "resampled": {"oversample_factor": 2},
+        "repair": {"rewards": {"em": 1.0, "repair": 0.2}},
+        "otc": {"rewards": {"otc-grpo": 1.0}, "otc_smoothing": 1.0},
+        "otc-floor": {
+            "rewards": {"otc-grpo": 1.0},
+            "otc_smoothing": 1.0,
+            "advantage_floor": "correct",
+        },
+    }
+
+
+def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
+    table = load_recipe("autocoa-table", [])
+    seed = report(0.5)
+    seed["evals"] = dict.fromkeys(table.table_rows.values(), seed["evals"]["base"])
+    seed["stages"] = [{"name": name, "seconds": 1.0} for name in table.stages]
+    found = rows(aggregate_seeds(table, {0: seed}))
+    sft = {"1": "sft1", "2": "sft2", "3": "sft3"}
+    for title, row in found.items():
+        kinds = [re.sub("-.*", "", name) for name in row["stages"]]
+        supervised = re.match(r"SFT-([\d&]+)", title)
+        wanted = ["base"]
+        if supervised:
+            wanted += [sft[number] for number in supervised[1].split("&")]
+        assert [kind for kind in kinds if kind[:2] != "rl"] == wanted, title
+    worth = {title.rpartition(" of ")[2]: pair for title, pair in table.comparisons.items()}
+    assert worth["SFT-1"] == ("SFT-2", "SFT-1&2")
+    assert worth["SFT-3"] == ("SFT-1&2", "SFT-1&2&3")
+    assert worth["RL-1 alone"] == ("SFT-1&2&3", "SFT-1&2&3 + RL-1")
+    assert worth["real interaction"] == ("SFT-1&2&3 + RL-1", "SFT-1&2&3 + RL-1&2")
+    assert worth["RL-2"] == ("SFT-1&2", "SFT-1&2 + RL-2")
+    steps = {title: tuple(row["rl_steps"].values()) for title, row in found.items()}
+    assert {title: both for title, both in steps.items() if any(both)} == {
+        "RL-2 only": (0, 72),
+        "SFT-1&2&3 + RL-1": (48, 0),
+        "SFT-1&2&3 + RL-1&2": (40, 8),
+        "SFT-1&2 + RL-2": (0, 48),
+        "SFT-1&2 + RL-2 with tools always": (0, 48),
+        "SFT-1&2 + RL-2 by OTC-GRPO": (0, 48),
+        "SFT-1&2 + RL-2 by OTC-GRPO, some without tools": (0, 48),
+    }
+    assert [row["name"] for row in select_chart_rows(list(found.values()))] == [
+        *("workflow", "sft3", "rl2")
+    ]
+
+
+def test_comparisons_name_two_rows_of_the_table() -> None:
+    with pytest.raises(UserError) as caught:
+        load_recipe(
+            "smoke", ["table_rows.All=rl2", "table_rows.Half=sft2", "comparisons.worth=[Hal, All]"]
+        )
+    assert str(caught.value) == (
+        "the comparison 'worth' names the row 'Hal', which the table does not have; did you mean"
+        " 'Half'?"
+    )
+    for pair in ("All", "[All]", "[All, Half, All]", "1"):
+        with pytest.raises(UserError) as caught:
+            load_recipe("smoke", ["table_rows.All=rl2", f"comparisons.worth={pair}"])
+        assert str(caught.value) == (
+            "'comparisons' is wrong: 'worth' must name two rows, as in [the first, the second]."
+        )
+    named = load_recipe(
+        "smoke", ["comparisons.worth=[sft2, rl2]"]
+    )  # rows are evaluations by default
+    assert named.comparisons == {"worth": ("sft2", "rl2")}
+
+
+@pytest.fixture
+def printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[dict[str, Any]], list[str]]:
+    """Return the output of scripts/table.py for a table."""
+
+    def lines(table: dict[str, Any]) -> list[str]:
+        write_report(table, tmp_path / "report.json")
+        script = Path(__file__).parents[2] / "scripts" / "table.py"
+        monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
+        runpy.run_path(str(script), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+def test_the_script_prints_the_table_for_the_documents(
+    printed: Callable[[dict[str, Any]], list[str]],
+) -> None:
+    table = aggregate_seeds(
+        recipe(table_rows={"Model": "base", "All": "rl2"}),
+        {0: report(0.2), 1: report(0.4, known=None)},
+    )
+    head, rule, model, trained = printed(table)
+    assert head.count("|") == rule.count("|") == model.count("|") == trained.count("|")
+    assert model.startswith("| Model | 0.300 [0.000, 1.000] | 0.200 to 0.400 | 0.150 | 1.50 (")
+    assert model.endswith("| 0.50 | 0.20 |  | 1 |")
+    assert "| 5 + 2 | 15 |" in trained
+    assert "| 1.50 (1.00) | +50%, +50% to +50% | 0.50 |" in model
+    cost = {"seconds": 12.4, "rollouts": 1600.0, "calls": 2400.0, "tokens": 72000.0}
+    table["rows"][1]["training"] = cost
+    assert printed(table)[-1] == "| All | 12 | 1,600 | 2,400 | 72,000 |"
+
+
+def test_the_script_prints_comparisons(printed: Callable[[dict[str, Any]], list[str]]) -> None:
+    found = {
+        **{"title": "worth of all", "baseline": "Model", "model": "All", "gained": 12, "lost": 3},
+        **{"em_difference": 0.225, "em_difference_ci95": [-0.0312, 0.4], "p_value": 0.0351},
+    }
+    none = {"em_difference": None, "em_difference_ci95": None, "p_value": None}
+    settings = recipe(table_rows={"Model": "base", "All": "rl2"})
+    compared = [found, found | {"p_value": 1e-9, "em_difference_ci95": None}, found | none]
+    lines = printed(aggregate_seeds(settings, {0: report(0.2)}, compared))
+    head, rule, *body = lines[lines.index("") + 1 :]
+    assert head.count("|") == rule.count("|") == 7
+    assert body == [
+        "| worth of all | Model | All | +0.225 [-0.031, +0.400] | +12, -3 | 0.035 |",
+        "| worth of all | Model | All | +0.225 | +12, -3 | < 0.001 |",
+        "| worth of all | Model | All |  | +12, -3 |  |",
+    ]
+
+
+def test_the_script_prints_every_kind_of_question(
+    printed: Callable[[dict[str, Any]], list[str]],
+) -> None:
+    splits = {"mixed": entry(0.5, {}), "four_hops": entry(0.25, {}, offloading_rate=None)}
+    table = aggregate_seeds(
+        recipe(table_rows={"Model": "base", "All": "rl2"}), {0: report(0.5, splits=splits)}
+    )
+    lines = printed(table)
+    head, _, *found = lines[lines.index("") + 1 :]
+    assert [line.split(" | ")[:2] for line in found] == [
+        *(["| mixed", "Model"], ["| mixed", "All"]),
+        *(["| four_hops", "Model"], ["| four_hops", "All"]),
+    ]
+    assert {line.count("|") for line in (head, *found)} == {10}
+    wanted = "| 1.50 (1.00) | +50%, +50% to +50% | 1.00: 0.75 + 0.25 | 0.50 | 0.50 |"
+    assert found[0].endswith(wanted)
+    assert found[2].endswith("| 0.50 |  |")
+
+
+# -- the recipe of OTC-PO ----------------------------------------------------------------------
+
+
+def test_the_rivals_of_otc_table_go_on_from_one_model_and_differ_in_what_they_say() -> None:
+    table = load_recipe("otc-table", [])
+    rl = {name: stage for name, stage in table.stages.items() if isinstance(stage, Rl)}
+    assert {stage.start_from for stage in rl.values()} == {"sft"}
+    assert {name: dict(stage.rewards) for name, stage in rl.items()} == {
+        "em-grpo": {"em": 1.0},
+        "otc-grpo": {"otc-grpo": 1.0},
+        "em-ppo": {"em": 1.0},
+        "otc-ppo": {"otc-ppo": 1.0},
+    }
+    for algorithm in ("grpo", "ppo"):  # only the reward
+        em, otc = (rl[f"{reward}-{algorithm}"] for reward in ("em", "otc"))
+        assert (em.algorithm, em.model_copy(update={"rewards": otc.rewards})) == (algorithm, otc)
+    assert table.stages["sft"].model_dump()["dataset"] == "wasteful"
+    splits = table.evaluation.splits
+    assert min(splits["mixed"], splits["four_hops"], splits["unseen_chains"]) >= 100
+    assert table.evaluation.leading_split == "mixed"
+    assert table.world is not None
+    assert table.world.settings["reserved_chains"] > 0
+    made = report(0.5)
+    made["evals"] = dict.fromkeys(table.table_rows.values(), made["evals"]["base"])
+    made["stages"] = [{"name": name, "seconds": 1.0} for name in table.stages]
+    assert {r["name"] for r in select_rival_rows(aggregate_seeds(table, {0: made})["rows"])} == set(
+        rl
+    )

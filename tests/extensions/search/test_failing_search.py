@@ -1,0 +1,45 @@
+"""A search that fails on purpose."""
+
+import asyncio
+
+import pytest
+
+from fieldcraft.extensions.search.passages import Passage
+from fieldcraft.extensions.search.tool import FAILURE_MESSAGE, FailingSearch, search_function
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.types import Task, ToolError, UserError
+
+
+async def retrieve(query: str) -> list[Passage]:
+    return [Passage("1", query, f"About {query}.")]
+
+
+def failed(search: FailingSearch, task: str, calls: int) -> list[bool]:
+    """Return for each of several equal calls of a rollout whether it failed."""
+
+    async def call_repeatedly() -> list[bool]:
+        found = []
+        async with search.open(Task(task, "?", ())) as opened:
+            for _ in range(calls):
+                try:
+                    output = await opened(query="Rome")
+                except ToolError as error:
+                    output = str(error)
+                found.append(output == FAILURE_MESSAGE)
+                assert output == FAILURE_MESSAGE or "About Rome." in output
+        return found
+
+    return asyncio.run(call_repeatedly())
+
+
+def test_a_share_of_the_calls_fails_and_the_same_ones_when_repeated() -> None:
+    search = FailingSearch(search_function(retrieve), 0.25)
+    found = [failed(search, str(task), 20) for task in range(50)]
+    assert 0.22 < sum(map(sum, found)) / 1000 < 0.28
+    assert found == [failed(search, str(task), 20) for task in range(50)]
+    assert not all(found[0])  # a repeated call may succeed
+
+
+def test_only_the_search_over_an_index_fails_on_purpose() -> None:
+    with pytest.raises(UserError, match="failures applies to the search over an index only"):
+        load_recipe("smoke", ["search.failures=0.1", "search.url=http://localhost:1"])

@@ -1,0 +1,128 @@
+"""Two domains as one world: each question with the tool of its domain, and a base without tools."""
+
+from itertools import chain
+
+import pytest
+
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.tool_names import add_name_variants
+from fieldcraft.extensions.worlds.domains import DomainsWorld
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.build import make_prompt_only_tools
+from fieldcraft.runs.inputs import make_data_source
+from fieldcraft.train.scratch import iter_tool_texts, make_tokenizer
+from fieldcraft.types import Author, Trajectory, UserError
+
+SMALL = {"people": 60, "variants": 2}
+WORLD = DomainsWorld(0, code={"notes": 60, "heldout_notes": 60}, search=SMALL)
+RECIPE = load_recipe("generalise-mini", ["world.search.people=60"])
+TOOLS = [tool.schema for tool in make_prompt_only_tools(RECIPE)]
+NAMES = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>")
+TOKENIZER = make_tokenizer(
+    [*WORLD.tokenizer_texts(NAMES), *iter_tool_texts(TOOLS)], WORLD.syllables
+)
+DIALECT = make_dialect("hermes", TOKENIZER, "")
+
+
+def text(trajectory: Trajectory, *authors: Author) -> str:
+    return "".join(s.text for s in trajectory.segments if not authors or s.author in authors)
+
+
+def draw(data: str, count: int = 40) -> list[Trajectory]:
+    return WORLD.demonstrations(data, count, DIALECT, TOOLS)
+
+
+def test_a_question_has_the_tool_of_its_domain_by_its_own_name() -> None:
+    tasks = WORLD.evaluation_questions({"code": 5, "search": 4, "code_known": 3})
+    found = [(t.meta["split"], t.meta["offered"], t.meta["called"]) for t in tasks]
+    assert found == (
+        [("code", ["python"], "own")] * 5
+        + [("code_known", ["python"], "own")] * 3
+        + [("search", ["search"], "own")] * 4
+    )
+    again = WORLD.evaluation_questions({"code": 3, "code_unseen": 2, "search_unseen": 2})
+    assert [t.meta["split"] for t in again] == ["code"] * 3 + ["code_unseen"] * 2  # of the first
+    assert [t.question for t in again[3:]] == [t.question for t in again[:2]]
+    assert {t.meta["called"] for t in again[3:]} == {"unseen"}
+    assert len({t.id for t in again}) == 5
+    trained = WORLD.training_questions(20)
+    assert [t.meta["offered"][0] for t in trained] == ["python"] * 10 + ["search"] * 10
+    assert not {t.question for t in trained} & {t.question for t in tasks}
+
+
+def test_the_questions_of_a_run_are_not_asked_once_more() -> None:
+    """The questions themselves specify the names of their tools."""
+    small = ["world.search.people=60", "evaluation.splits={code: 2, search: 2, code_unseen: 1}"]
+    tasks = make_data_source(load_recipe("generalise-mini", small)).evaluation_tasks()
+    assert [t.meta["split"] for t in tasks] == ["code"] * 2 + ["code_unseen"] + ["search"] * 2
+
+
+def test_no_text_of_the_base_shows_a_tool_or_a_call() -> None:
+    for trajectory in draw("base", 200):
+        whole = DIALECT.tokenizer.decode(trajectory.ids)
+        for word in ("tool_call", "python", "search(", "query", "arguments", "Search a", "stdin"):
+            assert word not in whole
+
+
+def test_the_base_reads_both_domains_and_how_they_are_answered() -> None:
+    texts = draw("base", 200)
+    records = [t for t in texts if t.task.id.startswith("record:")]
+    assert len(records) == 60  # 0.35 + 0.35 of base texts
+    outputs = [text(t, Author.POLICY) for t in records]
+    assert any("I must compute.\nprint(" in output for output in outputs)
+    assert any("I must search.\n" in output for output in outputs)
+    for record in records:  # observations are read, not written
+        observed = [s.text for s in record.segments if s.author is Author.TOOL]
+        assert all(t.startswith(("result 1", "Take", "LookupError")) or t.strip("\n").isdigit()
+                   for t in observed)  # fmt: skip
+
+
+def test_demonstrations_of_one_domain_call_its_tool_alone() -> None:
+    for domain, tool, argument in (("code", "python", "code"), ("search", "search", "query")):
+        calls = [call for t in draw(domain) for call in t.calls]
+        assert calls
+        assert {call.tool for call in calls} == {tool}
+        own = f'{{"name": "{tool}", "arguments": {{"{argument}": '
+        named = [text(t, Author.POLICY) for t in draw(f"{domain}_names") if t.calls]
+        for trajectory in draw(domain):
+            assert text(trajectory, Author.PROMPT).count("): ") == 1  # one tool is described
+            assert text(trajectory, Author.POLICY).count(own) == len(trajectory.calls)
+        assert not any(f'"{tool}"' in output for output in named)
+
+
+def test_no_text_of_a_domain_has_a_name_of_its_evaluations() -> None:
+    entities = WORLD.search.atlas.entities
+    heldout = {name for name, entity in entities.items() if entity.region == "heldout"}
+    notes = set(chain(*WORLD.code.test_abacus.names.values()))
+    records = [t for t in draw("base", 200) if t.task.id.startswith("record:")]
+    of_sums = [t for t in records if "abacus:" in t.task.id]
+    of_places = [t for t in records if "atlas:" in t.task.id]
+    for reserved, texts in (
+        (notes, [*draw("code", 100), *draw("code_names", 100), *of_sums]),
+        (heldout, [*draw("search", 100), *draw("search_names", 100), *of_places]),
+    ):
+        whole = "".join(DIALECT.tokenizer.decode(t.ids) for t in texts)
+        assert not [name for name in reserved if name in whole]
+
+
+def test_the_tokenizer_has_every_text_in_whole_words() -> None:
+    """A word of either domain is one token, and encoding is reversible."""
+    for word in ("search", "python", "mentor ", "multiply ", "print", "compute"):
+        assert len(TOKENIZER.encode(word)) == 1, word
+    for trajectory in draw("search", 5) + draw("code", 5):
+        for segment in trajectory.segments:
+            assert TOKENIZER.encode(TOKENIZER.decode(segment.ids)) == segment.ids
+
+
+def test_a_data_set_without_its_tool_is_refused() -> None:
+    python = [schema for schema in TOOLS if schema["function"]["name"] == "python"]
+    with pytest.raises(UserError, match="needs the tool search: add it to tools"):
+        WORLD.demonstrations("search", 1, DIALECT, python)
+    own = [{"type": "function", "function": schema["function"]} for schema in TOOLS]
+    with pytest.raises(
+        UserError, match="needs several names for the tool python: set its key names"
+    ):
+        WORLD.demonstrations("code_names", 1, DIALECT, own)
+    renamed = add_name_variants(own[0], ["run(text)"], [])
+    [demonstration] = WORLD.demonstrations("code_names", 1, DIALECT, [renamed])
+    assert "run(text" in text(demonstration, Author.PROMPT)

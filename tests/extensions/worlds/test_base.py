@@ -1,0 +1,90 @@
+"""Common properties of all worlds, and the framework's independence of each of them."""
+
+from pathlib import Path
+
+import pytest
+from second_world import CodeBook
+
+from fieldcraft.config.names import ComponentKind, list_registered, resolve
+from fieldcraft.extensions.worlds.base import World, get_simulated_calls, make_world, merge_thoughts
+from fieldcraft.types import Answer, CallOutcome, CallRecord, Task, Thought, Trajectory, UserError
+
+SOURCES = Path(__file__).parents[3] / "src" / "fieldcraft"
+WORLDS = SOURCES / "extensions" / "worlds"
+
+
+class Bare(CodeBook):
+    """A code book that implements only the required methods of a world."""
+
+    oracle = World.oracle
+    tokenizer_texts = World.tokenizer_texts
+
+
+MADE_OF_OTHERS = ("domains",)
+
+
+def test_nothing_outside_a_worlds_folder_names_it() -> None:
+    """Recipes are not sources and may name worlds, and so may a world composed of others."""
+    folders = [path for path in WORLDS.iterdir() if (path / "__init__.py").exists()]
+    assert sorted(folder.name for folder in folders) == sorted(list_registered(ComponentKind.WORLD))
+    files = [*SOURCES.rglob("*.py"), *SOURCES.rglob("*.j2"), *SOURCES.rglob("*.css")]
+    assert len(files) > 100
+    for folder in folders:
+        naming = {path for path in files if folder.name in path.read_text("utf-8").lower()}
+        own = [folder, *(WORLDS / name for name in MADE_OF_OTHERS)]
+        assert {path for path in naming if not set(own) & set(path.parents)} == set()
+        assert naming  # its own files do
+
+
+def test_what_a_world_need_not_have() -> None:
+    world = Bare(seed=0)
+    with pytest.raises(UserError, match=r"has no oracle: set teacher\.model"):
+        world.oracle  # noqa: B018
+    with pytest.raises(UserError, match="makes no first model: give model=DIR"):
+        world.tokenizer_texts([])
+    with pytest.raises(UserError, match="has no pairs: give pairs=FILE"):
+        world.pairs("pairs", None, None, [])  # type: ignore[arg-type]
+    assert world.judge_simulations(Trajectory(Task("t", "?", ()))) is None
+    assert world.small_copy() is world
+    assert world.syllables == ()
+
+
+def test_a_world_is_made_from_its_name_and_settings() -> None:
+    book = make_world("second_world:CodeBook", {"codes": 6}, seed=3)
+    assert isinstance(book, CodeBook)
+    assert book.seed == 3
+    assert len(book.passages()) == 6
+    assert book.passages() == CodeBook(3, codes=6).passages()
+    assert len(make_world("test_base:Bare", {}, seed=0).passages()) == 30  # an inherited setting
+
+
+@pytest.mark.parametrize("name", ["atals", "second_world:CodeBok", "second_world:WORDS"])
+def test_a_name_that_is_no_world(name: str) -> None:
+    with pytest.raises(UserError, match=r"'atlas'|'CodeBook'|is not a world: make it a subclass"):
+        resolve(ComponentKind.WORLD, name)
+
+
+def test_the_oracles_way_is_one_best_step_after_another() -> None:
+    book = CodeBook(seed=0)
+    [task] = book.evaluation_questions({"heldout": 1})
+    steps = book.oracle.demonstration(task)
+    assert steps[-1] == Answer(task.answers[0])
+    assert [type(step).__name__ for step in steps] == [
+        "ToolCall",
+        "Observation",
+        "Thought",
+        "Answer",
+    ]
+    assert [book.oracle.next_step(task, steps[:i]) for i in range(4)] == steps
+
+
+def test_thoughts_that_follow_one_another_are_one() -> None:
+    a, b, end = Thought("A."), Thought("B."), Answer("x")
+    assert merge_thoughts([a, b, end, a]) == [Thought("A. B."), end, a]
+
+
+def test_simulated_calls_are_those_a_simulator_wrote() -> None:
+    calls = [
+        CallRecord("search", {}, "", CallOutcome.OK, 0.0, simulated=kind) for kind in (True, False)
+    ]
+    assert get_simulated_calls(Trajectory(Task("t", "?", ()), calls=calls)) == calls[:1]
