@@ -14,8 +14,9 @@ except `extensions/`. Short and loaded modules do not include `__init__.py`.
   nor do functions that match a protocol with `__call__`. Classes are identified by name.
 - A function that only checks has a name such as `check_x`, `require_x` or `x_problems`, or is a
   decorated validator.
-- Cycles between top-level folders are counted by breaking one after the other: of each cycle, the
-  imports from one folder to the next are ignored in the search for more.
+- Cycles between folders are counted by breaking one after the other: of each cycle, the imports
+  from one folder to the next are ignored in the search for more. Folders are those at the top, and
+  each extension.
 - A broad handler catches all errors or Exception. It re-raises if it contains `raise`.
 """
 
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 PACKAGE = Path("src/fieldcraft")
+EXTENSIONS = "extensions"
 LOADED = ("runs", "run")  # module whose imports are counted
 SHORT_MODULE, SMALL_MODULE, SHORT_FUNCTION = 60, 110, 36  # lines
 CHECK = re.compile(r"_?(check|require|validate|refuse)_|.*_problems$")
@@ -86,11 +88,11 @@ def find_imports(name: str, modules: Mapping[str, Module]) -> set[str]:
 
 
 def find_cycles(imports: Mapping[str, set[str]]) -> list[str]:
-    """Return the cycles between top-level folders, as `config -> data -> config`."""
+    """Return the cycles between folders, as `config -> data -> config`."""
     graph: dict[str, set[str]] = defaultdict(set)
     for name, targets in imports.items():
-        folder = name.split(".")[1]  # or a module outside of all folders
-        graph[folder] |= {target.split(".")[1] for target in targets} - {folder}
+        folder = get_folder(name)
+        graph[folder] |= set(map(get_folder, targets)) - {folder}
     cycles = []
     while True:
         try:
@@ -101,6 +103,13 @@ def find_cycles(imports: Mapping[str, set[str]]) -> list[str]:
             graph[cycle[-2]].remove(cycle[-1])
         else:
             return cycles
+
+
+def get_folder(name: str) -> str:
+    """Return the top-level folder, or the extension, of a module, or the module outside of all."""
+    parts = name.split(".")[1:]
+    is_extension = parts[0] == EXTENSIONS and len(parts) > 1
+    return ".".join(parts[:2]) if is_extension else parts[0]
 
 
 def get_base_names(node: ast.ClassDef) -> set[str]:
@@ -182,7 +191,7 @@ def measure(folder: Path) -> Measures:
     imports = {name: find_imports(name, modules) for name in modules}
     lines = {name: module.lines for name, module in modules.items()}
     short = [n for n in modules if lines[n] < SHORT_MODULE and not n.endswith("__init__")]
-    kernel = [name for name in modules if name.split(".")[1] != "extensions"]
+    kernel = [name for name in modules if name.split(".")[1] != EXTENSIONS]
     small = {
         name: importers[0]
         for name in modules
@@ -212,7 +221,7 @@ def measure(folder: Path) -> Measures:
         f"functions below {SHORT_FUNCTION} lines": f"{short_share:.1%}",
         "lines of a function, 99th percentile": lengths[math.ceil(0.99 * len(lengths)) - 1],
         "lines of the longest function": lengths[-1],
-        "import cycles between top-level folders": len(cycles),
+        "import cycles between folders": len(cycles),
         f"modules loaded by {'.'.join(LOADED)}": count_loaded_modules(folder, modules),
         "broad handlers that do not re-raise": len(handlers),
     }
