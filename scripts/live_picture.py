@@ -22,7 +22,6 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from fieldcraft.config.renamed_keys import builtin_added_keys, translate_stored
-from fieldcraft.extensions.studio.index import TrajectoryIndex
 from fieldcraft.extensions.studio.run_view import load_run_views
 from fieldcraft.extensions.studio.server import create_app
 from fieldcraft.tools.serving import serve_in_thread
@@ -77,7 +76,7 @@ def film(run: Path, question: int) -> Iterator[tuple[Image.Image, int]]:
     """Yield the pictures and their durations in milliseconds."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         replay = Replay(run)
-        app = create_app(load_run_views([replay.copy]), TrajectoryIndex(Path("index")))
+        app = create_app(load_run_views([replay.copy]))
         with (
             serve_in_thread(app, on_shutdown=app.state.end) as url,
             sync_playwright() as driver,

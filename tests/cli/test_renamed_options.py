@@ -63,7 +63,7 @@ def test_another_unknown_option_is_reported_as_such(
 
 
 @pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     """Record the pages instead of serving them: name, host, port, path and token."""
     found: list[tuple[object, ...]] = []
 
@@ -73,7 +73,6 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[object
             close()
         found.append((*place, token))
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(serving, "serve_until_interrupt", serve)
     return found
 

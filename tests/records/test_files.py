@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.extensions.studio.index import TrajectoryIndex
 from fieldcraft.records.files import (
     append_durably,
     append_text,
@@ -72,7 +71,6 @@ def test_what_is_there_keeps_its_permissions(tmp_path: Path) -> None:
 
 def test_databases_are_for_their_user(tmp_path: Path) -> None:
     ChatClient("http://127.0.0.1:1/v1", "m", cache=tmp_path / "judge.sqlite")
-    TrajectoryIndex(tmp_path / "view.sqlite")
     for path in tmp_path.glob("*.sqlite*"):
         assert mode(path) == 0o600
 

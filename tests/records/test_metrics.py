@@ -14,7 +14,6 @@ import fieldcraft.records
 from fieldcraft.evaluation.curves import draw_learning_curves
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.evaluation.tables import build_detail_tables
-from fieldcraft.extensions.studio.index import TrajectoryIndex
 from fieldcraft.extensions.studio.run_view import load_run_views
 from fieldcraft.extensions.studio.server import create_app
 from fieldcraft.records.metrics import METRICS, CollapseSignal, Column, Metric
@@ -89,7 +88,7 @@ def test_one_declaration_shows_a_metric_everywhere(
 def list_metrics(folder: Path) -> list[str]:
     """Return the metrics that the live page knows."""
     views = load_run_views([write_run(folder / "run")])
-    app = create_app(views, TrajectoryIndex(folder / "index.sqlite"))
+    app = create_app(views)
     with TestClient(app, "http://127.0.0.1") as page:
         metrics: list[str] = page.get("/api/runs").json()["metrics"]
     return metrics

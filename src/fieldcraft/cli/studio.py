@@ -33,7 +33,6 @@ def studio(
 ) -> None:
     """Show runs in the browser: curves, trajectories with their tokens, and a timeline."""
     from fieldcraft.extensions.studio.branch_command import BranchCommand
-    from fieldcraft.extensions.studio.index import TrajectoryIndex, find_index_path
     from fieldcraft.extensions.studio.run_view import load_run_views
     from fieldcraft.extensions.studio.server import create_app
     from fieldcraft.runs.trust import require_trust
@@ -48,7 +47,6 @@ def studio(
         token = secrets.token_urlsafe(24)
     page = create_app(
         run_views,
-        TrajectoryIndex(find_index_path()),
         token=token,
         branch_command=BranchCommand() if allow_sampling else None,
     )

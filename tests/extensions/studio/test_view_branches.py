@@ -20,7 +20,6 @@ from fieldcraft.extensions.studio.branch_command import (
     parse_branch_request,
     read_results,
 )
-from fieldcraft.extensions.studio.index import TrajectoryIndex
 from fieldcraft.extensions.studio.run_view import load_run_views
 from fieldcraft.extensions.studio.server import create_app
 from fieldcraft.records.trajectories import write_trajectories
@@ -61,8 +60,7 @@ def until(found: Any) -> None:
 
 
 def client(run: Path, sampling: BranchCommand | None = None) -> TestClient:
-    index = TrajectoryIndex(run.parent / "i.sqlite")
-    app = create_app(load_run_views([run]), index, branch_command=sampling)
+    app = create_app(load_run_views([run]), branch_command=sampling)
     return TestClient(app, "http://127.0.0.1")
 
 

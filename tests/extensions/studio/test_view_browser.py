@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.extensions.studio.index import TrajectoryIndex
 from fieldcraft.extensions.studio.run_view import load_run_views
 from fieldcraft.extensions.studio.server import create_app
 from fieldcraft.records.timeline import append_step_times
@@ -56,7 +55,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def url(runs: tuple[Path, Path]) -> Iterator[str]:
-    app = create_app(load_run_views(runs), TrajectoryIndex(runs[0].parent / "index.sqlite"))
+    app = create_app(load_run_views(runs))
     with serve_in_thread(app, on_shutdown=app.state.end) as address:
         yield address
 
@@ -228,7 +227,7 @@ def test_a_long_list_is_scrolled_without_holding_it(visit: Open, tmp_path: Path)
     run.mkdir()
     for number in range(MANY):
         append(run / "trajectories.jsonl", trajectory(f"t{number}", question=f"Who is {number}?"))
-    app = create_app(load_run_views([run]), TrajectoryIndex(tmp_path / "index.sqlite"))
+    app = create_app(load_run_views([run]))
     with serve_in_thread(app, on_shutdown=app.state.end) as address:
         page = visit("?view=trajectories", site=address)
         until(page, f"document.querySelector('output').textContent.startsWith('{MANY:,}')")
@@ -316,7 +315,7 @@ def test_the_timeline_says_who_waited(visit: Open) -> None:
 def test_a_page_follows_a_run_while_it_trains(visit: Open, tmp_path: Path) -> None:
     run = write_run(tmp_path / "live")
     write_metrics(run, "rl1", 3)
-    app = create_app(load_run_views([run]), TrajectoryIndex(tmp_path / "index.sqlite"))
+    app = create_app(load_run_views([run]))
     with serve_in_thread(app, on_shutdown=app.state.end) as address:
         page = visit("?view=timeline&steps=all", site=address)
         until(page, "document.querySelectorAll('.figures tbody tr').length === 5")

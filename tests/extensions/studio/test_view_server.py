@@ -11,7 +11,6 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from fieldcraft.cli.main import app as commands
-from fieldcraft.extensions.studio.index import TrajectoryIndex
 from fieldcraft.extensions.studio.run_view import load_run_views
 from fieldcraft.extensions.studio.server import create_app
 from fieldcraft.tools.access import is_loopback
@@ -23,8 +22,7 @@ TOKEN = "a-token"
 
 
 def client(*runs: Path, token: str | None = None, host: str = "127.0.0.1") -> TestClient:
-    index = TrajectoryIndex(runs[0].parent / "index.sqlite")
-    page = make_server_config(create_app(load_run_views(runs), index, token=token), host, token).app
+    page = make_server_config(create_app(load_run_views(runs), token=token), host, token).app
     return TestClient(page, base_url=f"http://{host}:8001", follow_redirects=False)
 
 
@@ -36,7 +34,7 @@ def page(tmp_path: Path) -> Iterator[TestClient]:
 
 
 def until(page: TestClient, rows: int) -> None:
-    """Wait until the index has at least `rows` rows; the test timeout ends an endless wait."""
+    """Wait until the list has at least `rows` rows; the test timeout ends an endless wait."""
     while page.get("/api/rows").json()["total"] < rows:
         pass
 
@@ -201,14 +199,11 @@ def test_what_is_beyond_this_machine(host: str, near: bool) -> None:
 
 def test_a_port_in_use_and_a_wrong_folder_are_sentences(tmp_path: Path) -> None:
     write_run(tmp_path / "one")
-    cache = {"XDG_CACHE_HOME": str(tmp_path)}
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
-        done = CliRunner().invoke(
-            commands, ["studio", str(tmp_path / "one"), "--port", port], env=cache
-        )
+        done = CliRunner().invoke(commands, ["studio", str(tmp_path / "one"), "--port", port])
     assert isinstance(done.exception, UserError)
     assert "stop what uses it or choose another port" in str(done.exception)
-    done = CliRunner().invoke(commands, ["studio", str(tmp_path / "none")], env=cache)
+    done = CliRunner().invoke(commands, ["studio", str(tmp_path / "none")])
     assert isinstance(done.exception, UserError)
     assert "is not a folder: give the folder of a run" in str(done.exception)

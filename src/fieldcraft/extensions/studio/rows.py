@@ -1,19 +1,27 @@
-"""Parsing of the lines of trajectory files of all kinds, and the columns of their rows."""
+"""Rows of a list of trajectories: parsing of lines, and reading of files that may grow."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import re
+import unicodedata
+from dataclasses import dataclass, fields
+from math import isfinite
 from statistics import fmean
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from fieldcraft.extensions.studio.run_view import TrajectoryFileKind
+from fieldcraft.extensions.studio.run_view import TrajectoryFile, TrajectoryFileKind
 from fieldcraft.records.costs import count_policy_tokens
 from fieldcraft.records.training_rollouts import TrainingRollout
 from fieldcraft.records.trajectories import from_json, validate_trajectory
-from fieldcraft.types import Author, Trajectory
+from fieldcraft.types import Author, Trajectory, UserError
 
+CHUNK_BYTES = 64 * 1024  # bytes that are read in one step
 _ROLLOUT_ADAPTER = TypeAdapter(TrainingRollout)
+_WORD_REGEX = re.compile(r"[^\W_]+")
+_ACCENT_REGEX = re.compile("[\u0300-\u036f]")
 
 
 def parse_line(line: bytes, kind: TrajectoryFileKind) -> tuple[Trajectory, TrainingRollout | None]:
@@ -48,6 +56,9 @@ class TrajectoryRow:
     error: str
 
 
+COLUMN_NAMES = [field.name for field in fields(TrajectoryRow)]
+
+
 def make_row(trajectory: Trajectory, rollout: TrainingRollout | None) -> TrajectoryRow:
     """Return the columns of one trajectory. `advantage` is the mean over the policy's tokens, and
     `version` is the newest."""
@@ -79,9 +90,116 @@ def _compute_mean_advantage(trajectory: Trajectory, rollout: TrainingRollout) ->
         return None
     is_policy = [s.author is Author.POLICY for s in trajectory.segments for _ in s.ids]
     advantages = [a for a, policy in zip(rollout.advantages, is_policy, strict=False) if policy]
-    return fmean(advantages) if advantages else None
+    mean = fmean(advantages) if advantages else None
+    return mean if mean is None or isfinite(mean) else None
 
 
-def get_search_text(trajectory: Trajectory) -> str:
-    """Return all searchable text."""
-    return "\n".join(segment.text for segment in trajectory.segments)
+def normalise_words(text: str) -> str:
+    """Return the words of a text in lower case and without accents, each between two spaces."""
+    if not text.isascii():
+        text = _ACCENT_REGEX.sub("", unicodedata.normalize("NFKD", text))
+    return f" {' '.join(_WORD_REGEX.findall(text.casefold()))} "
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTrajectory:
+    """Trajectory in a list: its row, the position of its line, and its searchable words. The
+    trajectory itself stays on disk."""
+
+    file: TrajectoryFile
+    number: int
+    offset: int
+    size: int
+    row: TrajectoryRow
+    words: bytes
+
+    def make_columns(self) -> dict[str, Any]:
+        file, row = self.file, self.row
+        origin = {"run": file.run, "part": file.part, "kind": file.kind, "number": self.number}
+        return origin | {name: getattr(row, name) for name in COLUMN_NAMES}
+
+    def read_line(self) -> bytes:
+        """Return the line. Raises UserError if the file cannot be read."""
+        try:
+            with self.file.path.open("rb") as file:
+                file.seek(self.offset)
+                return file.read(self.size)
+        except OSError as error:
+            raise UserError(
+                f"{self.file.path} cannot be read ({error.strerror}): reload the page."
+            ) from error
+
+
+class FileStamp(NamedTuple):
+    """State of a file; another one if its content has changed."""
+
+    inode: int
+    size: int
+    changed: int
+
+    @classmethod
+    def make(cls, stat: os.stat_result) -> FileStamp:
+        return cls(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+class FileReader:
+    """Reader of a file that may grow. `trajectories` and `read_bytes` are what it has read, and
+    `error` is about the first line without a trajectory, if any. One thread may read while others
+    use the trajectories."""
+
+    def __init__(self, file: TrajectoryFile) -> None:
+        self.file = file
+        self._restart()
+
+    def _restart(self) -> None:
+        self.trajectories: list[ListedTrajectory] = []
+        self.read_bytes = 0
+        self.error: str | None = None
+        self._num_lines = 0
+        self._last_stamp: FileStamp | None = None  # after the last reading
+        self._end_stamp: FileStamp | None = None  # of a file without further complete lines
+
+    def read_next_chunk(self) -> bool:
+        """Read the next complete lines. Return whether `trajectories` may have changed. A file that
+        was replaced or rewritten is read from its start."""
+        try:
+            if FileStamp.make(self.file.path.stat()) == self._end_stamp:
+                return False
+            with self.file.path.open("rb") as file:
+                stamp = FileStamp.make(os.fstat(file.fileno()))
+                rewritten = self._is_rewritten(stamp)
+                if rewritten:
+                    self._restart()
+                file.seek(self.read_bytes)
+                lines = [line for line in file.readlines(CHUNK_BYTES) if line.endswith(b"\n")]
+                self._last_stamp = FileStamp.make(os.fstat(file.fileno()))
+        except OSError:
+            return False
+        if not lines:
+            self._end_stamp = stamp
+        for line in lines:
+            self._add_line(line)
+        return rewritten or bool(lines)
+
+    def _is_rewritten(self, stamp: FileStamp) -> bool:
+        if self._last_stamp is None:
+            return False
+        inode, _, changed = self._last_stamp
+        has_other_lines = stamp.size == self.read_bytes and stamp.changed != changed
+        return stamp.inode != inode or stamp.size < self.read_bytes or has_other_lines
+
+    def _add_line(self, line: bytes) -> None:
+        offset, number = self.read_bytes, self._num_lines
+        self.read_bytes += len(line)
+        self._num_lines += 1
+        if not line.strip():
+            return
+        try:
+            trajectory, rollout = parse_line(line, self.file.kind)
+            row = make_row(trajectory, rollout)
+        except ValueError:
+            error = f"{self.file.path}, line {number + 1} contains no trajectory."
+            self.error = self.error or error
+            return
+        words = normalise_words("\n".join(s.text for s in trajectory.segments)).encode()
+        self.trajectories.append(ListedTrajectory(self.file, number, offset, len(line), row, words))

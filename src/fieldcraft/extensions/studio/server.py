@@ -34,9 +34,9 @@ from fieldcraft.extensions.studio.details import (
     summarise_trajectory,
 )
 from fieldcraft.extensions.studio.exports import iter_csv_lines, iter_json_lines
-from fieldcraft.extensions.studio.follow import IndexUpdater
-from fieldcraft.extensions.studio.index import TrajectoryIndex
+from fieldcraft.extensions.studio.follow import LibraryUpdater
 from fieldcraft.extensions.studio.queries import TrajectoryLibrary, TrajectoryQuery, parse_query
+from fieldcraft.extensions.studio.rows import ListedTrajectory
 from fieldcraft.extensions.studio.run_view import RunView
 from fieldcraft.extensions.studio.summaries import find_recipe_differences, summarise_run
 from fieldcraft.records.files import replace_nonfinite
@@ -52,14 +52,13 @@ EVENT_POLL_SECONDS = 0.5  # seconds between two checks for events
 
 def create_app(
     runs: Sequence[RunView],
-    index: TrajectoryIndex,
     *,
     token: str | None = None,
     branch_command: BranchCommand | None = None,
 ) -> Starlette:
     """Return the page as an ASGI application; call its `state.end` before shutdown. With
     `branch_command` users may continue trajectories from the page."""
-    api = _PageApi(runs, index, branch_command)
+    api = _PageApi(runs, branch_command)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -124,13 +123,11 @@ def create_app(
 class _PageApi:
     """Handlers of the page's requests."""
 
-    def __init__(
-        self, runs: Sequence[RunView], index: TrajectoryIndex, branch_command: BranchCommand | None
-    ) -> None:
+    def __init__(self, runs: Sequence[RunView], branch_command: BranchCommand | None) -> None:
         self.branch_command = branch_command
         self.run_views = {run.name: run for run in runs}
-        self.library = TrajectoryLibrary(runs, index)
-        self.updater = IndexUpdater(self.library, index)
+        self.library = TrajectoryLibrary(runs)
+        self.updater = LibraryUpdater(self.library)
         self.stopped = False
 
     def stop_streams(self) -> None:
@@ -163,7 +160,7 @@ class _PageApi:
         query = parse_query(request.query_params)
         offset, limit = _parse_number(request, "offset"), _parse_number(request, "limit", 100)
         return {
-            "total": self.library.count(query),
+            "total": len(self.library.find(query)),
             "revision": self.library.revision,
             "rows": self.library.get_rows(query, offset, limit),
         }
@@ -172,24 +169,20 @@ class _PageApi:
         return self.library.list_filter_values()
 
     def get_trajectory(self, request: Request) -> Any:
-        [found] = self.library.read_lines(self._find_row(request))
-        return make_trajectory_details(self.get_run(request), *found)
+        found = self._find_trajectory(request)
+        return make_trajectory_details(
+            self.get_run(request), found.file, found.number, found.read_line()
+        )
 
     def get_question(self, request: Request) -> Any:
         """Return at most `MAX_QUESTION_ROLLOUTS` rollouts of a question, without their tokens."""
-        ids = self.library.find_ids(
-            TrajectoryQuery((("task", request.query_params.get("task", "")),))
-        )
-        page_ids = ids[:MAX_QUESTION_ROLLOUTS]
-        rollouts = [
-            row | summarise_trajectory(file, number, *read_trajectory(file, number, line))
-            for row, (file, number, line) in zip(
-                self.library.get_rows_with_ids(page_ids),
-                self.library.read_lines(page_ids),
-                strict=True,
-            )
-        ]
-        return {"rollouts": rollouts, "left": len(ids) - len(page_ids)}
+        query = TrajectoryQuery((("task", request.query_params.get("task", "")),))
+        found = self.library.find(query)
+        shown = found[:MAX_QUESTION_ROLLOUTS]
+        return {
+            "rollouts": [_make_rollout_summary(one) for one in shown],
+            "left": len(found) - len(shown),
+        }
 
     def get_timeline(self, request: Request) -> Any:
         times = self.get_run(request).read_step_times(request.query_params.get("stage", ""))
@@ -229,30 +222,26 @@ class _PageApi:
 
     def _find_branch_point(self, request: Request) -> tuple[RunView, list[str] | None, Trajectory]:
         run = self.get_run(request)
-        [(file, number, line)] = self.library.read_lines(self._find_row(request))
-        trajectory, _ = read_trajectory(file, number, line)
-        return run, make_branch_options(run, file, number), trajectory
+        found = self._find_trajectory(request)
+        trajectory, _ = read_trajectory(found.file, found.number, found.read_line())
+        return run, make_branch_options(run, found.file, found.number), trajectory
 
     def export_jsonl(self, request: Request) -> Response:
-        lines = iter_json_lines(
-            self.library, self.library.find_ids(parse_query(request.query_params))
-        )
+        lines = iter_json_lines(self.library.find(parse_query(request.query_params)))
         return _make_download(lines, "trajectories.jsonl", "application/x-ndjson")
 
     def export_csv(self, request: Request) -> Response:
-        lines = iter_csv_lines(
-            self.library, self.library.find_ids(parse_query(request.query_params))
-        )
+        lines = iter_csv_lines(self.library.find(parse_query(request.query_params)))
         return _make_download(lines, "trajectories.csv", "text/csv")
 
-    def _find_row(self, request: Request) -> Sequence[int]:
-        """Return the row of a trajectory, identified by its run, part, kind, step and number."""
+    def _find_trajectory(self, request: Request) -> ListedTrajectory:
+        """Return a trajectory, identified by its run, part, kind, step and number."""
         names = ("run", "part", "kind", "step", "number")
         given = {name: request.query_params[name] for name in names if name in request.query_params}
-        found = self.library.find_ids(parse_query(given))
+        found = self.library.find(parse_query(given))
         if len(found) != 1:
             raise UserError("this trajectory no longer exists: close it, and open another one.")
-        return found
+        return found[0]
 
     async def stream_events(self, request: Request) -> Response:
         async def iter_events() -> AsyncIterator[str]:
@@ -267,6 +256,13 @@ class _PageApi:
 
         headers = {"Cache-Control": "no-store"}
         return StreamingResponse(iter_events(), media_type="text/event-stream", headers=headers)
+
+
+def _make_rollout_summary(found: ListedTrajectory) -> dict[str, Any]:
+    """Return the row of a trajectory, and its transcript."""
+    file, number = found.file, found.number
+    trajectory, rollout = read_trajectory(file, number, found.read_line())
+    return found.make_columns() | summarise_trajectory(file, number, trajectory, rollout)
 
 
 def _make_json_endpoint(handler: Callable[[Request], Any]) -> Callable[[Request], Response]:

@@ -9,7 +9,7 @@ const wishes = new Map(); // form state by trajectory, preserved while the page 
 
 export function branchView(asked, live, redraw) {
   const running = live.branch && live.branch.status === null;
-  const version = `${live.index.revision} ${live.done} ${live.branch?.status}`;
+  const version = `${live.reading.revision} ${live.done} ${live.branch?.status}`;
   const found = load("api/branches", asked, version);
   return html`
     <section aria-label="Branch from here">

@@ -12,7 +12,7 @@ import { listView } from "./trajectories.js";
 import { trajectoryView } from "./trajectory.js";
 
 const views = { runs: runsView, curves: curvesView, trajectories: listView, timeline: timelineView };
-let live = { files: {}, done: 0, index: { done: 0, of: 0, notes: [], revision: 0 } };
+let live = { files: {}, done: 0, reading: { done: 0, of: 0, notes: [], revision: 0 } };
 let lost = false;
 let drawing = false;
 let settled = {};
@@ -43,7 +43,7 @@ function settle() {
 
 function page() {
   const shown = state();
-  const progress = live.index.of - live.index.done;
+  const progress = live.reading.of - live.reading.done;
   const runs = load("api/runs", {}, `${live.done} ${Object.values(live.files).join()}`);
   const { runs: all = [], differences = [], metrics: declared = [] } = runs.value ?? {};
   const context = { live, runs: all, differences, declared };
@@ -59,13 +59,13 @@ function page() {
       <p class="status" role="status">${lost
         ? html`<span class="lost">The server does not respond.</span>`
         : progress > 0
-          ? html`Indexing: ${Math.floor((100 * live.index.done) / live.index.of)} %
-              <progress max=${live.index.of} value=${live.index.done} aria-label="Index"></progress>`
+          ? html`Reading: ${Math.floor((100 * live.reading.done) / live.reading.of)} %
+              <progress max=${live.reading.of} value=${live.reading.done} aria-label="Reading"></progress>`
           : nothing}</p>
     </header>
     <main id="main" tabindex="-1">
       ${runs.error ? note(runs.error) : nothing}
-      ${live.index.notes.map(note)}
+      ${live.reading.notes.map(note)}
       ${content(shown, context)}
     </main>`;
 }

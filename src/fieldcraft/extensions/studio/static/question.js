@@ -10,7 +10,7 @@ import { transcript } from "./transcript.js";
 const redraw = () => dispatchEvent(new Event("redraw"));
 
 export function questionView(shown, { runs, live }) {
-  const found = load("api/question", { task: shown.question }, live.index.revision);
+  const found = load("api/question", { task: shown.question }, live.reading.revision);
   return html`
     <div class="bar"><a class="back" href=${address({ question: null, of: null })}>← Back <small>Esc</small></a></div>
     ${waiting(found, (value) => all(value, shown, runs))}`;

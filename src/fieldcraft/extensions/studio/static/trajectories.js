@@ -24,7 +24,7 @@ export function query(shown) {
 
 export function listView(shown, { runs, live }) {
   list ??= new List();
-  const revision = live.index.revision;
+  const revision = live.reading.revision;
   const values = load("api/values", {}, revision);
   const asked = query(shown);
   const total = list.show(asked, revision, runs, shown);

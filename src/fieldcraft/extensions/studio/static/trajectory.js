@@ -19,7 +19,7 @@ export function named(place) {
 
 export function trajectoryView(shown, { live }) {
   const asked = named(shown.open);
-  const found = load("api/trajectory", asked, live.index.revision);
+  const found = load("api/trajectory", asked, live.reading.revision);
   const before = openList()?.beside(shown.open, -1);
   const after = openList()?.beside(shown.open, 1);
   return html`

@@ -1,6 +1,9 @@
-"""The index of trajectories: results, their order, and changes of files."""
+"""Lists of trajectories: results, their order, and changes of files."""
 
 import json
+import math
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldcraft.extensions.studio.exports import iter_csv_lines, iter_json_lines
-from fieldcraft.extensions.studio.index import TrajectoryIndex, find_index_path
-from fieldcraft.extensions.studio.queries import TrajectoryLibrary, make_fts_query, parse_query
+from fieldcraft.extensions.studio.queries import TrajectoryLibrary, make_search_terms, parse_query
 from fieldcraft.extensions.studio.run_view import load_run_views
+from fieldcraft.records.training_rollouts import write_training_rollouts
 from fieldcraft.records.trajectories import to_json
 from fieldcraft.types import Status, UserError
-from view_parts import HOSTILE, append, trajectory, write_run
+from view_parts import HOSTILE, append, training_rollout, trajectory, write_run
 
 
-def library(*runs: Path, index: Path) -> TrajectoryLibrary:
-    trajectories = TrajectoryLibrary(load_run_views(runs), TrajectoryIndex(index))
+def library(*runs: Path) -> TrajectoryLibrary:
+    trajectories = TrajectoryLibrary(load_run_views(runs))
     advance(trajectories)
     return trajectories
 
 
 def advance(trajectories: TrajectoryLibrary) -> None:
-    for run in trajectories.runs:
-        for file in run.iter_files():
-            while trajectories.index.index_next_chunk(file):
-                pass
-    trajectories.refresh()
+    trajectories.update_files()
+    for reader in trajectories.readers:
+        while reader.read_next_chunk():
+            pass
+    trajectories.revision += 1
 
 
 def found(trajectories: TrajectoryLibrary, **parameters: str) -> list[tuple[Any, ...]]:
@@ -38,7 +41,7 @@ def found(trajectories: TrajectoryLibrary, **parameters: str) -> list[tuple[Any,
 
 @pytest.fixture
 def trajectories(tmp_path: Path) -> TrajectoryLibrary:
-    return library(write_run(tmp_path / "one"), index=tmp_path / "index.sqlite")
+    return library(write_run(tmp_path / "one"))
 
 
 def test_rows_come_in_the_order_of_the_run(trajectories: TrajectoryLibrary) -> None:
@@ -46,7 +49,7 @@ def test_rows_come_in_the_order_of_the_run(trajectories: TrajectoryLibrary) -> N
     assert [part for part, *_ in rows] == ["sft1"] * 3 + ["rl1"] * 11
     assert rows[3] == ("rl1", 0, 0, "q0")
     assert rows[-1] == ("rl1", None, 2, "t2")
-    assert trajectories.count(parse_query({})) == 14
+    assert len(trajectories.find(parse_query({}))) == 14
     assert found(trajectories) == [
         (row["part"], row["step"], row["number"], row["task"])
         for page in range(0, 14, 5)
@@ -82,7 +85,7 @@ def test_rows_come_in_the_order_of_the_run(trajectories: TrajectoryLibrary) -> N
 def test_filters_and_the_search(
     trajectories: TrajectoryLibrary, parameters: dict[str, str], count: int
 ) -> None:
-    assert trajectories.count(parse_query(parameters)) == count
+    assert len(trajectories.find(parse_query(parameters))) == count
     assert len(found(trajectories, **parameters)) == count
 
 
@@ -96,7 +99,7 @@ def test_every_column_sorts_both_ways(trajectories: TrajectoryLibrary) -> None:
     with pytest.raises(UserError, match="there is no column 'id; DROP'"):
         parse_query({"sort": "id; DROP"})
     with pytest.raises(UserError, match="calls=x is not a number"):
-        trajectories.count(parse_query({"calls": "x"}))
+        trajectories.find(parse_query({"calls": "x"}))
 
 
 def test_advantages_and_versions_are_columns(trajectories: TrajectoryLibrary) -> None:
@@ -106,9 +109,27 @@ def test_advantages_and_versions_are_columns(trajectories: TrajectoryLibrary) ->
     assert {row["version"] for row in rows} == {4}
 
 
+def test_an_advantage_that_is_not_a_number_is_unknown(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    group = [training_rollout(4, number, bool(number % 2)) for number in range(4)]
+    group[::2] = [replace(one, advantages=[math.nan] * 9) for one in group[::2]]
+    write_training_rollouts(run / "rl1" / "rollouts", group)
+    listed = library(run).get_rows(parse_query({"step": "4", "sort": "advantage"}))
+    assert [row["advantage"] for row in listed] == [0.5, 0.5, None, None]
+
+
+def test_a_search_ignores_accents_and_case(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    append(run / "evaluations" / "rl1.jsonl", trajectory("odd", question="Où est ŽIŽKOV, 北京?"))
+    trajectories = library(run)
+    for words in ("zizkov", "Žižkov", "OU EST", "北京", '"est zizkov 北京"'):
+        assert found(trajectories, q=words) == [("rl1", None, 3, "odd")], words
+    assert found(trajectories, q="izkov") == []
+
+
 def test_a_file_that_grows_is_read_on_and_half_a_line_waits(tmp_path: Path) -> None:
     run = write_run(tmp_path / "one")
-    trajectories = library(run, index=tmp_path / "index.sqlite")
+    trajectories = library(run)
     file = run / "evaluations" / "rl1.jsonl"
     whole = to_json(trajectory("late"))
     with file.open("a") as grown:
@@ -119,12 +140,12 @@ def test_a_file_that_grows_is_read_on_and_half_a_line_waits(tmp_path: Path) -> N
         grown.write(f"{whole[50:]}\n")
     advance(trajectories)
     assert found(trajectories, task="late") == [("rl1", None, 3, "late")]
-    assert trajectories.count(parse_query({})) == 15
+    assert len(trajectories.find(parse_query({}))) == 15
 
 
 def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     run = write_run(tmp_path / "one")
-    trajectories = library(run, index=tmp_path / "index.sqlite")
+    trajectories = library(run)
     file = run / "evaluations" / "rl1.jsonl"
     draft = tmp_path / "draft"
     append(draft, trajectory("new", question="Where is Zor?"))
@@ -136,8 +157,30 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     file.unlink()
     advance(trajectories)
     assert found(trajectories, part="rl1", kind="evaluation") == []
-    trajectories.index.drop_missing_files()
-    assert trajectories.count(parse_query({})) == 11
+    assert len(trajectories.find(parse_query({}))) == 11
+
+
+def test_a_file_that_was_rewritten_with_the_same_size_is_read_anew(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    trajectories = library(run)
+    file = run / "evaluations" / "rl1.jsonl"
+    before = file.stat()
+    file.write_text(file.read_text().replace("Dro", "Zor"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    advance(trajectories)
+    assert [row[3] for row in found(trajectories, q="zor", kind="evaluation")] == ["t1"]
+    assert len(trajectories.find(parse_query({}))) == 14
+
+
+def test_a_file_that_grows_is_not_read_from_its_start(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    trajectories = library(run)
+    before = trajectories.find(parse_query({"part": "rl1"}))
+    append(run / "evaluations" / "rl1.jsonl", trajectory("late"))
+    advance(trajectories)
+    after = trajectories.find(parse_query({"part": "rl1"}))
+    assert all(one is other for one, other in zip(before, after, strict=False))
+    assert len(after) == len(before) + 1
 
 
 def test_a_damaged_line_is_named_and_the_others_are_there(tmp_path: Path) -> None:
@@ -145,17 +188,9 @@ def test_a_damaged_line_is_named_and_the_others_are_there(tmp_path: Path) -> Non
     file = run / "evaluations" / "rl1.jsonl"
     lines = file.read_text().splitlines()
     file.write_text("\n".join([lines[0], '{"task": 1', "", lines[2], ""]))
-    trajectories = library(run, index=tmp_path / "index.sqlite")
+    trajectories = library(run)
     assert [row[2] for row in found(trajectories, part="rl1", kind="evaluation")] == [0, 3]
     assert trajectories.get_progress()["notes"] == [f"{file}, line 2 contains no trajectory."]
-
-
-def test_two_pages_share_an_index_and_each_sees_its_runs(tmp_path: Path) -> None:
-    first = library(write_run(tmp_path / "one"), index=tmp_path / "index.sqlite")
-    second = library(write_run(tmp_path / "two"), index=tmp_path / "index.sqlite")
-    assert {row["run"] for row in second.get_rows(parse_query({}))} == {"two"}
-    assert {row["run"] for row in first.get_rows(parse_query({}))} == {"one"}
-    assert first.count(parse_query({"q": "dro"})) == second.count(parse_query({"q": "dro"})) == 2
 
 
 def test_nothing_is_written_into_a_run(tmp_path: Path) -> None:
@@ -165,18 +200,8 @@ def test_nothing_is_written_into_a_run(tmp_path: Path) -> None:
         return {str(p): p.read_bytes() for p in run.rglob("*") if p.is_file()}
 
     before = contents()
-    library(run, index=tmp_path / "index.sqlite")
+    library(run)
     assert contents() == before
-
-
-def test_the_index_is_in_the_folder_for_caches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert find_index_path().parent == tmp_path / "fieldcraft"
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert find_index_path().parent.exists()
 
 
 @given(st.text(max_size=40))
@@ -185,31 +210,32 @@ def test_any_search_is_a_query(tmp_path_factory: pytest.TempPathFactory, words: 
     global _any
     if _any is None:
         place = tmp_path_factory.mktemp("any")
-        _any = library(write_run(place / "one"), index=place / "index.sqlite")
-    assert 0 <= _any.count(parse_query({"q": words})) <= 14
+        _any = library(write_run(place / "one"))
+    assert 0 <= len(_any.find(parse_query({"q": words}))) <= 14
 
 
 _any: TrajectoryLibrary | None = None
 
 
 def test_words_of_a_search() -> None:
-    assert make_fts_query("who met") == '"who" "met"*'
-    assert make_fts_query('"who met" dr') == '"who met" "dr"*'
-    assert make_fts_query('met "who is"') == '"met" "who is"'
-    assert make_fts_query('a"b') == '"ab"*'
-    assert make_fts_query('""') == ""
+    assert make_search_terms("who MET") == [b" who ", b" met"]
+    assert make_search_terms('"who met" dr') == [b" who met ", b" dr"]
+    assert make_search_terms('met "who is"') == [b" met ", b" who is "]
+    assert make_search_terms('a"b') == [b" ab"]
+    assert make_search_terms("e-mail ") == [b" e mail"]
+    assert make_search_terms('"" -') == []
 
 
 def test_downloads_are_the_records_and_the_columns(tmp_path: Path) -> None:
     run = write_run(tmp_path / "one")
     odd = trajectory("=1+1", question=f"{HOSTILE}\n", status=Status.TRUNCATED)
     append(run / "evaluations" / "rl1.jsonl", odd)
-    trajectories = library(run, index=tmp_path / "index.sqlite")
-    ids = trajectories.find_ids(parse_query({"part": "rl1", "kind": "evaluation"}))
-    lines = [json.loads(line) for line in iter_json_lines(trajectories, ids)]
+    trajectories = library(run)
+    listed = trajectories.find(parse_query({"part": "rl1", "kind": "evaluation"}))
+    lines = [json.loads(line) for line in iter_json_lines(listed)]
     assert [line["task"]["id"] for line in lines] == ["t0", "t1", "t2", "=1+1"]
     assert lines[-1]["segments"][0]["text"] == f"{HOSTILE}\n"
-    head, *rows = iter_csv_lines(trajectories, ids)
+    head, *rows = iter_csv_lines(listed)
     assert head.startswith("run,part,kind,number,task,question")
     assert rows[0].startswith(
         "one,rl1,evaluation,0,t0,Where is Kelm?,Sor,Sor,heldout,answered,True"

@@ -1,0 +1,89 @@
+"""Long and growing files: the rows visible while they are read, and changes of files."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from fieldcraft.extensions.studio import follow
+from fieldcraft.extensions.studio.follow import LibraryUpdater
+from fieldcraft.extensions.studio.queries import TrajectoryLibrary, parse_query
+from fieldcraft.extensions.studio.rows import CHUNK_BYTES
+from fieldcraft.extensions.studio.run_view import load_run_views
+from fieldcraft.extensions.studio.server import create_app
+from fieldcraft.records.trajectories import to_json
+from view_parts import append, trajectory
+
+LINES = 4000
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a folder with a file that is read in many steps."""
+    folder = tmp_path_factory.mktemp("long") / "run"
+    folder.mkdir()
+    lines = [f"{to_json(trajectory(f't{number}'))}\n" for number in range(LINES)]
+    (folder / "all.jsonl").write_text("".join(lines))
+    assert (folder / "all.jsonl").stat().st_size > 20 * CHUNK_BYTES
+    return folder
+
+
+def ask(page: TestClient, **parameters: Any) -> Any:
+    return page.get("/api/rows", params=parameters).json()
+
+
+def test_the_first_request_has_rows_and_the_others_follow(run: Path) -> None:
+    with TestClient(create_app(load_run_views([run]))) as client:
+        first = ask(client)
+        assert 5 < len(first["rows"]) <= first["total"]
+        assert [row["number"] for row in first["rows"][:3]] == [0, 1, 2]
+        while (found := ask(client, offset=LINES - 100))["total"] < LINES:
+            pass
+        assert [row["number"] for row in found["rows"]] == [*range(LINES - 100, LINES)]
+        answer = client.get("/api/trajectory", params={"number": LINES - 1, "run": "run"})
+        assert answer.json()["task"] == f"t{LINES - 1}"
+
+
+def test_a_page_has_all_rows_if_no_refresh_was_due_before_the_end(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step reads one chunk, and no step is followed by a refresh."""
+    monkeypatch.setattr(follow, "START_SECONDS", 0.0)
+    monkeypatch.setattr(follow, "UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr(follow, "REFRESH_TIME_SHARE", 2.0)
+    with TestClient(create_app(load_run_views([run]))) as client:
+        assert ask(client)["total"] < LINES
+        while ask(client)["total"] < LINES:
+            pass
+
+
+def test_an_empty_file_does_not_keep_the_first_rows_back(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "a.jsonl").write_text('{"half a li')
+    (run / "b.jsonl").write_text(f"{to_json(trajectory())}\n")
+    library = TrajectoryLibrary(load_run_views([run]))
+    updater = LibraryUpdater(library)
+    updater.start()
+    assert len(library.find(parse_query({}))) == 1
+    updater.stop()
+
+
+def test_a_page_follows_lines_and_files_that_come_and_go(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    append(run / "a.jsonl", trajectory("first"))
+    with TestClient(create_app(load_run_views([run]))) as client:
+        assert ask(client)["total"] == 1
+        append(run / "a.jsonl", trajectory("second"))
+        append(run / "b.jsonl", trajectory("other"))
+        while ask(client)["total"] < 3:
+            pass
+        (run / "a.jsonl").unlink()
+        while ask(client)["total"] > 1:
+            pass
+        assert [row["task"] for row in ask(client)["rows"]] == ["other"]
+        (run / "b.jsonl").write_text('{"half a li')
+        while ask(client)["total"] > 0:
+            pass
