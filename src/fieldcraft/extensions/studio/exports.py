@@ -15,15 +15,15 @@ _FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 
 def iter_json_lines(trajectories: Iterable[ListedTrajectory]) -> Iterator[bytes]:
     """Yield the unchanged lines of the files."""
-    for one in trajectories:
-        yield one.read_line()
+    for trajectory in trajectories:
+        yield trajectory.read_line()
 
 
 def iter_csv_lines(trajectories: Iterable[ListedTrajectory]) -> Iterator[str]:
     """Yield a header line, and one line for each trajectory."""
     yield _format_line(CSV_COLUMNS)
-    for one in trajectories:
-        columns = one.make_columns()
+    for trajectory in trajectories:
+        columns = trajectory.make_columns()
         yield _format_line([_escape_cell(columns[name]) for name in CSV_COLUMNS])
 
 

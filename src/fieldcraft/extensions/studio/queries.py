@@ -105,25 +105,25 @@ class TrajectoryLibrary:
         found = self._list_all()
         for name, text in query.filters:
             get, value = _GETTERS[name], _parse_filter_value(name, text)
-            found = [one for one in found if get(one) == value]
+            found = [trajectory for trajectory in found if get(trajectory) == value]
         for term in make_search_terms(query.words):
-            found = [one for one in found if term in one.words]
+            found = [trajectory for trajectory in found if term in trajectory.words]
         if not query.sort:
             return found
         get = _GETTERS[query.sort]
-        known = [one for one in found if get(one) is not None]
-        unknown = [one for one in found if get(one) is None]
+        known = [trajectory for trajectory in found if get(trajectory) is not None]
+        unknown = [trajectory for trajectory in found if get(trajectory) is None]
         return sorted(known, key=get, reverse=query.descending) + unknown
 
     def _list_all(self) -> list[ListedTrajectory]:
-        return [one for reader in self.readers for one in list(reader.trajectories)]
+        return [trajectory for reader in self.readers for trajectory in list(reader.trajectories)]
 
     def get_rows(
         self, query: TrajectoryQuery, offset: int = 0, limit: int = MAX_ROWS
     ) -> list[dict[str, Any]]:
         """Return the rows of the list, starting at `offset`."""
         found = self.find(query)[offset : offset + min(limit, MAX_ROWS)]
-        return [one.make_columns() for one in found]
+        return [trajectory.make_columns() for trajectory in found]
 
     def list_filter_values(self) -> dict[str, list[Any]]:
         """Return the values that the page offers for each filter."""

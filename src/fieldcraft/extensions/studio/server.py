@@ -178,10 +178,10 @@ class _PageApi:
         """Return at most `MAX_QUESTION_ROLLOUTS` rollouts of a question, without their tokens."""
         query = TrajectoryQuery((("task", request.query_params.get("task", "")),))
         found = self.library.find(query)
-        shown = found[:MAX_QUESTION_ROLLOUTS]
+        listed = found[:MAX_QUESTION_ROLLOUTS]
         return {
-            "rollouts": [_make_rollout_summary(one) for one in shown],
-            "left": len(found) - len(shown),
+            "rollouts": [*map(_make_rollout_summary, listed)],
+            "left": len(found) - len(listed),
         }
 
     def get_timeline(self, request: Request) -> Any:
