@@ -158,7 +158,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     },
     ComponentKind.ENVIRONMENT: {
         TOOL_ENVIRONMENT: "fieldcraft.environments.environment:ToolEnvironment",
-        "text": "fieldcraft.extensions.external_envs.text:TextEnvironment",
+        "text": "fieldcraft.extensions.external_envs.games:TextEnvironment",
         "blackbox": "fieldcraft.extensions.external_envs.blackbox:BlackBoxEnvironment",
         "openenv": "fieldcraft.extensions.external_envs.openenv:OpenEnvEnvironment",
         "verifiers": "fieldcraft.extensions.external_envs.verifiers:VerifiersEnvironment",
