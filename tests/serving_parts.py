@@ -12,8 +12,7 @@ from fieldcraft.config.sections import BudgetConfig as Budget
 from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.environments.environment import ToolEnvironment
-from fieldcraft.extensions.serving.request_log import RequestLog
-from fieldcraft.extensions.serving.service import AgentService, ServiceLimits
+from fieldcraft.extensions.serving.service import AgentService, RequestLog, ServiceLimits
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.tools.base import tool
 from fieldcraft.types import ToolError

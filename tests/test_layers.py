@@ -132,7 +132,7 @@ import fieldcraft, fieldcraft.types, fieldcraft.config.recipe
 assert not loaded("torch", "transformers", "numpy", "matplotlib", "tantivy"), sys.modules.keys()
 import fieldcraft.cli
 assert not loaded("torch", "transformers", "tantivy", "uvicorn", "starlette"), sys.modules.keys()
-import fieldcraft.extensions.agents.react, fieldcraft.extensions.worlds.atlas.curriculum
+import fieldcraft.extensions.agents.workflows, fieldcraft.extensions.worlds.atlas.curriculum
 import fieldcraft.rewards.rubric
 assert not loaded("torch", "transformers"), sys.modules.keys()
 """

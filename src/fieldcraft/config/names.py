@@ -105,11 +105,11 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "toolrl": "fieldcraft.dialects.toolrl:ToolRLDialect",
     },
     ComponentKind.WORKFLOW: {
-        "workflow": "fieldcraft.extensions.agents.react:react",
-        "rag": "fieldcraft.extensions.agents.rag:rag",
-        "reflexion": "fieldcraft.extensions.agents.reflexion:reflexion",
-        "prompted-react": "fieldcraft.extensions.agents.prompted_react:prompted_react",
-        "prompted-reflexion": "fieldcraft.extensions.agents.prompted_reflexion:prompted_reflexion",
+        "workflow": "fieldcraft.extensions.agents.workflows:react",
+        "rag": "fieldcraft.extensions.agents.workflows:rag",
+        "reflexion": "fieldcraft.extensions.agents.workflows:reflexion",
+        "prompted-react": "fieldcraft.extensions.agents.prompted_workflows:prompted_react",
+        "prompted-reflexion": "fieldcraft.extensions.agents.prompted_workflows:prompted_reflexion",
     },
     ComponentKind.TEAM: {
         "afm": "fieldcraft.extensions.agents.afm_team:AFM_TEAM",
@@ -158,7 +158,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     },
     ComponentKind.ENVIRONMENT: {
         TOOL_ENVIRONMENT: "fieldcraft.environments.environment:ToolEnvironment",
-        "text": "fieldcraft.extensions.external_envs.text:TextEnvironment",
+        "text": "fieldcraft.extensions.external_envs.games:TextEnvironment",
         "blackbox": "fieldcraft.extensions.external_envs.blackbox:BlackBoxEnvironment",
         "openenv": "fieldcraft.extensions.external_envs.openenv:OpenEnvEnvironment",
         "verifiers": "fieldcraft.extensions.external_envs.verifiers:VerifiersEnvironment",

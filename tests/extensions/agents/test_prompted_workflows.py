@@ -11,8 +11,11 @@ from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.environments.environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
 from fieldcraft.environments.loop import Policy
-from fieldcraft.extensions.agents.prompted_react import prompted_react
-from fieldcraft.extensions.agents.prompted_reflexion import MAX_TRIALS, prompted_reflexion
+from fieldcraft.extensions.agents.prompted_workflows import (
+    MAX_TRIALS,
+    prompted_react,
+    prompted_reflexion,
+)
 from fieldcraft.records.chains import split_chains, validate_folds
 from fieldcraft.runs.evaluating import Workflow
 from fieldcraft.tools.base import tool

@@ -8,7 +8,7 @@ from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.loop import Policy
-from fieldcraft.extensions.agents.rag import rag
+from fieldcraft.extensions.agents.workflows import rag
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Author, Status, Task, ToolError, Trajectory
 

@@ -9,7 +9,7 @@ from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.loop import Policy
-from fieldcraft.extensions.agents.react import react
+from fieldcraft.extensions.agents.workflows import react
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Author, CallOutcome, Status, Task, ToolError, Trajectory
 

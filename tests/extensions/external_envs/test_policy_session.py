@@ -14,7 +14,7 @@ from fieldcraft.environments.environments import EnvironmentContractError
 from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.external_envs.generate_api import GenerateRequest, RequestRejectedError
 from fieldcraft.extensions.external_envs.policy_session import PolicySession, SampledTurn
-from fieldcraft.extensions.external_envs.traces import TraceReader
+from fieldcraft.extensions.external_envs.verifiers import TraceReader
 from fieldcraft.records.chains import validate_folds
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import Author, Task, Trajectory

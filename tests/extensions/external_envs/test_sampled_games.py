@@ -10,7 +10,7 @@ from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.environments.environments import isolate_failures
 from fieldcraft.environments.turns import Policy
-from fieldcraft.extensions.external_envs.text import TextEnvironment
+from fieldcraft.extensions.external_envs.games import TextEnvironment
 from fieldcraft.train.losses import PolicyGradientLoss
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Trajectory

@@ -14,8 +14,7 @@ from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.environments.environments import isolate_failures
 from fieldcraft.environments.turns import Policy
-from fieldcraft.extensions.external_envs.games import STEP_TOOL
-from fieldcraft.extensions.external_envs.text import TextEnvironment
+from fieldcraft.extensions.external_envs.games import STEP_TOOL, TextEnvironment
 from fieldcraft.records.costs import compute_acting_cost, count_policy_tokens
 from fieldcraft.rewards.environment import EnvironmentReward
 from fieldcraft.rewards.rubric import Rubric

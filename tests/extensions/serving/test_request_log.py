@@ -12,7 +12,7 @@ from fieldcraft.data.request_logs import read_log_demonstrations, read_log_tasks
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.extensions.serving.app import create_app
-from fieldcraft.extensions.serving.request_log import RequestLog
+from fieldcraft.extensions.serving.service import RequestLog
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Answer, Author, Observation, Status, Thought, ToolCall, UserError

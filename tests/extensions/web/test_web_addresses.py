@@ -7,7 +7,7 @@ import pytest
 from web_parts import crawler, failure, use
 
 from bad_servers import answers, raw_server, resets
-from fieldcraft.extensions.web.addresses import is_public
+from fieldcraft.extensions.web.fetch import is_public
 
 pytest.importorskip("trafilatura", reason="needs the extra web")
 
@@ -100,9 +100,7 @@ def test_the_address_that_was_checked_is_the_one_that_is_asked(names, monkeypatc
     """A name that changes its address after the check is looked up only once."""
     with raw_server(PAGE) as (url, requests):
         names["swap.example"] = [["127.0.0.1"], ["192.0.2.1"]]
-        monkeypatch.setattr(
-            "fieldcraft.extensions.web.addresses.is_public", lambda a: a == "127.0.0.1"
-        )
+        monkeypatch.setattr("fieldcraft.extensions.web.fetch.is_public", lambda a: a == "127.0.0.1")
         [text] = use(crawler(), {"url": url.replace("127.0.0.1", "swap.example") + "/a"})
     assert "A secret" in text
     assert len(names["swap.example"]) == 1
@@ -130,7 +128,7 @@ def test_a_certificate_must_be_for_the_name(names, monkeypatch):
     """The first message of TLS names the host, not the address of the connection."""
     with raw_server(resets) as (url, requests):
         names["swap.example"] = [["127.0.0.1"]]
-        monkeypatch.setattr("fieldcraft.extensions.web.addresses.is_public", lambda _: True)
+        monkeypatch.setattr("fieldcraft.extensions.web.fetch.is_public", lambda _: True)
         failure(crawler(), url=f"https://swap.example:{httpx.URL(url).port}/")
     assert requests[0][:1] == b"\x16"  # a handshake
     assert b"swap.example" in requests[0]

@@ -1,12 +1,17 @@
-"""Black-box agents: third-party programs that call a model behind a base_url."""
+"""Black-box agents: third-party programs that call a model behind a base_url.
+
+The output of a program is limited, and its processes are terminated.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Annotated, Any
@@ -24,10 +29,10 @@ from fieldcraft.environments.environments import (
 from fieldcraft.environments.guards import ToolTimeoutError, run_with_timeout
 from fieldcraft.environments.turns import Policy, open_engine_session
 from fieldcraft.extensions.external_envs.chat_api import create_chat_app
-from fieldcraft.extensions.external_envs.command import run_program
 from fieldcraft.extensions.external_envs.conversation_renderer import ConversationRenderer
 from fieldcraft.extensions.external_envs.conversations import AgentConversation
-from fieldcraft.extensions.external_envs.text import call_user_function
+from fieldcraft.extensions.external_envs.games import call_user_function
+from fieldcraft.tools.descendants import ProcessDescendants
 from fieldcraft.tools.serving import serve_in_loop
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
@@ -185,3 +190,83 @@ async def _run_command(command: Sequence[str], task: Task, base_url: str) -> str
     """Run a program that reads the task, and return its output."""
     env = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
     return await run_program(command, json.dumps(asdict(task)).encode(), env)
+
+
+# -- programs that perform one rollout ---------------------------------------------------------
+
+
+MAX_OUTPUT_BYTES = 2**20  # bytes of an answer
+_MAX_STDERR_CHARS = 200  # characters of the end of a program's standard error
+_CHUNK_BYTES = 2**16
+_POLL_SECONDS = 0.02  # seconds between two checks whether it has exited
+
+
+async def run_program(command: Sequence[str], input_data: bytes, env: Mapping[str, str]) -> str:
+    """Run a program with `input_data` as its input, and return its output.
+
+    Processes that it has started are killed when it exits or this call ends. Raises
+    EnvironmentContractError if it fails, or prints more than MAX_OUTPUT_BYTES.
+    """
+    descendants = ProcessDescendants()
+    process = await descendants.start(command, env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    streams = asyncio.gather(
+        _read_stdout(process), _read_stderr_tail(process), _write_stdin(process, input_data)
+    )
+    exit_task = asyncio.ensure_future(_wait_for_exit(process))
+    pending: list[asyncio.Future[Any]] = [streams, exit_task]
+    try:
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        if streams.done():
+            streams.result()  # raises the error of a stream
+        status = await exit_task
+        # its remaining child processes would keep its output open
+        await asyncio.to_thread(descendants.kill_group, process.pid)
+        output, errors, _ = await streams
+    finally:
+        descendants.kill_group(process.pid)
+        streams.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        # unread output would keep its pipes open, and `Process` itself does not close them
+        process._transport.close()  # type: ignore[attr-defined]
+    if status:
+        error_text = errors.decode(errors="replace").strip()[-_MAX_STDERR_CHARS:]
+        raise EnvironmentContractError(f"the agent exited with status {status}: {error_text}")
+    return output.decode(errors="replace").strip()
+
+
+async def _wait_for_exit(process: Process) -> int:
+    """Wait for a process, and return its exit status.
+
+    `Process.wait` would also wait for all other processes that hold its pipes.
+    """
+    while process.returncode is None:
+        await asyncio.sleep(_POLL_SECONDS)
+    return process.returncode
+
+
+async def _write_stdin(process: Process, input_data: bytes) -> None:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError, ConnectionResetError):  # it does not have to read its input
+        process.stdin.write(input_data)
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+async def _read_stdout(process: Process) -> bytes:
+    assert process.stdout is not None
+    output = bytearray()
+    while chunk := await process.stdout.read(_CHUNK_BYTES):
+        output += chunk
+        if len(output) > MAX_OUTPUT_BYTES:
+            raise EnvironmentContractError(f"the agent printed more than {MAX_OUTPUT_BYTES} bytes")
+    return bytes(output)
+
+
+async def _read_stderr_tail(process: Process) -> bytes:
+    """Read the standard error of a process, and return its end, with margin for multi-byte
+    characters."""
+    assert process.stderr is not None
+    tail = b""
+    while chunk := await process.stderr.read(_CHUNK_BYTES):
+        tail = (tail + chunk)[-4 * _MAX_STDERR_CHARS :]
+    return tail

@@ -22,9 +22,10 @@ from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.dialects.chat import ChatRenderer
 from fieldcraft.environments.environments import EnvironmentContractError, EnvironmentRunner
 from fieldcraft.environments.guards import run_with_timeout
-from fieldcraft.extensions.external_envs.games import GameRunner, StepResult
-from fieldcraft.extensions.external_envs.text import (
+from fieldcraft.extensions.external_envs.games import (
     DEFAULT_NUM_SEEDS,
+    GameRunner,
+    StepResult,
     get_task_seed,
     make_seed_tasks,
 )

@@ -1,7 +1,7 @@
 """Schema of OpenAI chat completions, shared by both front ends.
 
-Third-party agents use it to query the policy of a run (`gateway/`), and clients to query a served
-agent (`serving/`).
+Third-party agents use it to query the policy of a run (`chat_api.py`), and clients to query a
+served agent (`serving/`).
 """
 
 from __future__ import annotations

@@ -29,13 +29,13 @@ from fieldcraft.extensions.external_envs import protocol
 from fieldcraft.extensions.external_envs.protocol import Json, parse_body, read_body
 from fieldcraft.extensions.external_envs.refusals import RequestRejectedError, make_route_handler
 from fieldcraft.extensions.serving import chat, responses
-from fieldcraft.extensions.serving.events import RequestFinished
 from fieldcraft.extensions.serving.requests import (
     AgentRequest,
     parse_chat_request,
     parse_responses_request,
 )
 from fieldcraft.extensions.serving.service import ActiveRequest, AgentService
+from fieldcraft.extensions.serving.streaming import RequestFinished
 
 MAX_BODY_BYTES = 4 * 2**20
 PUBLIC_PATHS = ("/health", "/metrics")

@@ -14,10 +14,13 @@ from fieldcraft.environments.defects import strip_location
 from fieldcraft.extensions.external_envs import protocol
 from fieldcraft.extensions.external_envs.protocol import Json
 from fieldcraft.extensions.external_envs.refusals import make_failure_error
-from fieldcraft.extensions.serving.events import RequestFinished, ThoughtDelta
 from fieldcraft.extensions.serving.requests import AgentRequest
 from fieldcraft.extensions.serving.service import ActiveRequest, AgentService
-from fieldcraft.extensions.serving.streaming import count_policy_tokens
+from fieldcraft.extensions.serving.streaming import (
+    RequestFinished,
+    ThoughtDelta,
+    count_policy_tokens,
+)
 from fieldcraft.types import Status, Tokenizer, Trajectory
 
 

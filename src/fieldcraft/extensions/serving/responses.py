@@ -13,15 +13,15 @@ from typing import Any
 from fieldcraft.environments.defects import strip_location
 from fieldcraft.extensions.external_envs.protocol import Json
 from fieldcraft.extensions.serving.chat import count_usage
-from fieldcraft.extensions.serving.events import (
+from fieldcraft.extensions.serving.requests import AgentRequest
+from fieldcraft.extensions.serving.service import ActiveRequest, AgentService
+from fieldcraft.extensions.serving.streaming import (
     AgentEvent,
     RequestFinished,
     ThoughtDelta,
     ToolCallFinished,
     ToolCallStarted,
 )
-from fieldcraft.extensions.serving.requests import AgentRequest
-from fieldcraft.extensions.serving.service import ActiveRequest, AgentService
 from fieldcraft.types import CallOutcome, CallRecord, Status, Trajectory
 
 UNREADABLE_CALL = "unreadable_call"  # name of a malformed call

@@ -15,8 +15,7 @@ import uvicorn
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.environments.termination import count_reserved_tokens
 from fieldcraft.extensions.serving.app import create_app
-from fieldcraft.extensions.serving.request_log import RequestLog
-from fieldcraft.extensions.serving.service import AgentService, ServiceLimits
+from fieldcraft.extensions.serving.service import AgentService, RequestLog, ServiceLimits
 from fieldcraft.records.events import EventHandler, ignore_event
 from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.event_loop import run_async

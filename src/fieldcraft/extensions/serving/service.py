@@ -1,15 +1,26 @@
-"""Service that runs requests as rollouts, with limits on concurrency, queue and time."""
+"""Service that runs requests as rollouts, with limits on concurrency, queue and time, and a log.
+
+The log contains trajectories, with user feedback; `data/request_logs.py` reads it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from fieldcraft.data.request_logs import (
+    DEMONSTRATIONS_FILE,
+    FEEDBACK_FILE,
+    TRAJECTORIES_FILE,
+    UserFeedback,
+)
+from fieldcraft.data.steps_io import serialise_demonstration
 from fieldcraft.engine.streaming import StreamingEngine
 from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.loop import run_rollout
@@ -19,12 +30,18 @@ from fieldcraft.extensions.external_envs.refusals import (
     make_busy_error,
     make_shutdown_error,
 )
-from fieldcraft.extensions.serving.events import AgentEvent, RequestFinished
-from fieldcraft.extensions.serving.request_log import RequestLog
 from fieldcraft.extensions.serving.requests import AgentRequest
-from fieldcraft.extensions.serving.streaming import RolloutStreamer, StreamingPolicy
+from fieldcraft.extensions.serving.streaming import (
+    AgentEvent,
+    RequestFinished,
+    RolloutStreamer,
+    StreamingPolicy,
+)
+from fieldcraft.records.files import append_durably, dump_finite_json, make_folder, require_writable
+from fieldcraft.records.jsonl import read_complete_lines, read_json_lines
+from fieldcraft.records.trajectories import to_json
 from fieldcraft.runs.sampling import GREEDY_DECODING, Decoding
-from fieldcraft.types import Author, Status, Task, Trajectory
+from fieldcraft.types import Author, DemoStep, Status, Task, Trajectory
 
 ROLLOUT_KEY = "served"  # key of every rollout, so that a request with a seed is reproducible
 CLIENT_DISCONNECTED = "the client hung up"
@@ -278,3 +295,49 @@ def _make_partial_trajectory(streamer: RolloutStreamer, task: Task, reason: str)
     trajectory = streamer.trajectory or Trajectory(task)
     trajectory.status, trajectory.error, trajectory.answer = Status.ERROR, reason, None
     return trajectory
+
+
+# -- log of requests ---------------------------------------------------------------------------
+
+
+class RequestLog:
+    """Folder with the journals of a server. Each record is written to disk atomically."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open a log. Raises UserError for a folder that cannot be written, or that contains
+        other files."""
+        require_writable(folder)
+        make_folder(folder)
+        for name in (TRAJECTORIES_FILE, DEMONSTRATIONS_FILE, FEEDBACK_FILE):
+            read_complete_lines(folder / name)  # removes a line truncated by a kill
+        self.folder = folder
+        path = folder / DEMONSTRATIONS_FILE
+        records = read_json_lines(path) if path.exists() else ()
+        self._ids = {str(record.get("id")) for _, record in records}
+
+    def add(self, trajectory: Trajectory, steps: Sequence[DemoStep]) -> None:
+        """Log a request. `steps` is empty if the rollout is not suitable as a demonstration.
+
+        Raises OSError if it cannot be written.
+        """
+        record = serialise_demonstration(trajectory.task, steps)
+        demonstration = dump_finite_json(
+            self.folder / DEMONSTRATIONS_FILE, record, ensure_ascii=False
+        )
+        self._append(
+            {
+                TRAJECTORIES_FILE: to_json(trajectory),
+                DEMONSTRATIONS_FILE: demonstration,
+            }
+        )
+        self._ids.add(trajectory.task.id)
+
+    def contains(self, request_id: str) -> bool:
+        return request_id in self._ids
+
+    def add_feedback(self, feedback: UserFeedback) -> None:
+        """Log the feedback of a user. Raises OSError if it cannot be written."""
+        self._append({FEEDBACK_FILE: feedback.model_dump_json(exclude_none=True)})
+
+    def _append(self, lines: Mapping[str, str]) -> None:
+        append_durably({self.folder / name: f"{line}\n" for name, line in lines.items()})

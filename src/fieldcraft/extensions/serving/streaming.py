@@ -1,4 +1,7 @@
-"""Streaming of a rollout's events: thoughts while they are sampled, calls and observations."""
+"""Events of a rollout in their order, and their streaming while a request is answered.
+
+Both interfaces report thoughts while they are sampled, calls and observations.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,50 @@ from tokenizers.decoders import DecodeStream
 from fieldcraft.dialects.thought_parser import StreamingThoughtParser, join_thoughts
 from fieldcraft.engine.streaming import StreamingEngine
 from fieldcraft.environments.turns import Policy, derive_turn_seed
-from fieldcraft.extensions.serving.events import (
-    AgentEvent,
-    ThoughtDelta,
-    ToolCallFinished,
-    ToolCallStarted,
-)
 from fieldcraft.records.chains import get_context_ids, get_policy_turns, split_chains
 from fieldcraft.sampling import Completion, StopReason
-from fieldcraft.types import Answer, Author, DemoStep, Dialect, Observation, ToolCall, Trajectory
+from fieldcraft.types import (
+    Answer,
+    Author,
+    CallRecord,
+    DemoStep,
+    Dialect,
+    Observation,
+    ToolCall,
+    Trajectory,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtDelta:
+    """Next piece of a thought, without tags."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStarted:
+    """The agent has written a call. The tool of a malformed call is None."""
+
+    call: ToolCall | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallFinished:
+    """The oldest call without an observation has received it."""
+
+    call: CallRecord
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFinished:
+    """Last event of a request. `timed_out` is True if the time limit ended it."""
+
+    trajectory: Trajectory
+    timed_out: bool = False
+
+
+AgentEvent = ThoughtDelta | ToolCallStarted | ToolCallFinished | RequestFinished
 
 
 @dataclass

@@ -14,9 +14,8 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from fieldcraft.extensions.search.index import SearchIndex
 from fieldcraft.extensions.search.passages import NO_RESULT
-from fieldcraft.extensions.web.addresses import make_ssl_context
 from fieldcraft.extensions.web.blocking import BENCHMARK_PATTERNS, Blocklist, has_canary
-from fieldcraft.extensions.web.fetch import replace_lone_surrogates
+from fieldcraft.extensions.web.fetch import make_ssl_context, replace_lone_surrogates
 from fieldcraft.extensions.web.providers import (
     PROVIDERS,
     SearchProvider,

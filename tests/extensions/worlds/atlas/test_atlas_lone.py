@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fieldcraft.extensions.worlds.atlas.facts import Route
 from fieldcraft.extensions.worlds.atlas.generation import generate_atlas
 from fieldcraft.extensions.worlds.atlas.oracle import make_demonstration
-from fieldcraft.extensions.worlds.atlas.single_agent import make_single_agent_demonstration
+from fieldcraft.extensions.worlds.atlas.team import make_single_agent_demonstration
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.types import Answer, DemoStep, Observation, Thought, ThoughtRole, ToolCall
 

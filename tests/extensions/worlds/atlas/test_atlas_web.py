@@ -28,8 +28,10 @@ from fieldcraft.extensions.worlds.atlas.reading import (
     find_urls,
     make_observation,
 )
-from fieldcraft.extensions.worlds.atlas.single_agent import make_single_agent_demonstration
-from fieldcraft.extensions.worlds.atlas.team import make_team_demonstration
+from fieldcraft.extensions.worlds.atlas.team import (
+    make_single_agent_demonstration,
+    make_team_demonstration,
+)
 from fieldcraft.extensions.worlds.atlas.world import AtlasWorld
 from fieldcraft.extensions.worlds.base import make_world
 from fieldcraft.extensions.worlds.pages import make_page_url, parse_page_title

@@ -8,8 +8,11 @@ import pytest
 from fieldcraft.dialects import make_dialect
 from fieldcraft.extensions.worlds.atlas.facts import RELATIONS, Route
 from fieldcraft.extensions.worlds.atlas.oracle import make_wasteful_demonstration
-from fieldcraft.extensions.worlds.atlas.reading import get_snippet_facts, make_observation
-from fieldcraft.extensions.worlds.atlas.tool_mixes import enumerate_tool_mixes
+from fieldcraft.extensions.worlds.atlas.reading import (
+    enumerate_tool_mixes,
+    get_snippet_facts,
+    make_observation,
+)
 from fieldcraft.extensions.worlds.atlas.world import AtlasWorld
 from fieldcraft.extensions.worlds.pages import make_snippet
 from fieldcraft.records.costs import CostModel

@@ -15,12 +15,11 @@ from fieldcraft.extensions.worlds.gazetteer.articles import (
     list_relations,
     parse_article,
 )
-from fieldcraft.extensions.worlds.gazetteer.facts import NEVER_KNOWN_RELATIONS
+from fieldcraft.extensions.worlds.gazetteer.facts import ID_SEPARATOR, NEVER_KNOWN_RELATIONS
 from fieldcraft.extensions.worlds.gazetteer.oracle import (
     get_question,
     make_search_call,
 )
-from fieldcraft.extensions.worlds.gazetteer.probes import ID_SEPARATOR
 from fieldcraft.extensions.worlds.gazetteer.program import one_search, program
 from fieldcraft.extensions.worlds.gazetteer.question_sampling import SPLITS
 from fieldcraft.extensions.worlds.gazetteer.questions import (

@@ -15,11 +15,14 @@ from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.extensions.search.index import build_index
 from fieldcraft.extensions.search.tool import SearchTool
-from fieldcraft.extensions.worlds.trails.places import TrailMap, Walk, draw_map, draw_walks
 from fieldcraft.extensions.worlds.trails.world import (
     LONG_STEPS,
     SHORT_STEPS,
+    TrailMap,
     TrailsWorld,
+    Walk,
+    draw_map,
+    draw_walks,
     make_folded_demonstration,
     make_unfolded_demonstration,
 )

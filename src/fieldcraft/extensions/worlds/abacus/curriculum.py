@@ -16,8 +16,8 @@ from fieldcraft.extensions.worlds.abacus.instructions import (
     SMALL_STEPS,
     Instruction,
     InstructionStep,
+    Notebook,
 )
-from fieldcraft.extensions.worlds.abacus.notes import Notebook
 from fieldcraft.extensions.worlds.abacus.oracle import (
     CAREFUL_SHARE,
     HURRIED_SHARE,

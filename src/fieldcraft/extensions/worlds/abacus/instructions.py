@@ -1,13 +1,19 @@
-"""Instructions such as `Take 4821, add 377, multiply by 52.`, and programs that execute them."""
+"""Instructions such as `Take 4821, add 377, multiply by 52.`, and notes that hold them.
+
+Programs execute instructions, and read the notes of people in an importable module.
+"""
 
 from __future__ import annotations
 
+import random
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
+
+from fieldcraft.extensions.worlds.names import draw_unused_name
 
 SMALL_NUMBERS = range(1, 13)  # numbers whose sums and differences the base model is taught
 SMALL_STEPS = range(1, 7)  # numbers that it is taught to add to and subtract from them
@@ -15,6 +21,7 @@ LARGE_NUMBERS = range(1000, 10000)  # four digits: two tokens each, so unseen on
 FACTORS = range(21, 100)
 HELDOUT_ONE_IN = 4  # one in so many large numbers and factors occurs only in evaluations
 TEST_ONE_IN = 5  # one in so many small multi-step instructions occurs only in evaluations
+NOTES_MODULE = "notes.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +157,61 @@ def parse_instruction(text: str) -> Instruction | None:
     symbols = {operation.phrase: symbol for symbol, operation in OPERATIONS.items()}
     steps = re.findall(r", ([a-z ]+) (\d+)", found[2])
     return Instruction(int(found[1]), tuple(InstructionStep(symbols[a], int(n)) for a, n in steps))
+
+
+# -- notes with instructions -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """Notebook: the instruction that each person keeps, and the new holders of moved notes."""
+
+    instructions: Mapping[str, Instruction]
+    new_holders: Mapping[str, str]
+
+    def __or__(self, other: Notebook) -> Notebook:
+        """Return the union of both notebooks, which share no names."""
+        return Notebook(
+            {**self.instructions, **other.instructions}, {**self.new_holders, **other.new_holders}
+        )
+
+    def get_holder(self, name: str) -> str:
+        """Return the current holder of a person's note."""
+        return self.new_holders.get(name, name)
+
+    def get_instruction(self, name: str) -> Instruction:
+        """Return the instruction in the note of a person."""
+        return self.instructions[self.get_holder(name)]
+
+    def render_module(self) -> str:
+        """Return the source of the module with the function `note`, which programs import."""
+        instructions = {name: str(instruction) for name, instruction in self.instructions.items()}
+        return (
+            f"KEPT = {instructions!r}\n"
+            f"GIVEN = {dict(self.new_holders)!r}\n\n\n"
+            "def note(name):\n"
+            "    if name in GIVEN:\n"
+            '        raise LookupError(f"{name} gave it to {GIVEN[name]}.")\n'
+            "    return KEPT[name]\n"
+        )
+
+
+def make_moved_error(name: str, holder: str) -> str:
+    """Return the error of a program that reads a note that was given away."""
+    return f"LookupError: {name} gave it to {holder}."
+
+
+def make_notebook(
+    instructions: Sequence[Instruction], num_given: int, rng: random.Random, used: set[str]
+) -> Notebook:
+    """Make a notebook with one person per instruction, and `num_given` more persons who gave their
+    notes away.
+
+    Names are not in `used` before, and are added to it.
+    """
+    by_name = {draw_unused_name("person", rng, used): instruction for instruction in instructions}
+    holders = list(by_name)
+    return Notebook(
+        by_name,
+        {draw_unused_name("person", rng, used): rng.choice(holders) for _ in range(num_given)},
+    )

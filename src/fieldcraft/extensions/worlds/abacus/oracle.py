@@ -11,9 +11,10 @@ from fieldcraft.extensions.worlds import base
 from fieldcraft.extensions.worlds.abacus.instructions import (
     LARGE_NUMBERS,
     Instruction,
+    Notebook,
+    make_moved_error,
     parse_instruction,
 )
-from fieldcraft.extensions.worlds.abacus.notes import Notebook, make_moved_error
 from fieldcraft.extensions.worlds.abacus.questions import parse_task_instruction
 from fieldcraft.extensions.worlds.base import OracleDecision, merge_thoughts
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall

@@ -14,10 +14,11 @@ from fieldcraft.extensions.worlds.abacus.instructions import (
     SMALL_STEPS,
     Instruction,
     InstructionStep,
+    Notebook,
     is_heldout,
+    make_notebook,
     parse_instruction,
 )
-from fieldcraft.extensions.worlds.abacus.notes import Notebook, make_notebook
 from fieldcraft.types import Task
 
 NUM_STEPS = (1, 2, 3)  # operations per instruction, in training

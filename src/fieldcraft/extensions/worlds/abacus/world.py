@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field, PositiveInt
 
 from fieldcraft.extensions.worlds.abacus.curriculum import DATASET_SIZES, AbacusCurriculum
-from fieldcraft.extensions.worlds.abacus.notes import NOTES_MODULE, Notebook
+from fieldcraft.extensions.worlds.abacus.instructions import NOTES_MODULE, Notebook
 from fieldcraft.extensions.worlds.abacus.oracle import (
     TOO_LARGE_PHRASE,
     UNKNOWN_ANSWER,
@@ -23,8 +23,11 @@ from fieldcraft.extensions.worlds.abacus.questions import (
     draw_train_tasks,
     make_abacus,
 )
-from fieldcraft.extensions.worlds.abacus.single_agent import make_single_agent_demonstration
-from fieldcraft.extensions.worlds.abacus.team import MISTAKE_SHARE, make_team_demonstration
+from fieldcraft.extensions.worlds.abacus.team import (
+    MISTAKE_SHARE,
+    make_single_agent_demonstration,
+    make_team_demonstration,
+)
 from fieldcraft.extensions.worlds.base import JsonSchemas, TrajectoryPair, World
 from fieldcraft.extensions.worlds.names import SYLLABLES
 from fieldcraft.types import DemoStep, Dialect, Observation, Task, Thought, ToolCall, Trajectory

@@ -1,10 +1,12 @@
-"""Atlas: a synthetic encyclopedia with known facts.
+"""Atlas: a synthetic encyclopedia with known facts, and the parsing of its articles.
 
 It contains people, companies, cities and countries, and the relations between them. Every entity is
 in one of three regions: `taught` (the base model learns its facts), `train` (its facts are only in
 the search index; demonstrations and training questions use them) and `heldout` (its name and facts
 occur in no training data). So for every question the gold answer, the path, and the minimum number
 of searches of this model are known.
+
+A text is parsed for the facts that it states, and for the form of an article.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 from fieldcraft.extensions.worlds.names import SyllablePools
+from fieldcraft.extensions.worlds.pages import ELLIPSIS
 from fieldcraft.types import Task
 
 Region = str  # "taught" | "train" | "heldout"
@@ -33,6 +36,8 @@ RELATIONS: dict[str, dict[str, str]] = {
 }
 START_WEIGHTS = {"person": 3.0, "company": 1.0, "city": 1.0, "country": 0.5}
 PART_SEPARATOR = ", the "  # between two parts of an article
+ARTICLE_REGEX = re.compile(r"([A-Z][\w ]*?) is a (\w+) with the ([^.\n]*)")
+PART_REGEX = re.compile(r"(\w+) ([^,]+)(?:, in ([^,]+))?")  # one part of an article
 TEST_ONE_IN = 5  # one in so many fully taught paths is reserved for evaluations
 
 
@@ -274,3 +279,30 @@ def _enumerate_chains(kind: str, hops: int) -> tuple[RelationChain, ...]:
         return ((),)
     targets = RELATIONS[kind].items()
     return tuple((name, *rest) for name, to in targets for rest in _enumerate_chains(to, hops - 1))
+
+
+# -- parsing of articles -----------------------------------------------------------------------
+
+
+def parse_facts(text: str) -> set[Fact]:
+    """Return the facts that the articles in a text state, true or not. From a broken article,
+    return the facts that can be parsed."""
+    found = set()
+    for subject, _, body in ARTICLE_REGEX.findall(text):
+        for part in body.split(PART_SEPARATOR):
+            if match := PART_REGEX.fullmatch(part.removesuffix(ELLIPSIS).strip()):
+                relation, value, country = match.groups()
+                found.add((subject, relation, value))
+                if country:
+                    found.add((value, "country", country))
+    return found
+
+
+def is_article(title: str, text: str) -> bool:
+    """Return whether a text has the form of a complete article about `title`, true or not."""
+    match = ARTICLE_REGEX.fullmatch(text.removesuffix("."))
+    if match is None or not text.endswith(".") or match[1] != title or match[2] not in RELATIONS:
+        return False
+    parts = [PART_REGEX.fullmatch(part) for part in match[3].split(PART_SEPARATOR)]
+    form = [(part[1], part[3] is not None) for part in parts if part]
+    return form == [(r, r == "headquarters") for r in RELATIONS[match[2]]] and None not in parts

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fieldcraft.extensions.search.passages import parse_results
-from fieldcraft.extensions.worlds.atlas.articles import is_article, parse_facts
-from fieldcraft.extensions.worlds.atlas.facts import Atlas
+from fieldcraft.extensions.worlds.atlas.facts import Atlas, is_article, parse_facts
 from fieldcraft.extensions.worlds.base import (
     SimulationVerdict,
     SimulationVerdicts,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy, RolloutSession, run_session
 from fieldcraft.extensions.agents.turns import append_search
-from fieldcraft.extensions.worlds.atlas.articles import parse_facts
+from fieldcraft.extensions.worlds.atlas.facts import parse_facts
 from fieldcraft.types import Answer, Task, Trajectory, UserError
 
 ReadFacts = dict[tuple[str, str], str]  # (subject, relation) -> object

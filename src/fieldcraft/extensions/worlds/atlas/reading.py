@@ -1,20 +1,22 @@
-"""Ways in which an agent obtains the article of a name.
+"""Ways in which an agent obtains the article of a name, and combinations of tools that suffice.
 
 An index search returns the article itself. On the world's web site, a search returns the address of
-a page, and pages have links.
+a page, and pages have links. There a search shows the start of an article, its page all of it. The
+address of a page follows from its title, so it needs no search.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from dataclasses import replace
+from itertools import product
 
 from fieldcraft.extensions.web.crawl import append_links
 from fieldcraft.extensions.web.page_text import PageText
 from fieldcraft.extensions.web.providers import make_result
 from fieldcraft.extensions.web.search import format_results
-from fieldcraft.extensions.worlds.atlas.articles import parse_facts
-from fieldcraft.extensions.worlds.atlas.facts import Atlas
+from fieldcraft.extensions.worlds.atlas.facts import Atlas, Route, parse_facts
 from fieldcraft.extensions.worlds.pages import (
     make_links,
     make_page_text,
@@ -22,11 +24,13 @@ from fieldcraft.extensions.worlds.pages import (
     make_snippet,
     parse_page_title,
 )
-from fieldcraft.types import DemoStep, Observation, Thought, ToolCall
+from fieldcraft.records.costs import WAYS_KEY
+from fieldcraft.types import DemoStep, Observation, Task, Thought, ToolCall
 
 SEARCH_THOUGHT = "I must search."
 OPEN_THOUGHT = "I open {}."
 URL_REGEX = re.compile(r"https?://[^\s()]+")
+SEARCH, PAGE = "web_search", "crawl_page"  # the tools of the web site
 
 
 def choose_call(world: Atlas, name: str, urls: Collection[str]) -> tuple[Thought, ToolCall]:
@@ -117,3 +121,41 @@ def _list_page_urls(world: Atlas, name: str) -> list[str]:
     if world.site is None:
         return []
     return [make_page_url(world.site, name), make_page_url(world.site, name, "moved")]
+
+
+# -- combinations of searches and page visits --------------------------------------------------
+
+
+def enumerate_tool_mixes(world: Atlas, *paths: Route) -> list[dict[str, int]]:
+    """Return the counts of calls by tool after which every fact on the paths is known: each number
+    of searches with the minimum number of pages, without dominated combinations, which need more of
+    both than another."""
+    facts = {
+        (subject, relation) for path in paths for subject, relation, _ in world.trace_path(path)
+    }
+    subjects = sorted({subject for subject, _ in facts})
+    snippets = {name: get_snippet_facts(world, name) for name in subjects}
+    pages: dict[int, int] = {}  # number of searches -> minimum number of pages
+    for tools in product((None, SEARCH, PAGE), repeat=len(subjects)):
+        by_tool = {SEARCH: snippets.__getitem__, PAGE: world.get_article_facts}
+        used = zip(subjects, tools, strict=True)
+        texts = {name: by_tool[tool](name) for name, tool in used if tool is not None}
+        if facts <= world.find_known_facts([path[0] for path in paths], texts):
+            searches = tools.count(SEARCH)
+            pages[searches] = min(tools.count(PAGE), pages.get(searches, len(subjects)))
+    return [
+        {SEARCH: searches, PAGE: count}
+        for searches, count in sorted(pages.items())
+        if all(pages[fewer] > count for fewer in pages if fewer < searches)
+    ]
+
+
+def add_tool_mixes(world: Atlas, tasks: Iterable[Task]) -> list[Task]:
+    """Return the tasks of a world with their tool mixes in the metadata."""
+    return [
+        replace(
+            task,
+            meta={**task.meta, WAYS_KEY: enumerate_tool_mixes(world, tuple(task.meta["path"]))},
+        )
+        for task in tasks
+    ]

@@ -12,12 +12,12 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fieldcraft.extensions.worlds.atlas.articles import parse_facts
 from fieldcraft.extensions.worlds.atlas.facts import (
     RELATIONS,
     Atlas,
     RelationChain,
     Route,
+    parse_facts,
     render_phrase,
 )
 from fieldcraft.types import Task

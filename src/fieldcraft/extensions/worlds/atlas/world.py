@@ -24,7 +24,7 @@ from fieldcraft.extensions.worlds.atlas.questions import (
     draw_evaluation_tasks,
     draw_train_tasks,
 )
-from fieldcraft.extensions.worlds.atlas.single_agent import make_single_agent_demonstration
+from fieldcraft.extensions.worlds.atlas.reading import add_tool_mixes
 from fieldcraft.extensions.worlds.atlas.synthesis import (
     DEPTH,
     JOIN_KINDS,
@@ -33,8 +33,11 @@ from fieldcraft.extensions.worlds.atlas.synthesis import (
     derive_answer,
     join_questions,
 )
-from fieldcraft.extensions.worlds.atlas.team import MISTAKE_SHARE, make_team_demonstration
-from fieldcraft.extensions.worlds.atlas.tool_mixes import add_tool_mixes
+from fieldcraft.extensions.worlds.atlas.team import (
+    MISTAKE_SHARE,
+    make_single_agent_demonstration,
+    make_team_demonstration,
+)
 from fieldcraft.extensions.worlds.base import JsonSchemas, SimulationVerdicts, TrajectoryPair, World
 from fieldcraft.extensions.worlds.names import SYLLABLES
 from fieldcraft.extensions.worlds.pages import validate_site_address

@@ -5,11 +5,16 @@ its domain, which the prompt calls by its own name, or by one that does not occu
 model that was trained to call one tool can be tested on questions that need the other one. The base
 model learns the contents of both domains: it reads the base texts of each, and records of answered
 questions. The demonstrations of a domain add only how its tool is called.
+
+Records are plain text. They hold thoughts, programs, queries and results, one per line, without
+tool names or call syntax. A large model has read programs, and queries with their results, before
+it is trained on tools; a base model trained from scratch reads these records instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import random
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import chain, islice
@@ -17,14 +22,29 @@ from typing import Any, ClassVar
 
 from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import ComponentKind
+from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.dialects.tool_names import CALLED_KEY, OFFERED_KEY, UNSEEN_NAMES
+from fieldcraft.extensions.worlds.abacus.oracle import AbacusOracle
 from fieldcraft.extensions.worlds.abacus.questions import SPLITS as ABACUS_SPLITS
+from fieldcraft.extensions.worlds.abacus.questions import draw_train_tasks, make_abacus
 from fieldcraft.extensions.worlds.abacus.world import AbacusWorld
 from fieldcraft.extensions.worlds.atlas.questions import SPLITS as ATLAS_SPLITS
 from fieldcraft.extensions.worlds.atlas.world import AtlasWorld
 from fieldcraft.extensions.worlds.base import JsonSchemas, World
-from fieldcraft.extensions.worlds.domains.text_records import iterate_sums, make_record
-from fieldcraft.types import Dialect, Task, Trajectory, UserError
+from fieldcraft.types import (
+    Answer,
+    Author,
+    DemoStep,
+    Dialect,
+    Observation,
+    Segment,
+    Task,
+    Thought,
+    Tokenizer,
+    ToolCall,
+    Trajectory,
+    UserError,
+)
 
 DOMAIN_TOOLS = {"code": "python", "search": "search"}  # domain -> its tool
 SIGNATURES = ("python(code, stdin)", "search(query)")
@@ -32,6 +52,7 @@ OWN_NAME = "own"  # value for questions that use the tool's own name
 SEVERAL_NAMES_SUFFIX = "_names"  # suffix of datasets that use the tool names of the recipe
 BASE_SIZE = 40_000
 BASE_SHARE = 0.35  # fraction of the base model's texts from each domain; the rest are records
+NOTES_AT_ONCE = 200  # notes per notebook made for records
 
 
 class DomainsWorld(World):
@@ -179,3 +200,39 @@ def _set_tool_naming(naming: str, task: Task, split: str) -> Task:
     """Return the question as part of a split, with the tool's own name or an unseen name."""
     identity = task.id if naming == OWN_NAME else f"{task.id}:{naming}"
     return replace(task, id=identity, meta={**task.meta, "split": split, CALLED_KEY: naming})
+
+
+# -- records of answered questions -------------------------------------------------------------
+
+
+def iterate_sums(seed: int, reserved: Collection[str]) -> Iterator[tuple[Task, list[DemoStep]]]:
+    """Yield an infinite sequence of questions of Abacus, with a new notebook per batch, and their
+    answers with the minimum number of programs. Names in `reserved` do not occur."""
+    number = 0
+    while True:
+        rng = random.Random(f"records:{seed}:{number}")
+        abacus = make_abacus(rng, NOTES_AT_ONCE, NOTES_AT_ONCE, set(reserved), heldout=False)
+        for task in draw_train_tasks(abacus, rng.randrange(2**32), NOTES_AT_ONCE):
+            yield task, AbacusOracle(abacus.notebook).demonstration(task)
+        number += 1
+
+
+def make_record(task: Task, steps: Sequence[DemoStep], tokenizer: Tokenizer) -> Trajectory:
+    """Return the record of an answer. Tool output is read, not written, as for observations."""
+
+    def make_segment(author: Author, text: str) -> Segment:
+        return Segment(author, encode_policy_text(tokenizer, f"{text}\n"), f"{text}\n")
+
+    segments = [make_segment(Author.PROMPT, task.question)]
+    for step in steps:
+        author = Author.TOOL if isinstance(step, Observation) else Author.POLICY
+        segments.append(make_segment(author, _render_step(step)))
+    return Trajectory(Task(f"record:{task.id}", "", ()), segments)
+
+
+def _render_step(step: DemoStep) -> str:
+    match step:
+        case ToolCall(_, arguments):
+            return "\n".join(map(str, arguments.values()))
+        case Thought(text) | Observation(text) | Answer(text):
+            return text.strip()

@@ -1,18 +1,30 @@
-"""Articles of the gazetteer: rendering of facts in several wordings, and their parsing."""
+"""Articles of the gazetteer: rendering of facts in several wordings, parsing, and search results.
+
+The passages of a corpus are plain, or harder to read.
+"""
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 
+from fieldcraft.extensions.search.index import SearchIndex, build_index
+from fieldcraft.extensions.search.passages import format_passages
 from fieldcraft.extensions.worlds.gazetteer.geonames import FactValue, Place, PlaceKind
+from fieldcraft.records.jsonl import write_json_lines
+from fieldcraft.types import Observation, ToolCall
 
 FactKey = tuple[str, str]  # the name of a place, and a relation
 
 OUTDATED_SHARE = 0.6  # fraction of outdated facts in an older article
+CURRENT_YEAR, OUTDATED_YEAR = 2025, 1998  # years in articles of corpora with outdated ones
 
 # The first sentence of a relation is also used in thoughts; each sentence names the place.
 SENTENCES: dict[PlaceKind, dict[str, tuple[str, ...]]] = {
@@ -174,3 +186,72 @@ def is_true(places: Mapping[str, Place], fact: FactKey, stated_value: str) -> bo
     """Return whether a fact has the stated object."""
     value: FactValue | None = places[fact[0]].facts.get(fact[1]) if fact[0] in places else None
     return value is not None and value.text == stated_value
+
+
+# -- passages, and searches in them ------------------------------------------------------------
+
+
+def iterate_passages(places: Sequence[Place]) -> Iterator[dict[str, str]]:
+    """Yield an article for each place, with ids."""
+    for place in places:
+        yield _make_passage(place, "", render_article(place))
+
+
+def iterate_harder_passages(
+    places: Sequence[Place],
+    others: Sequence[Place],
+    outdated_share: float,
+    duplicate_share: float,
+) -> Iterator[dict[str, str]]:
+    """Yield the articles with their years. Some places also have an older article that contradicts
+    the newer one, and some have a second article in other words. `others` are places that do not
+    occur in questions."""
+    places_by_name = {place.name: place for place in places}
+    for place in places:
+        yield _make_passage(place, "", _add_year(CURRENT_YEAR, render_article(place)))
+        rng = random.Random(f"editions:{place.name}")
+        if rng.random() < outdated_share:
+            yield _make_passage(
+                place,
+                "-old",
+                _add_year(
+                    OUTDATED_YEAR, render_article(make_outdated(place, places_by_name), "old")
+                ),
+            )
+        if rng.random() < duplicate_share:
+            yield _make_passage(
+                place, "-again", _add_year(CURRENT_YEAR, render_article(place, "again"))
+            )
+    for place in others:
+        yield _make_passage(place, "", _add_year(CURRENT_YEAR, render_article(place)))
+
+
+def _make_passage(place: Place, edition: str, text: str) -> dict[str, str]:
+    return {"id": f"{place.kind}:{place.name}{edition}", "title": place.name, "text": text}
+
+
+def _add_year(year: int, text: str) -> str:
+    return f"Written in {year}. {text}"
+
+
+class GazetteerCorpus:
+    """Passages, and the results of searches in them, as the tool `search` returns them.
+
+    The index is built lazily in a temporary folder.
+    """
+
+    def __init__(self, passages: Sequence[dict[str, str]], top_k: int) -> None:
+        self.passages = passages
+        self.top_k = top_k
+
+    @cached_property
+    def _index(self) -> SearchIndex:
+        folder = Path(mkdtemp(prefix="fieldcraft-"))
+        weakref.finalize(self, rmtree, folder)
+        write_json_lines(folder / "corpus.jsonl", self.passages)
+        return build_index(folder / "corpus.jsonl", folder / "index")
+
+    def make_observation(self, action: ToolCall) -> Observation:
+        """Return the text of the top passages of a search."""
+        query = str(action.arguments.get("query", ""))
+        return Observation(format_passages(self._index.search([query], self.top_k)[0]))

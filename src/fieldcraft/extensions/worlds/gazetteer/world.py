@@ -14,12 +14,17 @@ from fieldcraft.config.sections import Fraction01
 from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.dialects.encoding import encode_demonstration, encode_pair
 from fieldcraft.extensions.worlds.base import JsonSchemas, SimulationVerdicts, TrajectoryPair, World
-from fieldcraft.extensions.worlds.gazetteer.corpus import (
+from fieldcraft.extensions.worlds.gazetteer.articles import (
     GazetteerCorpus,
     iterate_harder_passages,
     iterate_passages,
 )
-from fieldcraft.extensions.worlds.gazetteer.facts import Gazetteer, select_places
+from fieldcraft.extensions.worlds.gazetteer.facts import (
+    Gazetteer,
+    make_probes,
+    parse_probe_id,
+    select_places,
+)
 from fieldcraft.extensions.worlds.gazetteer.fidelity import judge_gazetteer_simulations
 from fieldcraft.extensions.worlds.gazetteer.geonames import read_places
 from fieldcraft.extensions.worlds.gazetteer.oracle import (
@@ -29,7 +34,6 @@ from fieldcraft.extensions.worlds.gazetteer.oracle import (
     make_wasteful_steps,
     needs_search,
 )
-from fieldcraft.extensions.worlds.gazetteer.probes import make_probes, parse_probe_id
 from fieldcraft.extensions.worlds.gazetteer.question_sampling import (
     SPLITS,
     draw_demonstrable,
