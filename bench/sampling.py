@@ -23,7 +23,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from engine import Decimal
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.engine.local.truncation import sample_rows
+from fieldcraft.engine.local.sampling import sample_rows
 from fieldcraft.sampling import NO_TRUNCATION, SamplingParams, Truncation
 
 WAYS = {

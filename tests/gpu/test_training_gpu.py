@@ -11,7 +11,6 @@ from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
 from fieldcraft.config.sections import Optim
 from fieldcraft.train.batch import SampleUnit
-from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.losses import (
     ContrastiveLoss,
     CrossEntropyLoss,
@@ -19,6 +18,7 @@ from fieldcraft.train.losses import (
     PolicyGradientLoss,
 )
 from fieldcraft.train.packed_attention import supports_varlen_kernel
+from fieldcraft.train.saving import restore_checkpoint, save_checkpoint
 from fieldcraft.train.trainer import Trainer
 from training_parts import (
     assert_agree,

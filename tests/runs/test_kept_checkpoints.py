@@ -11,8 +11,8 @@ from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.export import export
 from fieldcraft.runs.folder import find_model
-from fieldcraft.train.checkpoint import list_checkpoint_steps
 from fieldcraft.train.model import load_model
+from fieldcraft.train.saving import list_checkpoint_steps
 from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.types import UserError
 from tiny_runs import run_tiny

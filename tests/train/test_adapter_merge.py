@@ -13,7 +13,7 @@ from checkpoints import tiny_tokenizer
 from cli_parts import sentence, status
 from engine_parity import sharp_model
 from fieldcraft.hub.models import resolve_checkpoint
-from fieldcraft.train.adapter_merge import write_merged_model
+from fieldcraft.train.lora import write_merged_model
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.train.saving import save_model
 from fieldcraft.types import UserError

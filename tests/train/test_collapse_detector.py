@@ -16,9 +16,9 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.records.metrics import METRICS
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.train.checkpoint import list_checkpoint_steps
 from fieldcraft.train.collapse_detector import CollapseDetector
 from fieldcraft.train.model import load_model
+from fieldcraft.train.saving import list_checkpoint_steps
 from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.train.stages.rl import RlStage, make_collapse_detector
 from fieldcraft.types import Trajectory, UserError

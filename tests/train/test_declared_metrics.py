@@ -22,7 +22,7 @@ from fieldcraft.records.metrics import METRICS
 from fieldcraft.rewards.programs import compute_program_metrics
 from fieldcraft.train.distillation import DistillationLoss
 from fieldcraft.train.losses import ContrastiveLoss, PolicyGradientLoss, TokenBatch
-from fieldcraft.train.tool_free import compute_tool_free_metrics
+from fieldcraft.train.rollout_metrics import compute_tool_free_metrics
 from report_parts import trajectory
 from tiny_runs import run_tiny
 from training_parts import step

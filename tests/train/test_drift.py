@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.train.drift import (
+from fieldcraft.train.learner import (
     DRIFT_THRESHOLD_NATS,
     LOG_RATIO_KEY,
     MIN_DRIFT_STEPS,

@@ -11,9 +11,9 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import Optim
 from fieldcraft.config.stages import Sft
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
+from fieldcraft.train.saving import restore_checkpoint, save_checkpoint
 from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError

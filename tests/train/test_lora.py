@@ -14,13 +14,12 @@ from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
 from fieldcraft.config.sections import LoraConfig, Optim
 from fieldcraft.train.batch import to_sample
-from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.distillation import DistillationLoss
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.losses import CrossEntropyLoss, PolicyGradientLoss
 from fieldcraft.train.model import load_model, make_empty_model
 from fieldcraft.train.protocols import TeacherReference
-from fieldcraft.train.saving import save_model
+from fieldcraft.train.saving import restore_checkpoint, save_checkpoint, save_model
 from fieldcraft.train.trainer import InitialAdapter, Trainer
 from fieldcraft.types import Author, UserError
 from training_parts import (

@@ -18,9 +18,9 @@ from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.train.batch import SampleUnit, to_sample
-from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.model import load_model
+from fieldcraft.train.saving import restore_checkpoint, save_checkpoint
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, UserError
 from training_parts import chatty_engine, chatty_rollouts, random_samples

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from fieldcraft.train.resampling import compute_penalty, resample_on_correct
+from fieldcraft.train.sampler import compute_penalty, resample_on_correct
 from fieldcraft.types import CallOutcome, CallRecord, Task, Trajectory
 from rl_parts import MIXED, RIGHT, SEARCH, WRONG, stage
 from training_parts import step

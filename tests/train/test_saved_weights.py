@@ -18,10 +18,10 @@ from transformers import (
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.config.sections import LoraConfig, Optim
-from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.model import load_config, load_model, make_empty_model
+from fieldcraft.train.saving import restore_checkpoint, save_checkpoint
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
 from small_sizes import SMALL

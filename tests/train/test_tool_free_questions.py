@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from fieldcraft.config.rl import Rl
 from fieldcraft.train.epochs import draw_epoch_batch
-from fieldcraft.train.tool_free import compute_tool_free_metrics, select_tool_free_questions
+from fieldcraft.train.rollout_metrics import compute_tool_free_metrics
+from fieldcraft.train.sampler import select_tool_free_questions
 from fieldcraft.types import Status, Task, Trajectory
 from rl_parts import RIGHT, SEARCH, TASKS, WRONG, stage
 from training_parts import step

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fieldcraft.engine.local.truncation import TruncationLimits, mask_candidates
+from fieldcraft.engine.local.sampling import TruncationLimits, mask_candidates
 from fieldcraft.train.losses import PolicyGradientLoss, TokenBatch
 
 WORDS = 8

@@ -20,7 +20,7 @@ from fieldcraft.types import Trajectory
 
 @dataclass(frozen=True, slots=True)
 class StageFolder:
-    """Files of a stage. Its checkpoints are `step-NNNNNN`, see train/checkpoint.py."""
+    """Files of a stage. Its checkpoints are `step-NNNNNN`, see train/saving.py."""
 
     path: Path
 

@@ -24,11 +24,15 @@ from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.eval_callback import open_eval_callback
 from fieldcraft.runs.memory import raise_memory_errors
 from fieldcraft.runs.stage_inputs import LocalStageInputs, ShardedStageInputs
-from fieldcraft.train.checkpoint import list_checkpoint_steps, list_newest_steps, prune_checkpoints
 from fieldcraft.train.loop import run_steps
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.model import load_model
-from fieldcraft.train.saving import save_model
+from fieldcraft.train.saving import (
+    list_checkpoint_steps,
+    list_newest_steps,
+    prune_checkpoints,
+    save_model,
+)
 from fieldcraft.train.stages.base import TrainingStage
 from fieldcraft.types import UserError
 

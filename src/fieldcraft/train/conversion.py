@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fieldcraft.hub.model_conversion import hash_file
 from fieldcraft.records.files import atomic_folder, write_json
-from fieldcraft.train.adapter_merge import write_merged_model
 from fieldcraft.train.gguf_import import write_from_gguf
+from fieldcraft.train.lora import write_merged_model
 from fieldcraft.types import UserError
 
 ORIGIN_FILE = "origin.json"  # for users: sources of the folder

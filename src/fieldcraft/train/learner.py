@@ -1,6 +1,7 @@
 """Learning from groups of rollouts: the optimizer steps of one sampling step.
 
-It is independent of tools and engines, which `sampler.py` handles.
+It is independent of tools and engines, which `sampler.py` handles. A log message reports the drift
+of the policy since its tokens were sampled.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from fieldcraft.records.tool_metrics import has_void_turn
 from fieldcraft.train.advantages import ScoredRollout, StepBatch
 from fieldcraft.train.algorithm import Algorithm, StepModels
 from fieldcraft.train.batch import Float32Array, Sample, SampleUnit, to_samples
-from fieldcraft.train.drift import LOG_RATIO_KEY
 from fieldcraft.train.losses import MAX_LOG_RATIO
 from fieldcraft.train.protocols import store_scores
 from fieldcraft.train.sampler import RolloutGroup, has_equal_rewards
@@ -26,6 +26,11 @@ from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.types import Author, Status, Trajectory, UserError
 
 SAMPLER_LOGP_DIFF_KEY = "sampler_logp_diff"
+LOG_RATIO_KEY = "log_ratio_abs"  # mean |log pi - log pi_sampler| of the trained tokens, in nats
+# At this drift, token-level importance weights leave an error of a sixth of the gradient
+# (docs/lab-notes/asynchronous.md).
+DRIFT_THRESHOLD_NATS = 0.05
+MIN_DRIFT_STEPS = 5  # steps above DRIFT_THRESHOLD_NATS before the message
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,3 +241,27 @@ def compute_correct_negative_rate(rollouts: Sequence[ScoredRollout]) -> float:
     correct = [rollout for rollout in rollouts if rollout.is_correct]
     negative = sum(rollout.gather("advantage").sum() < 0 for rollout in correct)
     return float(negative) / max(len(correct), 1)
+
+
+def describe_drift(rows: Sequence[StepMetrics], settings: Rl, stage: str) -> str | None:
+    """Return a log message at the row at which MIN_DRIFT_STEPS steps have exceeded
+    DRIFT_THRESHOLD_NATS, if the sampler may be older than the trainer. None otherwise."""
+    if not settings.asynchronous.max_staleness:
+        return None
+    drifted = [row for row in rows if row.get(LOG_RATIO_KEY, 0.0) > DRIFT_THRESHOLD_NATS]
+    if len(drifted) != MIN_DRIFT_STEPS or drifted[-1] is not rows[-1]:
+        return None
+    mean = sum(row[LOG_RATIO_KEY] for row in drifted) / MIN_DRIFT_STEPS
+    return (
+        f"in {MIN_DRIFT_STEPS} steps of stage '{stage}' the log-probabilities of the tokens had"
+        f" changed by {mean:.2f} nats on average since sampling ({LOG_RATIO_KEY}), which biases the"
+        f" gradient: {_suggest_remedy(settings)}."
+    )
+
+
+def _suggest_remedy(settings: Rl) -> str:
+    if settings.sampler_is_cap is None and settings.sampler_reject is None:
+        return "set sampler_is_cap: 2, which corrects for it"
+    if settings.sampler_is_level == "token" and settings.sampler_is_cap is not None:
+        return "set sampler_is_level: sequence with sampler_is_cap: 5, or a lower optim.lr"
+    return "set a lower optim.lr or async.max_staleness"

@@ -14,7 +14,9 @@ from fieldcraft.records.events import EventHandler, LogMessage, StepCompleted, t
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.records.remedies import advise_renaming
-from fieldcraft.train.checkpoint import (
+from fieldcraft.train.collapse_detector import CollapseDetector
+from fieldcraft.train.memory import trim_memory
+from fieldcraft.train.saving import (
     get_checkpoint_folder,
     list_checkpoint_steps,
     list_newest_steps,
@@ -22,8 +24,6 @@ from fieldcraft.train.checkpoint import (
     restore_checkpoint,
     save_checkpoint,
 )
-from fieldcraft.train.collapse_detector import CollapseDetector
-from fieldcraft.train.memory import trim_memory
 from fieldcraft.train.stages.base import StepMetrics, TrainingStage
 from fieldcraft.types import UserError
 

@@ -66,6 +66,24 @@ def compute_rollout_metrics(trajectories: Sequence[Trajectory]) -> StepMetrics:
     }
 
 
+def compute_tool_free_metrics(trajectories: Sequence[Trajectory]) -> StepMetrics:
+    """Return the metrics of a step's rollouts without tools; empty if there are none.
+
+    `tool_free/share` is their share of all rollouts, `tool_free/em` the fraction that is correct,
+    and `tool_free/answered` the fraction that ends with an answer; the others wrote a call or ran
+    out of tokens.
+    """
+    tool_free = [t for t in trajectories if t.tool_free]
+    if not tool_free:
+        return {}
+    graded = [t.is_correct for t in tool_free if t.is_correct is not None]
+    return {
+        "tool_free/share": len(tool_free) / len(trajectories),
+        f"tool_free/{DEFAULT_VERDICT_REWARD}": sum(graded) / max(len(graded), 1),
+        "tool_free/answered": sum(t.status is Status.ANSWERED for t in tool_free) / len(tool_free),
+    }
+
+
 def compute_staleness(groups: Iterable[Sequence[Trajectory]], number: int) -> StepMetrics:
     """Return the mean and maximum age of the tokens of step `number`, in policy versions."""
     spans = [

@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import ceil
+from math import ceil, floor
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fieldcraft.concurrency import run_concurrently
@@ -31,14 +31,16 @@ from fieldcraft.records.timeline import Timeline
 from fieldcraft.rewards.length import SoftOverlongPenalty
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.train.epochs import draw_epoch_batch
-from fieldcraft.train.resampling import resample_on_correct
-from fieldcraft.train.tool_free import select_tool_free_questions
 from fieldcraft.types import Task, Trajectory
 
 RolloutGroup = Sequence[Trajectory]
 RolloutCallable = Callable[[Task, str], Awaitable[Trajectory]]
 _Metrics = dict[str, Any]
 T = TypeVar("T")
+NO_CALL_PENALTY = 0.5  # penalty of a correct rollout without tool calls
+# Added to penalties, so that a clean rollout is at most 11 times as likely as one in which every
+# call failed.
+PENALTY_OFFSET = 0.1
 
 
 @runtime_checkable
@@ -273,3 +275,49 @@ def is_simulated_step(s: Rl, number: int) -> bool:
         return s.observations == "simulated"
     share = Fraction(s.simulated_share).limit_denominator(1000)  # 5/6, not the nearest float
     return ceil((number + 1) * share) > ceil(number * share)
+
+
+def select_tool_free_questions(
+    settings: Rl, seed: int, batch: int, tasks: Sequence[Task]
+) -> set[int]:
+    """Return the indices, in batch number `batch`, of the questions that are asked without tools.
+
+    Their number is n * `cot_share` of the n questions that `cot_questions` admits, with stochastic
+    rounding, so that its expectation is n * `cot_share`.
+    """
+    known_only = settings.cot_questions == "known"
+    eligible = [p for p, task in enumerate(tasks) if not known_only or task.is_known]
+    rng = random.Random(f"cot:{seed}:{batch}")
+    count = floor(len(eligible) * settings.cot_share + rng.random())
+    return set(rng.sample(eligible, min(count, len(eligible))))
+
+
+def resample_on_correct(
+    group: Sequence[Trajectory], size: int, rng: random.Random
+) -> list[Trajectory]:
+    """Return `size` rollouts of a larger group, in the original order, with the same fraction of
+    incorrect ones (GRPO-RoC of rStar2-Agent, arXiv 2508.20722, section 3.3).
+
+    More rollouts are sampled than a step trains on. Incorrect rollouts are subsampled uniformly, so
+    that all kinds of mistakes are represented. Among correct rollouts, clean ones are preferred:
+    with few failed calls, and matching the dialect's grammar.
+    """
+    incorrect = [t for t in group if not t.is_correct]
+    correct = [t for t in group if t.is_correct]
+    num_incorrect = round(len(incorrect) * size / len(group))
+    # Weighted sampling without replacement (Efraimidis and Spirakis 2006): the largest u^(1/w).
+    keys = {id(t): rng.random() ** (PENALTY_OFFSET + compute_penalty(t)) for t in correct}
+    correct.sort(key=lambda t: keys[id(t)], reverse=True)
+    selected = {
+        id(t) for t in (*rng.sample(incorrect, num_incorrect), *correct[: size - num_incorrect])
+    }
+    return [t for t in group if id(t) in selected]
+
+
+def compute_penalty(trajectory: Trajectory) -> float:
+    """Return p_total = p_err + p_format: the fraction of calls that failed or were not executed,
+    plus 1 for a rollout that violates the grammar."""
+    calls = trajectory.calls
+    failed = sum(call.outcome.failed or not call.outcome.executed for call in calls)
+    errors = failed / len(calls) if calls else NO_CALL_PENALTY
+    return errors + (not trajectory.well_formed)

@@ -16,7 +16,6 @@ from fieldcraft.config.sections import Optim
 from fieldcraft.engine.attention import require_plain_attention
 from fieldcraft.records.files import atomic_folder, raise_write_errors
 from fieldcraft.train.batch import PackedBatch, Sample, SampleUnit, get_teacher_view, pack
-from fieldcraft.train.comparison import require_packed_parity
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.losses import LossFunction, Metrics, TokenBatch
 from fieldcraft.train.master_weights import MasterWeights, make_adamw
@@ -24,7 +23,7 @@ from fieldcraft.train.model import load_model, to_dtype_name
 from fieldcraft.train.output_layer import OutputLayer, TokenPredictions, TokenScores, score_tokens
 from fieldcraft.train.packed_attention import enable_packed_attention
 from fieldcraft.train.parallel import SINGLE_PROCESS, ParallelStrategy
-from fieldcraft.train.parity import probe_policy
+from fieldcraft.train.parity import probe_policy, require_packed_parity
 from fieldcraft.train.protocols import (
     ProbeResult,
     ReferenceModel,

@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.local.parity import require_cache_parity
 from fieldcraft.engine.parity import compute_reference_logprobs, make_probe_texts
-from fieldcraft.train.comparison import require_packed_parity
 from fieldcraft.train.output_layer import OutputLayer
 from fieldcraft.train.packed_attention import enable_packed_attention
 from fieldcraft.train.parallel import SINGLE_PROCESS
+from fieldcraft.train.parity import require_packed_parity
 from fieldcraft.train.train_mode import remove_dropout
 from fieldcraft.types import UserError
 

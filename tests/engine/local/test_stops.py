@@ -5,7 +5,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.engine.local.stops import StopStringMatcher
+from fieldcraft.engine.local.requests import StopStringMatcher
 
 TOKENIZER = tiny_tokenizer()
 STOPS = StopStringMatcher(TOKENIZER, vocab_size=500)  # wider than the tokenizer, like padded models

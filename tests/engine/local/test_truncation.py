@@ -6,8 +6,12 @@ import torch
 
 from engine_parity import PROMPT, TOKENIZER, gather, of_transformers, plain_logprobs, sharp_model
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.engine.local.sampling import sample_tokens
-from fieldcraft.engine.local.truncation import TruncationLimits, sample_rows, sample_truncated
+from fieldcraft.engine.local.sampling import (
+    TruncationLimits,
+    sample_rows,
+    sample_tokens,
+    sample_truncated,
+)
 from fieldcraft.sampling import NO_TRUNCATION, SamplingParams, Truncation
 
 EVERYWHERE = (torch.arange(400) + 0.5) / 400

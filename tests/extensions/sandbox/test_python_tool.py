@@ -9,9 +9,8 @@ import pytest
 
 from bad_servers import answers, raw_server, resets
 from fieldcraft.environments.session_tools import open_session_tools
-from fieldcraft.extensions.sandbox.client import SandboxClient
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
-from fieldcraft.extensions.sandbox.protocol import RunCodeRequest, make_response
+from fieldcraft.extensions.sandbox.protocol import RunCodeRequest, SandboxClient, make_response
 from fieldcraft.extensions.sandbox.sandbox import Sandbox
 from fieldcraft.extensions.sandbox.server import create_app
 from fieldcraft.extensions.sandbox.tool import render_observation
@@ -136,7 +135,7 @@ def test_mistakes_in_a_recipe(settings, message) -> None:
 
 
 def test_the_tool_over_a_server(server, monkeypatch) -> None:
-    monkeypatch.setattr("fieldcraft.extensions.sandbox.client._OVERHEAD_SECONDS", 300)
+    monkeypatch.setattr("fieldcraft.extensions.sandbox.protocol.OVERHEAD_SECONDS", 300)
 
     def tool(seconds: float):
         limits = {"wall_seconds": seconds}

@@ -7,9 +7,13 @@ import pytest
 from sandbox_parts import QUICK, out_of_time
 
 from fieldcraft.extensions.sandbox import kernel, landlock
-from fieldcraft.extensions.sandbox.clipping import OutputBuffer, truncate_output
 from fieldcraft.extensions.sandbox.layers import require_no_missing_layers, require_waivable
-from fieldcraft.extensions.sandbox.limits import ProgramStatus, SandboxLimits
+from fieldcraft.extensions.sandbox.limits import (
+    OutputBuffer,
+    ProgramStatus,
+    SandboxLimits,
+    truncate_output,
+)
 from fieldcraft.extensions.sandbox.sandbox import Sandbox
 from fieldcraft.types import UserError
 

@@ -14,17 +14,19 @@ from fieldcraft.engine.attention import require_plain_attention
 from fieldcraft.engine.copies import snapshot_model, sync_snapshot
 from fieldcraft.engine.local.batch_plan import order_rows, to_device
 from fieldcraft.engine.local.block_allocator import BLOCK_TOKENS, IntArray
-from fieldcraft.engine.local.forward import forward
-from fieldcraft.engine.local.kv_cache import PagedKVCache
+from fieldcraft.engine.local.kv_cache import PagedKVCache, forward
 from fieldcraft.engine.local.parity import require_cache_parity
-from fieldcraft.engine.local.requests import EngineStats, GenerationRequest, find_model_turn_end
-from fieldcraft.engine.local.sampling import draw_uniforms
+from fieldcraft.engine.local.requests import (
+    EngineStats,
+    GenerationRequest,
+    StopStringMatcher,
+    append_version_span,
+    find_model_turn_end,
+)
+from fieldcraft.engine.local.sampling import draw_uniforms, sample_rows
 from fieldcraft.engine.local.sequences import SequenceTable
-from fieldcraft.engine.local.stops import StopStringMatcher
-from fieldcraft.engine.local.truncation import sample_rows
 from fieldcraft.engine.sizes import resolve_session_tokens
 from fieldcraft.engine.threads import limit_threads
-from fieldcraft.engine.versions import append_version_span
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import Tokenizer, UserError
 

@@ -10,8 +10,7 @@ import torch
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.local.batch_plan import order_rows
 from fieldcraft.engine.local.block_allocator import IntArray
-from fieldcraft.engine.local.forward import forward
-from fieldcraft.engine.local.kv_cache import PagedKVCache
+from fieldcraft.engine.local.kv_cache import PagedKVCache, forward
 from fieldcraft.engine.local.sequences import SequenceTable
 from fieldcraft.engine.parity import (
     compute_reference_logprobs,

@@ -1,23 +1,30 @@
-"""Connection to an MCP server with the official SDK, opened on demand and reopened if lost."""
+"""Address of an MCP server, and the connection to it with the official SDK.
+
+An address is a command that starts the server, or a URL. A connection is opened on demand and
+reopened if lost.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import shlex
 import tempfile
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import IO, Any
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
 
-from fieldcraft.extensions.mcp.address import McpAddress
+from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.extensions.mcp.extra import import_extra
 from fieldcraft.records.waits import report_wait
 from fieldcraft.tools.descendants import ProcessDescendants
-from fieldcraft.types import ArgumentError, ToolError
+from fieldcraft.types import ArgumentError, ToolError, UserError
 
 MAX_PAGES = 100  # limit for a list of tools: a server may return next pages forever
 CLOSED, TIMED_OUT, INVALID = -32000, -32001, -32602  # codes of the SDK and of JSON-RPC
@@ -31,6 +38,75 @@ _current_command: ContextVar[str] = ContextVar("server")  # the command whose ou
 _shared_connections: WeakKeyDictionary[
     asyncio.AbstractEventLoop, dict[McpAddress, McpConnection]
 ] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class McpAddress:
+    """Command or URL of a server, and the names of environment variables that a command needs.
+
+    Raises UserError for a command that cannot be parsed, a URL that contains a password, or
+    variables that are not set.
+    """
+
+    target: str
+    env: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.is_url:
+            self._check_url()
+        elif not self.command_words:
+            raise UserError("the key mcp of a tool is empty: set it to a command or a URL.")
+        for name in self.env:
+            self._check_variable(name)
+
+    @property
+    def is_url(self) -> bool:
+        return self.target.startswith(("http://", "https://"))
+
+    @property
+    def command_words(self) -> list[str]:
+        """Words of the command, split as in a shell."""
+        try:
+            return shlex.split(self.target)
+        except ValueError as error:
+            raise UserError(
+                f"the command '{self.target}' of an MCP server is invalid ({error}): close its"
+                " quotation marks."
+            ) from error
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables with their values, which are never stored in recipes."""
+        return {name: os.environ[name] for name in self.env}
+
+    def _check_url(self) -> None:
+        parts = urlsplit(self.target)
+        if not parts.hostname:
+            raise UserError(
+                f"'{mask_secrets(self.target)}' is not a URL of an MCP server: write"
+                " http://HOST:PORT/PATH."
+            )
+        if parts.username or parts.password:
+            raise UserError(
+                f"the URL of the MCP server at {parts.hostname} contains a name or a password:"
+                " remove it, because a recipe is not a place for secrets."
+            )
+        if self.env:
+            raise UserError(
+                f"'{self.target}' is a server that was started elsewhere, so remove env, which is"
+                " for commands."
+            )
+
+    def _check_variable(self, name: str) -> None:
+        if "=" in name:
+            raise UserError(
+                f"write only the name '{name.partition('=')[0]}' in env: its value is taken from"
+                " the environment, because a recipe is not a place for secrets."
+            )
+        if name not in os.environ:
+            raise UserError(
+                f"the MCP server '{self.target}' needs the environment variable {name}: set it."
+            )
 
 
 class McpServerLostError(Exception):

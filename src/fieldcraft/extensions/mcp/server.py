@@ -11,8 +11,8 @@ from inspect import cleandoc
 from typing import Any, Literal
 
 from fieldcraft.config.names import suggest_name
-from fieldcraft.extensions.mcp.address import McpAddress
 from fieldcraft.extensions.mcp.connection import (
+    McpAddress,
     McpConnection,
     McpServerLostError,
     McpToolInfo,

@@ -12,8 +12,12 @@ from enum import Enum, auto
 from typing import Any
 
 from fieldcraft.extensions.sandbox import frames
-from fieldcraft.extensions.sandbox.clipping import truncate_output
-from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
+from fieldcraft.extensions.sandbox.limits import (
+    ProgramResult,
+    ProgramStatus,
+    SandboxLimits,
+    truncate_output,
+)
 from fieldcraft.extensions.sandbox.usage_monitor import ExceededLimit
 from fieldcraft.extensions.sandbox.worker import SandboxWorker
 

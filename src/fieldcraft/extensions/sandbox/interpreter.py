@@ -21,8 +21,8 @@ from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
 from fieldcraft.extensions.sandbox import frames, isolated_tests
-from fieldcraft.extensions.sandbox.clipping import truncate_output
 from fieldcraft.extensions.sandbox.isolation import STDIN
+from fieldcraft.extensions.sandbox.limits import truncate_output
 
 PROGRAM_FILENAME = "<program>"
 

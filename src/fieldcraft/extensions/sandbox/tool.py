@@ -11,8 +11,8 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from fieldcraft.config.validation_errors import describe_validation_error
-from fieldcraft.extensions.sandbox.client import SandboxClient
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
+from fieldcraft.extensions.sandbox.protocol import SandboxClient
 from fieldcraft.extensions.sandbox.sandbox import PRELOADED_LIBRARIES, Sandbox
 from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.tools.base import FunctionTool

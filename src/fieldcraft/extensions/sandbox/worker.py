@@ -12,8 +12,7 @@ from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from fieldcraft.extensions.sandbox import frames
-from fieldcraft.extensions.sandbox.clipping import OutputBuffer
-from fieldcraft.extensions.sandbox.limits import SandboxLimits
+from fieldcraft.extensions.sandbox.limits import OutputBuffer, SandboxLimits
 from fieldcraft.extensions.sandbox.usage_monitor import ExceededLimit
 
 _CHUNK_BYTES = 65_536

@@ -13,11 +13,13 @@ from pydantic import Field
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
 from fieldcraft.config.sections import Dtype
-from fieldcraft.engine.local.requests import find_model_turn_end
-from fieldcraft.engine.local.stops import StopStringMatcher
+from fieldcraft.engine.local.requests import (
+    StopStringMatcher,
+    append_version_span,
+    find_model_turn_end,
+)
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.sizes import resolve_session_tokens
-from fieldcraft.engine.versions import append_version_span
 from fieldcraft.extensions.vllm.client import CompletionChoice, ServerLostError
 from fieldcraft.extensions.vllm.servers import (
     MAX_CONSECUTIVE_FAILURES,

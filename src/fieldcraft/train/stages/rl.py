@@ -25,15 +25,16 @@ from fieldcraft.tools.chat_client import open_chat_client
 from fieldcraft.train.algorithm import Algorithm, StepModels
 from fieldcraft.train.async_sampler import AsyncRolloutSampler
 from fieldcraft.train.collapse_detector import CollapseDetector
-from fieldcraft.train.drift import describe_drift
 from fieldcraft.train.learner import (
     SAMPLER_LOGP_DIFF_KEY,
     LearnResult,
     PolicyLearner,
     TokenStats,
+    describe_drift,
 )
 from fieldcraft.train.rollout_metrics import (
     compute_rollout_metrics,
+    compute_tool_free_metrics,
     describe_failures,
     describe_no_signal,
 )
@@ -46,7 +47,6 @@ from fieldcraft.train.sampler import (
 )
 from fieldcraft.train.stages.base import StageData, StageInputs, StepMetrics, TrainingStage
 from fieldcraft.train.stages.roles import make_algorithm, make_models
-from fieldcraft.train.tool_free import compute_tool_free_metrics
 from fieldcraft.types import DEFAULT_VERDICT_REWARD, Task, Trajectory, UserError
 
 VERDICT_BASED_REWARDS = (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.extensions.cluster.sharding.balance import MAX_LOAD_RATIO, balance_units
+from fieldcraft.extensions.cluster.sharding.trainer import MAX_LOAD_RATIO, balance_units
 from fieldcraft.train.batch import Sample, SampleUnit, count_new_tokens, sort_by_prefix
 
 

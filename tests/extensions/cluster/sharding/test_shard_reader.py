@@ -13,8 +13,11 @@ import torch
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from fieldcraft.extensions.cluster.sharding.checkpoint import unwrap_checkpoint_errors
-from fieldcraft.extensions.cluster.sharding.checkpoint_reader import INDEX_FILE, ShardReader
+from fieldcraft.extensions.cluster.sharding.checkpoint import (
+    INDEX_FILE,
+    ShardReader,
+    unwrap_checkpoint_errors,
+)
 
 
 @pytest.fixture(autouse=True)
