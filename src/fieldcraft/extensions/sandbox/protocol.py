@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, Field
 
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
-from fieldcraft.tools.request_bodies import RequestBody
+from fieldcraft.tools.server_requests import RequestBody
 
 MAX_RUN_SECONDS = 600.0
 
