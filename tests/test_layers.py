@@ -158,7 +158,7 @@ def test_only_rewards_compare_answers() -> None:
                         found.add(name)
     assert found == {
         "data.decontamination",
-        "data.answer_aliases",
+        "data.gold_answers",
         "data.rules",
         "data.synthesis",
         "evaluation.fidelity",

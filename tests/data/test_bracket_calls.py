@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.formats.bracket_calls import parse_bracket_calls
 from fieldcraft.data.formats.demonstration_formats import FORMATS
+from fieldcraft.data.formats.markup import parse_bracket_calls
 from fieldcraft.data.records import RecordError
 from fieldcraft.types import Answer, ToolCall
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.data.browsecomp import decrypt
+from fieldcraft.data.record_keys import decrypt
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.types import UserError
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fieldcraft.data.formats.chat_messages import parse_chat, render_messages
 from fieldcraft.data.formats.convert import read_any_demonstrations
 from fieldcraft.data.formats.demonstration_formats import FORMATS, detect_format
-from fieldcraft.data.formats.training_flags import VERDICT_KEYS
+from fieldcraft.data.formats.values import VERDICT_KEYS
 from fieldcraft.data.records import RecordError
 from fieldcraft.types import Answer, DemoStep, Observation, Thought, ToolCall, UserError
 

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from fieldcraft.config.collection import CollectConfig
-from fieldcraft.data.collect import DemonstrationCollection
+from fieldcraft.data.collect import DemonstrationCollection, describe_missing
 from fieldcraft.data.contrastive_pairs import make_pair
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.journal import AttemptJournal
 from fieldcraft.data.steps_io import ContrastivePair, read_demonstrations, read_pairs
-from fieldcraft.data.targets import describe_missing
 from fieldcraft.data.teachers import AnswerMode, OracleTeacher
 from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus
 from fieldcraft.extensions.worlds.atlas.generation import generate_atlas

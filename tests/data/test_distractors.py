@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.distractors import merge_distractors
+from fieldcraft.data.record_keys import merge_distractors
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.types import UserError
 from source_files import lines

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.file_types import require_text_file, require_utf8
+from fieldcraft.data.table_files import require_text_file, require_utf8
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.types import UserError
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from fieldcraft.data.formats.convert import read_any_pairs
 from fieldcraft.data.formats.preference_pairs import parse_pair
-from fieldcraft.data.pair_files import read_any_pairs
 from fieldcraft.data.records import RecordError
 from fieldcraft.data.steps_io import ContrastivePair, write_pairs
 from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall, UserError

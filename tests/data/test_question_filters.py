@@ -8,7 +8,7 @@ import pytest
 from checkpoints import tiny_tokenizer
 from fieldcraft.data.filters import apply_filters
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.question_filters import asks_for_proof, count_tests
+from fieldcraft.data.rules import asks_for_proof, count_tests
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.dialects import make_dialect
 from fieldcraft.rewards.answers import ExactMatch

@@ -12,8 +12,8 @@ from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
 from fieldcraft.data.corpora import CorpusFile
 from fieldcraft.data.records import read_records
+from fieldcraft.data.table_files import read_sheet_rows
 from fieldcraft.data.tasks import read_tasks
-from fieldcraft.data.xlsx_files import read_sheet_rows
 from fieldcraft.types import UserError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(

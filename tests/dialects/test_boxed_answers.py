@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.dialects import make_dialect
-from fieldcraft.dialects.boxed_answers import unwrap_boxed
+from fieldcraft.dialects.marked_answers import unwrap_boxed
 from fieldcraft.types import Answer
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.dialects.call_results import CallLabel, UnmatchedResultError, match_results
+from fieldcraft.dialects.calls import CallLabel, UnmatchedResultError, match_results
 
 IDS = st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=5, unique=True)
 

@@ -10,7 +10,7 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.dialects import check_round_trip, make_dialect
 from fieldcraft.dialects.base import encode_policy_text, encode_untrusted
-from fieldcraft.dialects.boxed_answers import find_last_boxed
+from fieldcraft.dialects.marked_answers import find_last_boxed
 from fieldcraft.types import UserError
 
 TOKENIZER = tiny_tokenizer()

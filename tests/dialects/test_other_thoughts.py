@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from checkpoints import tiny_tokenizer
 from dialect_parts import ACTING, action_of
 from fieldcraft.dialects import make_dialect
-from fieldcraft.dialects.boxed_answers import find_last_boxed
 from fieldcraft.dialects.chat import ChatRenderer
+from fieldcraft.dialects.marked_answers import find_last_boxed
 from fieldcraft.dialects.thought_parser import (
     split_reasoning,
     strip_draft_thoughts,

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from checkpoints import tiny_tokenizer
 from families import FAMILIES, IM, Family, chatml
 from fieldcraft.dialects import check_round_trip
+from fieldcraft.dialects.chat_template import find_turn_end
 from fieldcraft.dialects.encoding import encode_demonstration
-from fieldcraft.dialects.hermes import HermesDialect
-from fieldcraft.dialects.tool_prompts import describe_tools, make_fallback_delimiters
-from fieldcraft.dialects.turn_end import find_turn_end
+from fieldcraft.dialects.hermes import HermesDialect, describe_tools, make_fallback_delimiters
 from fieldcraft.types import (
     Answer,
     Author,

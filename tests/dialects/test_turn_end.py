@@ -12,8 +12,8 @@ from families import FAMILIES, Family
 from fieldcraft.config.sections import DEFAULT_DATE, BudgetConfig
 from fieldcraft.dialects import BaseDialect, make_dialect
 from fieldcraft.dialects.chat import ChatRenderer
+from fieldcraft.dialects.chat_template import find_turn_end
 from fieldcraft.dialects.encoding import encode_demonstration
-from fieldcraft.dialects.turn_end import find_turn_end
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.loop import Policy, run_rollout

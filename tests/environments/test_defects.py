@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.environments.defects import describe_defect, strip_location
+from fieldcraft.environments.guards import describe_defect, strip_location
 
 
 def test_a_reader_elsewhere_is_not_told_where_files_are() -> None:

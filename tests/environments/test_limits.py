@@ -16,9 +16,8 @@ from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.base import encode_untrusted
 from fieldcraft.environments import guards
-from fieldcraft.environments.defects import BrokenToolError
 from fieldcraft.environments.environment import ToolEnvironment, ToolSession
-from fieldcraft.environments.guards import truncate_middle
+from fieldcraft.environments.guards import BrokenToolError, truncate_middle
 from fieldcraft.tools.base import tool
 from fieldcraft.types import (
     CallOutcome,

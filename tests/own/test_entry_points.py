@@ -39,7 +39,7 @@ ENTRIES = """\
 [fieldcraft.rewards]
 terse = codes_plugin:Terse
 
-[fieldcraft.extensions.worlds]
+[fieldcraft.worlds]
 codes = codes_plugin:Codes
 
 [fieldcraft.workflows]

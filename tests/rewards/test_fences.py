@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fieldcraft.rewards.fences import extract_program, find_blocks
+from fieldcraft.rewards.program_extraction import extract_program, find_blocks
 
 ADD = "a, b = map(int, input().split())\n\nif a:\n    print(a + b)\nelse:\n\tprint(b)\n"
 OUTPUT = "For the input `2 3` it prints\n```\n5\n```\n"

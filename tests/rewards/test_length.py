@@ -2,7 +2,7 @@
 
 import pytest
 
-from fieldcraft.rewards.length import SoftOverlongPenalty
+from fieldcraft.rewards.rollouts import SoftOverlongPenalty
 from fieldcraft.types import Author, Segment, Task, Trajectory
 
 

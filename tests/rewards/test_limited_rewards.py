@@ -8,10 +8,9 @@ import pytest
 
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.records.waits import report_waits_to
-from fieldcraft.rewards import time_limits as module
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
+from fieldcraft.rewards.factory import MAX_CONSECUTIVE_TIMEOUTS, TimedGroupReward, with_time_limit
 from fieldcraft.rewards.rubric import AsyncReward, Rubric
-from fieldcraft.rewards.time_limits import TimedGroupReward, with_time_limit
 from fieldcraft.rewards.tool_cost import OtcPpoReward
 from fieldcraft.types import Reward, Task, Trajectory, UserError
 
@@ -91,7 +90,7 @@ def test_one_that_hangs_every_time_stops_the_run():
     rubric = Rubric([(with_time_limit(Hangs(), 0.01), 1.0)])
 
     async def several() -> None:
-        for _ in range(module.MAX_CONSECUTIVE_TIMEOUTS):
+        for _ in range(MAX_CONSECUTIVE_TIMEOUTS):
             await graded(rubric)
 
     message = (
@@ -115,12 +114,12 @@ def test_one_that_hangs_now_and_then_does_not():
 
     async def several() -> list[float | None]:
         found = []
-        for turn in range(2 * module.MAX_CONSECUTIVE_TIMEOUTS):
+        for turn in range(2 * MAX_CONSECUTIVE_TIMEOUTS):
             reward._limit.seconds = 300 if turn % 2 else 0.01
             found += [t.reward for t in (await graded(Rubric([(reward, 1.0)])))[:1]]
         return found
 
-    assert asyncio.run(several()) == [None, 1.0] * module.MAX_CONSECUTIVE_TIMEOUTS
+    assert asyncio.run(several()) == [None, 1.0] * MAX_CONSECUTIVE_TIMEOUTS
 
 
 def test_a_mistake_of_its_own_is_told_as_ever():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.rewards.fences import extract_program
+from fieldcraft.rewards.program_extraction import extract_program
 
 STATEMENTS = [
     "from __future__ import annotations",

@@ -3,7 +3,7 @@
 import pytest
 
 from fieldcraft.rewards.answers import ExactMatch
-from fieldcraft.rewards.repairs import RepairReward
+from fieldcraft.rewards.rollouts import RepairReward
 from fieldcraft.types import CallOutcome, CallRecord, Status, Task, Trajectory
 
 TASK = Task("q", "Who?", ("Kalo",))

@@ -18,10 +18,15 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 from websockets.sync.client import connect
 
-from fieldcraft.tools import request_bodies
-from fieldcraft.tools.connections import MAX_HEADER_BYTES, ConnectionLimiter, get_max_connections
-from fieldcraft.tools.request_bodies import BodyLimitMiddleware
-from fieldcraft.tools.serving import open_listener, serve_in_thread
+from fieldcraft.tools import server_requests
+from fieldcraft.tools.server_requests import BodyLimitMiddleware
+from fieldcraft.tools.serving import (
+    MAX_HEADER_BYTES,
+    ConnectionLimiter,
+    get_max_connections,
+    open_listener,
+    serve_in_thread,
+)
 from virtual_time import Clock
 
 SECONDS = 300.0  # timeout after which a test fails; nothing else waits for it
@@ -196,8 +201,8 @@ def chunked(*pieces: bytes) -> Iterator[bytes]:
 
 
 def test_bodies_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_bodies, "MAX_BODY_BYTES", 1000)
-    monkeypatch.setattr(request_bodies, "MAX_TOTAL_BYTES", 1500)
+    monkeypatch.setattr(server_requests, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(server_requests, "MAX_TOTAL_BYTES", 1500)
     door = BodyLimitMiddleware(APP)
     with served(ConnectionLimiter(), door) as (host, port):
         url = f"http://{host}:{port}"

@@ -8,7 +8,7 @@ from bandit import LIMITS, bandit, settings
 from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.rewards.judge import JudgeReward
-from fieldcraft.rewards.length import SoftOverlongPenalty
+from fieldcraft.rewards.rollouts import SoftOverlongPenalty
 from fieldcraft.rewards.tool_cost import OtcGrpoReward, OtcPpoReward, WeightedSumReward
 from fieldcraft.runs.build import make_rubric
 from fieldcraft.tools.chat_client import ChatClient

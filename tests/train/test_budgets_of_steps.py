@@ -14,7 +14,7 @@ from fieldcraft.dialects import make_dialect
 from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.records.events import write_metrics
 from fieldcraft.rewards.answers import ExactMatch
-from fieldcraft.rewards.length import SoftOverlongPenalty
+from fieldcraft.rewards.rollouts import SoftOverlongPenalty
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_rubric
 from fieldcraft.sampling import Completion, SamplingParams

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen3Moe
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from families import FAMILIES
 from fieldcraft.config.sections import LoraConfig, Optim
-from fieldcraft.dialects.turn_end import find_turn_end
+from fieldcraft.dialects.chat_template import find_turn_end
 from fieldcraft.engine.generation_config import read_eos_token_ids
 from fieldcraft.engine.model_files import add_eos_token
 from fieldcraft.train.lora import LoraAdapter

@@ -36,7 +36,7 @@ def studio(
     from fieldcraft.extensions.studio.run_view import load_run_views
     from fieldcraft.extensions.studio.server import create_app
     from fieldcraft.runs.trust import require_trust
-    from fieldcraft.tools.access import is_loopback
+    from fieldcraft.tools.server_requests import is_loopback
     from fieldcraft.tools.serving import serve_until_interrupt
 
     run_views = load_run_views(runs)

@@ -59,7 +59,7 @@ _ALGORITHMS = "fieldcraft.config.algorithms"
 _AFM = "fieldcraft.dialects.afm"
 _STAGES = "fieldcraft.train.stages"
 _FILTERS = "fieldcraft.data.rules"
-_QUESTION_FILTERS = "fieldcraft.data.question_filters"
+_QUESTION_FILTERS = "fieldcraft.data.rules"
 _VERIFIERS = "fieldcraft.evaluation.verifiers"
 _TRACKERS = "fieldcraft.extensions.trackers"
 BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
@@ -77,7 +77,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "format": f"{_ANSWERS}:FormatReward",
         "format_penalty": f"{_ANSWERS}:FormatPenaltyReward",
         "judge": "fieldcraft.rewards.judge:JudgeReward",
-        "repair": "fieldcraft.rewards.repairs:RepairReward",
+        "repair": "fieldcraft.rewards.rollouts:RepairReward",
         "otc-grpo": f"{_COST}:OtcGrpoReward",
         "otc-ppo": f"{_COST}:OtcPpoReward",
         "math": "fieldcraft.rewards.mathematics:MathReward",
@@ -86,7 +86,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "answer_format": f"{_CODE}:FormattedVerdictReward",
         "plus_minus": f"{_CODE}:SignedVerdictReward",
         "executable": f"{_CODE}:ExecutablePenalty",
-        "environment": "fieldcraft.rewards.environment:EnvironmentReward",
+        "environment": "fieldcraft.rewards.rollouts:EnvironmentReward",
         "toolrl": f"{_CODE}:ToolRLReward",
         "toolrl_format": f"{_CODE}:ToolRLFormatReward",
         "toolrl_exact": f"{_CODE}:ToolRLExactReward",

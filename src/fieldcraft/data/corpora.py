@@ -13,14 +13,15 @@ import numpy as np
 
 from fieldcraft.data.recipe_key_hints import suggest_recipe_key
 from fieldcraft.data.records import (
+    MAX_REJECTED_SHARE,
     Record,
     RecordError,
+    RejectedRecords,
     get_suffix,
     parse_line,
     read_records,
     read_valid_records,
 )
-from fieldcraft.data.rejected_records import MAX_REJECTED_SHARE, RejectedRecords
 from fieldcraft.extensions.search.passages import is_passage, parse_passage
 from fieldcraft.hub.dataset_files import resolve_data_file
 from fieldcraft.records.jsonl import iter_json_lines, write_json_lines

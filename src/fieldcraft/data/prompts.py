@@ -1,4 +1,8 @@
-"""Extraction of questions from prompts that repeat the instruction of another framework."""
+"""Texts of questions: prompts without another framework's instruction, and added passages.
+
+A prompt may repeat the instruction of another framework, which is removed. A question that is
+unanswerable without its passage (BoolQ, RACE, SVAMP) is preceded by it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import re
 from collections.abc import Sequence
 
 from fieldcraft.data.formats.values import extract_text
-from fieldcraft.data.records import Record, RecordError
+from fieldcraft.data.multiple_choice import parse_options
+from fieldcraft.data.records import Record, RecordError, first_filled
 
 # Last line of AutoCoA's instruction, and of this project's instruction for it.
 _LAST_LINE = re.compile(r".*\bnow\b[^\n]*\bquestion\b[^\n]*:[ \t]*\n", re.DOTALL | re.IGNORECASE)
@@ -94,3 +99,22 @@ def _common_prefix(texts: Sequence[str]) -> str:
     pairs = zip(low, high, strict=False)
     length = next((i for i, (a, b) in enumerate(pairs) if a != b), len(low))
     return low[:length]
+
+
+# -- passages ----------------------------------------------------------------------------------
+
+_PASSAGE_KEYS = ("passage", "article", "context", "narrative", "premise")  # COPA has the last
+_TRUTH_VALUES = ("true", "false", "yes", "no")
+
+
+def prepend_passage(record: Record, question: str) -> str:
+    """Return the question preceded by its passage, as evaluations of BoolQ and RACE present it. The
+    text of other questions, such as SQuAD's, is what a search has to find; it is not added."""
+    passage = first_filled(record, _PASSAGE_KEYS) if parse_options(record) else None
+    if passage is None and str(record.get("answer")).strip().lower() in _TRUTH_VALUES:
+        passage = record.get("passage")
+    if "Body" in record and "Question" in record:  # SVAMP: `Question` is only the last sentence
+        passage = record["Body"]
+    if not isinstance(passage, str) or not passage.strip() or passage.strip() in question:
+        return question
+    return f"{passage.strip()}\n\n{question}"

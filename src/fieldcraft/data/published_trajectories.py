@@ -22,7 +22,7 @@ from fieldcraft.data.records import (
 from fieldcraft.data.tasks import parse_task
 from fieldcraft.data.toolrl import is_toolrl_file, parse_turn
 from fieldcraft.dialects.autocoa import AutoCoADialect
-from fieldcraft.dialects.boxed_answers import find_last_boxed
+from fieldcraft.dialects.marked_answers import find_last_boxed
 from fieldcraft.extensions.search.passages import Passage, format_passages
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall, UserError
 

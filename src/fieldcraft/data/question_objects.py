@@ -9,8 +9,7 @@ from typing import Any
 
 from fieldcraft.config.names import describe_exception, format_short
 from fieldcraft.data.literals import parse_text_values
-from fieldcraft.data.records import Record
-from fieldcraft.data.rejected_records import MAX_REJECTED_SHARE
+from fieldcraft.data.records import MAX_REJECTED_SHARE, Record
 from fieldcraft.data.tasks import ParsedTasks, parse_tasks
 from fieldcraft.types import Task, UserError
 

@@ -1,15 +1,22 @@
-"""Normalisation of records with non-standard keys to the usual keys."""
+"""Normalisation of published records to one question each, under the usual keys.
+
+Paragraphs with several questions (SQuAD) are split, encrypted texts (BrowseComp) are decrypted, and
+non-standard keys of questions, options and answers are replaced by the usual ones.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
+from itertools import cycle
 from string import ascii_uppercase
 from typing import Any
 
-from fieldcraft.data.distractors import merge_distractors
 from fieldcraft.data.gold_answers import ANSWER_KEYS
+from fieldcraft.data.literals import parse_list_items
 from fieldcraft.data.multiple_choice import OPTION_KEYS
-from fieldcraft.data.records import Record, RecordError
+from fieldcraft.data.records import Record, RecordError, make_question_id
 from fieldcraft.records.meta import GRADED_BY_KEY
 from fieldcraft.rewards.grading import MATH
 
@@ -120,3 +127,123 @@ def _parse_kilt(question: str, found: list[Any]) -> Record:
     titles = [s["title"] for s in sources if isinstance(s, dict) and s.get("title")]
     facts = {"supporting_facts": {"title": titles}} if titles else {}
     return {"question": question, "golden_answers": answers, **facts}
+
+
+# -- answers under separate keys ---------------------------------------------------------------
+
+# GPQA, SciQ and Open Trivia have correct and wrong answers under separate keys. They become options
+# in an order determined by their texts alone: in file order, the correct one would always be first.
+
+_CORRECT_KEY = re.compile(r"correct[\s_-]?answer", re.IGNORECASE)
+_WRONG_KEY = re.compile(
+    r"(?:(?:incorrect|wrong)[\s_-]?answers?|distractors?)[\s_-]?\d{0,2}", re.IGNORECASE
+)
+# Options that refer to the preceding options.
+_CLOSING_OPTION = re.compile(r"(?:all|none|both|neither)\b.*\b(?:above|these)\b", re.IGNORECASE)
+
+
+def merge_distractors(record: Record) -> Record:
+    """Return a record with its correct and wrong answers as `options`, and the letter of the
+    correct one as `answerKey`; return any other record unchanged. Raises RecordError if a wrong
+    answer equals the correct one."""
+    if any(record.get(key) for key in OPTION_KEYS):
+        return record
+    correct = [value for key, value in record.items() if _CORRECT_KEY.fullmatch(key.strip())]
+    wrong = [
+        text
+        for key in record
+        if _WRONG_KEY.fullmatch(key.strip())
+        for text in _answer_texts(record[key])
+    ]
+    if len(correct) != 1 or len(correct_texts := _answer_texts(correct[0])) != 1 or not wrong:
+        return record
+    if correct_texts[0] in wrong:
+        raise RecordError(
+            "a wrong answer that equals the correct one",
+            f"the answer {correct_texts[0]!r} is listed as correct and as wrong: correct"
+            " or remove the record.",
+        )
+    options = sorted(
+        {*correct_texts, *wrong},
+        key=lambda text: (bool(_CLOSING_OPTION.match(text)), make_question_id(text)),
+    )
+    lettered = dict(zip(ascii_uppercase, options, strict=False))
+    others = {key: record[key] for key in record if not _is_answer_key(key)}
+    return others | {
+        "options": lettered,
+        "answerKey": ascii_uppercase[options.index(correct_texts[0])],
+    }
+
+
+def _is_answer_key(key: str) -> bool:
+    return bool(_CORRECT_KEY.fullmatch(key.strip()) or _WRONG_KEY.fullmatch(key.strip()))
+
+
+def _answer_texts(value: Any) -> list[str]:
+    """Return an answer, or a list of answers, which may be written as text, as texts without
+    missing values."""
+    listed = parse_list_items(value) if isinstance(value, str) else value
+    given = listed if isinstance(listed, list) else [value]
+    known = (item for item in given if isinstance(item, str | int | float) and item == item)
+    return [text for item in known if (text := str(item).strip())]
+
+
+# -- several questions in a record -------------------------------------------------------------
+
+
+def split_questions(record: Record) -> list[Record]:
+    """Return the questions of a SQuAD article, each with its title and paragraph, or any other
+    record unchanged, as a single question. Raises RecordError for an invalid article."""
+    match record.get("paragraphs"):
+        case [{"qas": _}, *_] as paragraphs:
+            title = record.get("title")
+            return [
+                {**question, "title": title, "context": paragraph.get("context")}
+                for paragraph in paragraphs
+                for question in _get_paragraph_questions(paragraph)
+            ]
+    return [record]
+
+
+def _get_paragraph_questions(paragraph: object) -> list[Record]:
+    match paragraph:
+        case {"qas": list(questions)} if all(isinstance(each, dict) for each in questions):
+            return questions
+    raise RecordError(
+        "a paragraph without questions",
+        "a paragraph has no list of questions; write them as 'qas', or remove the record.",
+    )
+
+
+# -- encrypted records -------------------------------------------------------------------------
+
+# In BrowseComp's file format (arXiv 2504.12516), each value is the base64 encoding of a text XORed
+# with the repeated SHA-256 digest of the record's `canary` (as in OpenAI's simple-evals).
+
+
+def decrypt_record(record: Record) -> Record:
+    """Decrypt the texts of a BrowseComp record and set its topic as `level`; return any other
+    record unchanged.
+
+    Raises RecordError if the canary does not decrypt the texts.
+    """
+    if not {"problem", "answer", "canary"} <= record.keys():
+        return record
+    canary = str(record["canary"])
+    try:
+        problem, answer = (decrypt(str(record[key]), canary) for key in ("problem", "answer"))
+    except ValueError as error:
+        raise RecordError(
+            "texts that the canary does not decrypt",
+            "the canary does not decrypt the problem and the answer; give the file as it was"
+            " published.",
+        ) from error
+    decrypted = record | {"problem": problem, "answer": answer}
+    return decrypted | ({"level": record["problem_topic"]} if record.get("problem_topic") else {})
+
+
+def decrypt(text: str, canary: str) -> str:
+    """Return the decrypted text. Raises ValueError if decryption fails."""
+    key = cycle(hashlib.sha256(canary.encode()).digest())
+    secret = base64.b64decode(text, validate=True)
+    return bytes(byte ^ mask for byte, mask in zip(secret, key, strict=False)).decode()

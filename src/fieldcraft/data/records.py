@@ -2,23 +2,33 @@
 
 A .json file may also be a single object that wraps its records: {"data": [...]}, as in SQuAD and
 TriviaQA, or columns as pandas writes them, {"query": {"0": ...}, "answers": {"0": ...}}.
+
+Records that are left out are counted by reason; too many of them are an error.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 
-from fieldcraft.data.csv_files import MismatchedRow, read_csv_rows
-from fieldcraft.data.file_types import open_maybe_gzip, require_text_file, require_utf8
 from fieldcraft.data.formats.tables import is_dataset_folder, read_dataset_folder
 from fieldcraft.data.literals import parse_text_values
-from fieldcraft.data.xlsx_files import is_workbook, read_sheet_rows
+from fieldcraft.data.table_files import (
+    MismatchedRow,
+    is_workbook,
+    open_maybe_gzip,
+    read_csv_rows,
+    read_sheet_rows,
+    require_text_file,
+    require_utf8,
+)
 from fieldcraft.hub.dataset_files import resolve_data_file
 from fieldcraft.records.duplicate_keys import (
     DuplicateKeyDecoder,
@@ -254,3 +264,54 @@ def first_filled(record: Record, keys: Sequence[str]) -> Any:
 def write_json_array(path: Path, rows: Sequence[Record]) -> None:
     """Write a JSON array atomically."""
     write_text(path, [dump_finite_json(path, rows, ensure_ascii=False, indent=1) + "\n"])
+
+
+# -- records that are left out -----------------------------------------------------------------
+
+MAX_REJECTED_SHARE = 0.1  # maximum fraction of the records of a file, without consent
+
+
+class RejectedRecords:
+    """Records that are left out of the file or source `path`, with the first one as an example."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = path
+        self.reasons = Counter[str]()
+        self._first_message = ""
+        self._wrong_key_message = ""
+
+    def add(self, location: str, error: RecordError, hint: str = "") -> None:
+        """Count a record. `hint` names another use of the file (`recipe_key_hints.py`)."""
+        if not self.reasons:
+            self._first_message = f"{location}: {error.message}"
+            self._wrong_key_message = f"{location} holds {error}, but {hint}." if hint else ""
+        self.reasons[str(error)] += 1
+
+    def require_few(self, num_accepted: int, max_share: float) -> None:
+        """Raise UserError, with the first record as an example, if no record was accepted or the
+        fraction of left-out records exceeds `max_share`."""
+        if not num_accepted and (self._wrong_key_message or len(self.reasons) == 1):
+            raise UserError(self._wrong_key_message or self._first_message)
+        total = num_accepted + self.reasons.total()
+        require_few_rejected(
+            self.path, total, self.reasons, max_share, self._first_message.removesuffix(".")
+        )
+
+
+def require_few_rejected(
+    path: Path | str, total: int, reasons: Counter[str], max_share: float, example: str
+) -> None:
+    """Raise UserError if the fraction of left-out records exceeds `max_share`: then the file most
+    likely has an unsupported format. `example` describes the error of one record."""
+    summary = ", ".join(f"{count} with {reason}" for reason, count in reasons.most_common())
+    if reasons.total() == total > 0:
+        raise UserError(
+            f"no record of {path} can be read ({summary}; such as {example}): correct the file, or"
+            " give another one."
+        )
+    if total and reasons.total() / total > max_share:  # the suggested share is then accepted
+        share = math.ceil(100 * reasons.total() / total) / 100
+        raise UserError(
+            f"{reasons.total()} of the {total} records of {path} would be left out ({summary}; such"
+            f" as {example}): correct the file, or allow it with max_left_out={share:g}."
+        )

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field
 
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.tools.request_bodies import RequestBody
+from fieldcraft.tools.server_requests import RequestBody
 from fieldcraft.types import Answer, DemoStep, Task, UserError
 
 TRAJECTORIES_FILE = "trajectories.jsonl"

@@ -2,7 +2,7 @@
 
 Tasks come from files of questions with answers (FlashRAG, HotpotQA, 2WikiMultiHopQA, MuSiQue,
 GSM8K, MATH, AIME), from verl's parquet files, from files of programs with tests (`programs.py`),
-from ToolRL's (`toolrl.py`) and BrowseComp's (`browsecomp.py`). `corpora.py` reads corpora.
+from ToolRL's (`toolrl.py`) and BrowseComp's (`record_keys.py`). `corpora.py` reads corpora.
 """
 
 from __future__ import annotations
@@ -18,40 +18,38 @@ from typing import Any, NamedTuple
 import pyarrow
 import pyarrow.parquet
 
-from fieldcraft.data.answer_aliases import find_alias_keys, merge_aliases
-from fieldcraft.data.browsecomp import decrypt_record
 from fieldcraft.data.formats.demonstration_formats import normalise_chat_record
 from fieldcraft.data.gold_answers import (
     GSM8K_ANSWER,
     QUESTION_KEYS,
     find_accepted_answers,
+    find_alias_keys,
     is_declared_invalid,
     is_unanswerable,
     join_answers,
+    merge_aliases,
     parse_ground_truth,
     require_answers,
     require_text_only,
 )
 from fieldcraft.data.multiple_choice import append_options, flatten_question
-from fieldcraft.data.nested_questions import split_questions
 from fieldcraft.data.program_tests import Metadata
 from fieldcraft.data.programs import parse_program_question
-from fieldcraft.data.prompts import extract_prompt, strip_instructions_by_kind
-from fieldcraft.data.reading_comprehension import prepend_passage
+from fieldcraft.data.prompts import extract_prompt, prepend_passage, strip_instructions_by_kind
 from fieldcraft.data.recipe_key_hints import suggest_recipe_key
-from fieldcraft.data.record_keys import normalise_record
+from fieldcraft.data.record_keys import decrypt_record, normalise_record, split_questions
 from fieldcraft.data.records import (
+    MAX_REJECTED_SHARE,
     Record,
     RecordError,
+    RejectedRecords,
     first_filled,
     make_question_id,
     read_records,
     require_record,
 )
-from fieldcraft.data.rejected_records import MAX_REJECTED_SHARE, RejectedRecords
 from fieldcraft.data.request_logs import is_request_log, read_log_tasks
-from fieldcraft.data.toolrl import normalise_toolrl_record
-from fieldcraft.data.xlam import normalise_xlam_record
+from fieldcraft.data.toolrl import normalise_toolrl_record, normalise_xlam_record
 from fieldcraft.hub.dataset_files import resolve_data_file
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines

@@ -32,7 +32,6 @@ from fieldcraft.dialects.base import (
     BaseDialect,
     make_untagged_regex,
 )
-from fieldcraft.dialects.boxed_answers import unwrap_boxed
 from fieldcraft.dialects.code import (
     PYTHON_TOOL,
     get_fence_content,
@@ -40,6 +39,7 @@ from fieldcraft.dialects.code import (
     make_python_call,
     render_fenced_block,
 )
+from fieldcraft.dialects.marked_answers import unwrap_boxed
 from fieldcraft.dialects.thought_parser import strip_thoughts
 from fieldcraft.types import (
     ONLY_OBSERVATION,

@@ -25,8 +25,8 @@ from fieldcraft.dialects.afm import (
 )
 from fieldcraft.dialects.afm_grades import CRITERIA
 from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER, make_untagged_regex
-from fieldcraft.dialects.boxed_answers import find_last_boxed
 from fieldcraft.dialects.code import CodeDialect, get_fence_content, render_fenced_block
+from fieldcraft.dialects.marked_answers import find_last_boxed
 from fieldcraft.dialects.thought_parser import strip_thoughts
 from fieldcraft.types import Answer, Thought, ThoughtRole, ToolCall, ToolCalls
 

@@ -19,7 +19,7 @@ from fieldcraft.dialects.base import (
     SearchDialect,
     make_untagged_regex,
 )
-from fieldcraft.dialects.boxed_answers import find_last_boxed
+from fieldcraft.dialects.marked_answers import find_last_boxed
 from fieldcraft.types import Answer, ThoughtRole, ToolCalls
 
 INSTRUCTION = """\

@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 
 from fieldcraft.config.sections import DEFAULT_DATE
 from fieldcraft.dialects.chat_template import (
+    find_turn_end,
     render_chat,
     require_plain_opening,
     require_system_prompt,
     require_template_variables,
 )
-from fieldcraft.dialects.turn_end import find_turn_end
 from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.sampling import TurnEnd
 from fieldcraft.types import (

@@ -1,8 +1,8 @@
-"""Calls as JSON between <tool_call> tags, in the text that follows a thought.
+"""Calls as JSON between <tool_call> tags, and matching of tool results to calls by their ids.
 
 Tags are not always structural: a thought may draft a call, and a string in a call may contain any
-tag. The text is therefore scanned from left to right, and the JSON of a call from its start to its
-end.
+tag. The text that follows a thought is therefore scanned from left to right, and the JSON of a call
+from its start to its end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fieldcraft.dialects.thought_parser import find_foreign_thought_end
 from fieldcraft.types import MalformedCall, ToolCall
@@ -120,3 +120,60 @@ def find_closing_tag(text: str, position: int = 0) -> re.Match[str] | None:
             _, position = JSON_DECODER.raw_decode(text, start.end())
         except (ValueError, RecursionError):
             return CLOSING_TAG_REGEX.match(text, start.end())
+
+
+# -- results of calls --------------------------------------------------------------------------
+
+
+class UnmatchedResultError(Exception):
+    """Mismatch between results and calls, as in "a result of an unknown call"."""
+
+
+class CallLabel(NamedTuple):
+    """Label of a call or a result: the id of the call and the name of the tool. Either may be
+    missing ("")."""
+
+    call_id: str = ""
+    tool: str = ""
+
+
+def match_results(calls: Sequence[CallLabel], results: Sequence[CallLabel]) -> list[int]:
+    """Return the index in `results` of each call's result.
+
+    Ids take precedence. If neither calls nor results have ids, they are matched in order; their
+    numbers must then be equal, and no tool names may contradict the order.
+
+    Args:
+        calls: calls of one turn.
+        results: results before the next turn.
+
+    Raises UnmatchedResultError.
+    """
+    call_ids, result_ids = ([label.call_id for label in side] for side in (calls, results))
+    if not calls:
+        raise UnmatchedResultError("a result without a call")
+    if not any(call_ids) and not any(result_ids):
+        _require_same_order(calls, results)
+        return list(range(len(calls)))
+    if not all(call_ids):
+        raise UnmatchedResultError("a call without an id")
+    if not all(result_ids):
+        raise UnmatchedResultError("a result without the id of its call")
+    if len({*call_ids}) < len(call_ids):
+        raise UnmatchedResultError("two calls with the same id")
+    if not {*result_ids} <= {*call_ids}:
+        raise UnmatchedResultError("a result of an unknown call")
+    if len({*result_ids}) < len(result_ids):
+        raise UnmatchedResultError("two results of one call")
+    if len(result_ids) < len(call_ids):
+        raise UnmatchedResultError("a call without a result")
+    return [result_ids.index(identity) for identity in call_ids]
+
+
+def _require_same_order(calls: Sequence[CallLabel], results: Sequence[CallLabel]) -> None:
+    """Raise UnmatchedResultError if results without ids may be in a different order."""
+    if len(calls) != len(results):
+        raise UnmatchedResultError("a different number of results than calls")
+    for call, result in zip(calls, results, strict=True):
+        if result.tool and call.tool != result.tool:
+            raise UnmatchedResultError("results that are not in the order of the calls")

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER, make_untagged_regex
-from fieldcraft.dialects.boxed_answers import find_last_boxed
 from fieldcraft.dialects.code import (
     PYTHON_TOOL,
     CodeDialect,
@@ -24,6 +23,7 @@ from fieldcraft.dialects.code import (
     make_python_call,
     render_fenced_block,
 )
+from fieldcraft.dialects.marked_answers import find_last_boxed
 from fieldcraft.dialects.thought_parser import strip_thoughts
 from fieldcraft.types import Answer, MalformedCall, ThoughtRole, ToolCall, ToolCalls
 

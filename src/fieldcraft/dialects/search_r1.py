@@ -22,7 +22,7 @@ from fieldcraft.dialects.base import (
     SearchDialect,
     make_untagged_regex,
 )
-from fieldcraft.dialects.boxed_answers import unwrap_boxed
+from fieldcraft.dialects.marked_answers import unwrap_boxed
 from fieldcraft.dialects.thought_parser import strip_thoughts
 from fieldcraft.types import Answer, ToolCalls
 

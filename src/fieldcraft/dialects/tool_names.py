@@ -12,7 +12,7 @@ therefore contain several kinds of questions, each with different tools.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
@@ -159,3 +159,20 @@ def _rename_tool(own: str, tool: Mapping[str, Any], signature: ToolSignature) ->
         "function": {**function, "name": signature.name, "parameters": renamed},
     }
     return _VisibleTool(own, schema, {surface: argument for argument, surface in names.items()})
+
+
+# -- questions that are asked a second time ----------------------------------------------------
+
+UNSEEN_SPLIT_TITLE = "The first questions once more, with names of tools that no training shows"
+
+
+def make_unseen_name_tasks(tasks: Iterable[Task]) -> list[Task]:
+    """Return the questions as members of the split `unseen`."""
+    return [
+        replace(
+            task,
+            id=f"{task.id}:{UNSEEN_NAMES}",
+            meta=task.meta | {"split": UNSEEN_NAMES, CALLED_KEY: UNSEEN_NAMES},
+        )
+        for task in tasks
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fieldcraft.dialects.turn_end import find_turn_end
+from fieldcraft.dialects.chat_template import find_turn_end
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import Tokenizer
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any
 
 from fieldcraft.concurrency import ConcurrencyLimiter, run_concurrently
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.folding import require_summary_prompt
-from fieldcraft.environments.defects import record_broken_call
 from fieldcraft.environments.guards import (
     ToolContractError,
     ToolTimeoutError,
+    record_broken_call,
     run_with_timeout,
     truncate_middle,
 )
-from fieldcraft.environments.session_tools import open_session_tools
 from fieldcraft.records.costs import CostModel
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.tools.factory import collect_costs
@@ -32,6 +32,7 @@ from fieldcraft.types import (
     Dialect,
     MalformedCall,
     Reward,
+    StatefulTool,
     Task,
     Tool,
     ToolCall,
@@ -201,3 +202,81 @@ class ToolFreeEnvironment(ToolEnvironment):
     @asynccontextmanager
     async def open_session(self, task: Task) -> AsyncIterator[ToolSession]:
         yield ToolSession(self.dialect, {}, self.schemas, self.budget, self.limiter)
+
+
+# -- opening and closing of tools --------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_session_tools(
+    tools: Sequence[AnyTool], task: Task, timeout_seconds: float
+) -> AsyncIterator[dict[str, Tool]]:
+    """Yield the tools by name, ready to be called during one rollout of `task`.
+
+    A stateless tool is used directly; a stateful one is opened here and closed at the end of the
+    rollout, each within `timeout_seconds`.
+
+    Raises:
+        ToolContractError: a tool is too slow, or opens an object that is not a Tool.
+        Exception: exception of a tool on opening or closing.
+    """
+    async with AsyncExitStack() as stack:
+        opened = {}
+        for tool in tools:
+            if isinstance(tool, StatefulTool):
+                opened[tool.name] = await stack.enter_async_context(
+                    _OpenedTool(tool, task, timeout_seconds)
+                )
+            else:
+                opened[tool.name] = tool
+        yield opened
+
+
+class _OpenedTool(AbstractAsyncContextManager[Tool]):
+    """A stateful tool between opening and closing.
+
+    Exceptions of the rollout are always re-raised: a tool can hide neither a cancellation nor any
+    other cause.
+    """
+
+    def __init__(self, tool: StatefulTool, task: Task, timeout_seconds: float) -> None:
+        self.tool = tool
+        self.task = task
+        self.timeout_seconds = timeout_seconds
+
+    async def __aenter__(self) -> Tool:
+        try:
+            self._context = self.tool.open(self.task)
+            opened: object = await run_with_timeout(
+                self._context.__aenter__(), self.timeout_seconds
+            )
+        except ToolTimeoutError as error:
+            raise ToolContractError(
+                f"the tool '{self.tool.name}' did not open within {self.timeout_seconds:g} s"
+            ) from error
+        if not isinstance(opened, Tool):
+            defect = ToolContractError(
+                f"the tool '{self.tool.name}' opened an object that is not a Tool"
+            )
+            await self.__aexit__(ToolContractError, defect, None)
+            raise defect
+        return opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await run_with_timeout(
+                self._context.__aexit__(kind, raised, trace), self.timeout_seconds
+            )
+        except ToolTimeoutError as error:
+            if raised is None:
+                raise ToolContractError(
+                    f"the tool '{self.tool.name}' did not close within {self.timeout_seconds:g} s"
+                ) from error
+        except Exception:
+            if raised is None:
+                raise

@@ -10,7 +10,7 @@ from typing import Protocol
 from fieldcraft.config.environment import ENVIRONMENT_REWARD
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
-from fieldcraft.environments.defects import describe_defect
+from fieldcraft.environments.guards import describe_defect
 from fieldcraft.environments.turns import Policy
 from fieldcraft.records.costs import CostModel
 from fieldcraft.rewards.rubric import MAX_REWARD

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from fieldcraft.rewards.fences import extract_program
+from fieldcraft.rewards.program_extraction import extract_program
 from fieldcraft.rewards.rubric import AsyncReward
 from fieldcraft.types import Trajectory, UserError
 
@@ -50,7 +50,7 @@ class ProgramRunner(Protocol):
 
 class ProgramReward(AsyncReward):
     """Reward of 1.0 for a program that passes all tests of its task, else 0.0. An answer without a
-    program (`fences.extract_program`) is 0.0, and a task without tests None."""
+    program (`extract_program`) is 0.0, and a task without tests None."""
 
     tests_key: str  # key of the tests in `meta`
 

@@ -16,7 +16,7 @@ from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.rules import AGENT_RULES, require_valid
 from fieldcraft.config.sampling import TRUNCATION_KEYS
 from fieldcraft.config.url_secrets import require_no_secret
-from fieldcraft.data.rejected_records import MAX_REJECTED_SHARE
+from fieldcraft.data.records import MAX_REJECTED_SHARE
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources

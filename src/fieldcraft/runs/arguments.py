@@ -13,7 +13,7 @@ from fieldcraft.config.names import format_short, get_display_name, get_import_p
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import Stage
 from fieldcraft.data.question_objects import SOURCE_LABEL, parse_question_objects
-from fieldcraft.data.rejected_records import MAX_REJECTED_SHARE
+from fieldcraft.data.records import MAX_REJECTED_SHARE
 from fieldcraft.data.tasks import (
     ParsedTasks,
     add_data_source,

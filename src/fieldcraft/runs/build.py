@@ -38,12 +38,11 @@ from fieldcraft.extensions.worlds.base import make_world
 from fieldcraft.extensions.worlds.site import open_site
 from fieldcraft.records.costs import compute_acting_cost
 from fieldcraft.rewards.answers import CoverExactMatch, ExactMatch, F1Reward, FormatReward
-from fieldcraft.rewards.factory import make_reward
+from fieldcraft.rewards.factory import make_reward, with_time_limit
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import JudgeReward
-from fieldcraft.rewards.length import SoftOverlongPenalty
+from fieldcraft.rewards.rollouts import SoftOverlongPenalty
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rewards.time_limits import with_time_limit
 from fieldcraft.rewards.tool_cost import CALL_COUNT, WeightedSumReward
 from fieldcraft.rewards.verdict import AutoReward
 from fieldcraft.runs.event_loop import run_async

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.data.collect import DemonstrationCollection
+from fieldcraft.data.collect import DemonstrationCollection, describe_missing
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import make_untokenised_trajectory, read_demonstrations
-from fieldcraft.data.targets import describe_missing
 from fieldcraft.data.teachers import AnswerMode, DemonstrationTeacher
 from fieldcraft.evaluation.report import StageSummary, build_report, write_report, write_report_page
 from fieldcraft.records.events import EventBus, JobsCompleted, LogMessage, track_phase

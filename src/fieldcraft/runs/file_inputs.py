@@ -11,9 +11,8 @@ from typing import TypeVar
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.corpora import CorpusFile
 from fieldcraft.data.decontamination import IN_EVALUATION
-from fieldcraft.data.formats.convert import read_any_demonstrations
+from fieldcraft.data.formats.convert import read_any_demonstrations, read_any_pairs
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.pair_files import read_any_pairs
 from fieldcraft.data.records import make_question_id
 from fieldcraft.data.tasks import write_tasks
 from fieldcraft.dialects.encoding import (

@@ -16,8 +16,7 @@ from rich.text import Text
 
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.recipe import Recipe, dump_recipe, get_split_titles
-from fieldcraft.data.unseen import UNSEEN_SPLIT_TITLE
-from fieldcraft.dialects.tool_names import UNSEEN_NAMES
+from fieldcraft.dialects.tool_names import UNSEEN_NAMES, UNSEEN_SPLIT_TITLE
 from fieldcraft.evaluation.report import write_report
 from fieldcraft.evaluation.seed_table import aggregate_seeds, compare_rows, write_seeds_page
 from fieldcraft.records.files import write_text

@@ -1,9 +1,14 @@
-"""HTTP clients with limits on time and size, for servers that may be slow, endless or broken."""
+"""HTTP clients with limits on time and size, for servers that may be slow, endless or broken.
+
+Responses are decompressed in small chunks, so that memory stays bounded: httpx decompresses each
+received chunk as a whole, and a chunk of 64 KiB can expand to 64 MiB.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 from types import MappingProxyType
@@ -20,7 +25,6 @@ from tenacity import (
 )
 
 from fieldcraft.config.url_secrets import mask_secrets, require_no_secret
-from fieldcraft.tools.decompression import ACCEPTED_ENCODING, decompress_response
 from fieldcraft.types import UserError
 
 # Web sites in this process, by their addresses, as `mounts` of httpx.
@@ -232,3 +236,46 @@ async def _iterate_lines(response: httpx.Response) -> AsyncIterator[str]:
 def _raise_if_too_large(content: bytearray) -> None:
     if len(content) > MAX_RESPONSE_BYTES:
         raise ResponseTooLargeError(f"the response is longer than {MAX_RESPONSE_BYTES} bytes")
+
+
+# -- decompression -----------------------------------------------------------------------------
+
+ACCEPTED_ENCODING = "gzip"  # encoding requested by clients; httpx would request all installed ones
+_CHUNK_BYTES = 2**16  # bytes per decompressed chunk
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+async def decompress_response(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield the body of a streamed response in small chunks. Bytes after a compressed stream are
+    ignored.
+
+    Raises:
+        httpx.DecodingError: the encoding was not requested, or the stream is damaged or truncated.
+        httpx.RequestError: any other failure.
+    """
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if encoding in ("", "identity"):
+        async for chunk in response.aiter_raw():
+            yield chunk
+        return
+    if encoding not in ("gzip", "x-gzip"):
+        raise httpx.DecodingError(f"its encoding was not requested ({encoding[:20]})")
+    decompressor = zlib.decompressobj(_GZIP)
+    has_data = False
+    async for chunk in response.aiter_raw():
+        has_data = True
+        for part in _decompress_chunks(decompressor, chunk):
+            yield part
+        if decompressor.eof:
+            return
+    if has_data:  # a response without a body may have the header, too
+        raise httpx.DecodingError("its compressed body is truncated")
+
+
+def _decompress_chunks(decompressor: zlib._Decompress, compressed: bytes) -> Iterator[bytes]:
+    while compressed and not decompressor.eof:
+        try:
+            yield decompressor.decompress(compressed, _CHUNK_BYTES)
+        except zlib.error as error:
+            raise httpx.DecodingError("it is not compressed as its header states") from error
+        compressed = decompressor.unconsumed_tail

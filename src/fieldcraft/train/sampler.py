@@ -28,7 +28,7 @@ from fieldcraft.environments.loop import (
 from fieldcraft.environments.simulators import PolicySimulator
 from fieldcraft.records.events import EventHandler, TrajectoryCompleted, ignore_event
 from fieldcraft.records.timeline import Timeline
-from fieldcraft.rewards.length import SoftOverlongPenalty
+from fieldcraft.rewards.rollouts import SoftOverlongPenalty
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.train.epochs import draw_epoch_batch
 from fieldcraft.types import Task, Trajectory

@@ -10,7 +10,7 @@ from learning import STAGE, write_player
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.exported import write_agent_settings
 from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.rewards.environment import EnvironmentReward
+from fieldcraft.rewards.rollouts import EnvironmentReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.check import check_recipe

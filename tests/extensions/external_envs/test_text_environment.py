@@ -16,7 +16,7 @@ from fieldcraft.environments.environments import isolate_failures
 from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.external_envs.games import STEP_TOOL, TextEnvironment
 from fieldcraft.records.costs import compute_acting_cost, count_policy_tokens
-from fieldcraft.rewards.environment import EnvironmentReward
+from fieldcraft.rewards.rollouts import EnvironmentReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.types import Author, Status, Task, Trajectory, UserError
 

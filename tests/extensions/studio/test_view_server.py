@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fieldcraft.cli.main import app as commands
 from fieldcraft.extensions.studio.run_view import load_run_views
 from fieldcraft.extensions.studio.server import create_app
-from fieldcraft.tools.access import is_loopback
+from fieldcraft.tools.server_requests import is_loopback
 from fieldcraft.tools.serving import make_server_config
 from fieldcraft.types import UserError
 from view_parts import HOSTILE, append, trajectory, write_run

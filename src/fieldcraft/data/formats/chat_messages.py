@@ -14,16 +14,21 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from fieldcraft.data.formats.markup import require_no_markup
-from fieldcraft.data.formats.training_flags import require_trainable_turn
 from fieldcraft.data.formats.values import (
     drop_empty_keys,
     extract_result_text,
     extract_text,
     parse_json,
+    require_trainable_turn,
 )
 from fieldcraft.data.records import RecordError, first_filled
-from fieldcraft.dialects.call_results import CallLabel, UnmatchedResultError, match_results
-from fieldcraft.dialects.calls import parse_call_json, parse_turn
+from fieldcraft.dialects.calls import (
+    CallLabel,
+    UnmatchedResultError,
+    match_results,
+    parse_call_json,
+    parse_turn,
+)
 from fieldcraft.dialects.marked_answers import split_marked_answer
 from fieldcraft.dialects.thought_parser import FOREIGN_THOUGHT_TAGS
 from fieldcraft.types import (
@@ -141,7 +146,7 @@ def parse_chat(messages: Any) -> ChatDemonstration:
 def parse_message_steps(messages: Sequence[Message]) -> list[DemoStep]:
     """Parse the steps of messages: the inverse of `render_messages`. Calls between <tool_call>
     tags, thoughts in separate fields, and answers as found by `split_marked_answer` are parsed,
-    too. Results are assigned to the calls that they name (`dialects/call_results.py`).
+    too. Results are assigned to the calls that they name (`dialects/calls.py`).
 
     Consecutive messages of the assistant form one turn if one of them calls. Otherwise it is
     ambiguous whether the second continues or replaces the first. Raises RecordError in that case,

@@ -1,4 +1,8 @@
-"""Conversion of demonstrations between formats."""
+"""Demonstrations and contrastive pairs in any format, and conversion between the formats.
+
+Formats of pairs are this project's own (`steps_io.py`), AutoCoA's (`autocoa.py`), and those of
+preference trainers (`preference_pairs.py`).
+"""
 
 from __future__ import annotations
 
@@ -21,24 +25,26 @@ from fieldcraft.data.formats.demonstration_formats import (
     detect_format,
     make_question_fields,
 )
+from fieldcraft.data.formats.preference_pairs import is_pair, parse_pair
 from fieldcraft.data.formats.tables import write_records
 from fieldcraft.data.published_trajectories import AUTOCOA, read_trajectories
+from fieldcraft.data.recipe_key_hints import suggest_recipe_key
 from fieldcraft.data.records import (
+    MAX_REJECTED_SHARE,
     Record,
     RecordError,
+    RejectedRecords,
     read_records,
     read_valid_records,
-    require_record,
-)
-from fieldcraft.data.rejected_records import (
-    MAX_REJECTED_SHARE,
-    RejectedRecords,
     require_few_rejected,
+    require_record,
 )
 from fieldcraft.data.request_logs import is_request_log, read_log_demonstrations
 from fieldcraft.data.steps_io import (
+    ContrastivePair,
     is_demonstration_file,
     read_demonstrations,
+    read_pairs,
     write_demonstrations,
 )
 from fieldcraft.data.tasks import read_task_file, write_tasks, write_verl
@@ -265,3 +271,37 @@ def infer_tool_schemas(demonstrations: Sequence[TaskAndSteps]) -> list[Record]:
         }
         for name, arguments in found.items()
     ]
+
+
+# -- contrastive pairs -------------------------------------------------------------------------
+
+
+def read_any_pairs(
+    path: Path, max_left_out: float = MAX_REJECTED_SHARE
+) -> tuple[list[ContrastivePair], Counter[str]]:
+    """Read the pairs of a file, whose format is detected from its first record, with counts of
+    reasons for which others were left out.
+
+    Raises UserError for a file that is missing, damaged or of an unknown format, or if the fraction
+    of unreadable records exceeds `max_left_out`.
+    """
+    _, record = next(read_valid_records(path), ("", {}))
+    if "before" in record:
+        return read_pairs(path), Counter()
+    if "conversation" in record:
+        return autocoa.read_pairs(path)
+    if not is_pair(record):
+        hint = suggest_recipe_key(record, "pairs")
+        raise UserError(
+            f"{path} holds no pairs of a 'chosen' and a 'rejected' answer"
+            + (f", but {hint}." if hint else ": add them, or give another file.")
+        )
+    rejected = RejectedRecords(path)
+    pairs: list[ContrastivePair] = []
+    for location, found in read_records(path):
+        try:
+            pairs.append(parse_pair(require_record(found)))
+        except RecordError as error:
+            rejected.add(location, error)
+    rejected.require_few(len(pairs), max_left_out)
+    return pairs, rejected.reasons

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from fieldcraft.data.formats import afm_blocks
-from fieldcraft.data.formats.bracket_calls import parse_bracket_calls
 from fieldcraft.data.formats.chat_messages import (
     ChatDemonstration,
     Message,
@@ -23,8 +22,13 @@ from fieldcraft.data.formats.chat_messages import (
     render_thoughts,
     split_thoughts,
 )
-from fieldcraft.data.formats.training_flags import require_trainable_record, require_trainable_turn
-from fieldcraft.data.formats.values import drop_empty_keys, parse_json
+from fieldcraft.data.formats.markup import parse_bracket_calls
+from fieldcraft.data.formats.values import (
+    drop_empty_keys,
+    parse_json,
+    require_trainable_record,
+    require_trainable_turn,
+)
 from fieldcraft.data.gold_answers import find_accepted_answers
 from fieldcraft.data.records import Record, RecordError, make_question_id
 from fieldcraft.dialects.calls import parse_call_json

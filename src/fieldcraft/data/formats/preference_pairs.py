@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fieldcraft.data.formats.chat_messages import Message, parse_chat
 from fieldcraft.data.formats.demonstration_formats import make_chat_task
-from fieldcraft.data.formats.training_flags import require_trainable_record
+from fieldcraft.data.formats.values import require_trainable_record
 from fieldcraft.data.records import Record, RecordError
 from fieldcraft.data.steps_io import ContrastivePair
 from fieldcraft.types import Answer, DemoStep, ToolCall

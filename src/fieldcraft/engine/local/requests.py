@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fieldcraft.dialects.turn_end import find_turn_end
+from fieldcraft.dialects.chat_template import find_turn_end
 from fieldcraft.engine.local.block_allocator import IntArray
 from fieldcraft.sampling import Completion, SamplingParams, TurnEnd, VersionSpan
 from fieldcraft.types import Tokenizer

@@ -23,7 +23,7 @@ from fieldcraft.extensions.external_envs.generate_api import FINISH_REASONS
 from fieldcraft.extensions.external_envs.messages import TurnRequest, parse_turn_request
 from fieldcraft.extensions.external_envs.protocol import Json, parse_body, read_body
 from fieldcraft.extensions.external_envs.refusals import RequestRejectedError, make_route_handler
-from fieldcraft.tools.request_bodies import RequestBody
+from fieldcraft.tools.server_requests import RequestBody
 
 MODEL_NAME = "policy"
 MAX_BODY_BYTES = 16 * 2**20  # bytes; far more than the context of any model

@@ -22,13 +22,17 @@ from fieldcraft.config.names import describe_exception, format_short, import_obj
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.dialects.chat import ChatRenderer
-from fieldcraft.environments.defects import record_broken_call
 from fieldcraft.environments.environments import (
     EnvironmentContractError,
     EnvironmentRunner,
     set_environment_reward,
 )
-from fieldcraft.environments.guards import ToolTimeoutError, run_with_timeout, truncate_middle
+from fieldcraft.environments.guards import (
+    ToolTimeoutError,
+    record_broken_call,
+    run_with_timeout,
+    truncate_middle,
+)
 from fieldcraft.environments.turns import Policy, open_engine_session, sample_turn_into
 from fieldcraft.records.timeline import track_activity
 from fieldcraft.sampling import StopReason

@@ -30,7 +30,7 @@ from fieldcraft.engine.base import Engine
 from fieldcraft.extensions.external_envs.refusals import RequestRejectedError
 from fieldcraft.extensions.external_envs.request_fields import REQUEST_FIELDS, is_neutral
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
-from fieldcraft.tools.request_bodies import BodyTooLongError, RequestBody, read_body_bytes
+from fieldcraft.tools.server_requests import BodyTooLongError, RequestBody, read_body_bytes
 from fieldcraft.types import Tokenizer
 
 GENERATE_PATH = "/inference/v1/generate"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from fieldcraft.dialects.call_results import CallLabel, UnmatchedResultError, match_results
+from fieldcraft.dialects.calls import CallLabel, UnmatchedResultError, match_results
 from fieldcraft.extensions.external_envs.protocol import (
     ChatMessage,
     ChatRequest,

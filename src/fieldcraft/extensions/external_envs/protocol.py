@@ -21,7 +21,7 @@ from starlette.requests import Request
 
 from fieldcraft.extensions.external_envs.refusals import RequestRejectedError
 from fieldcraft.extensions.external_envs.request_fields import HttpApi, reject_unsupported
-from fieldcraft.tools.request_bodies import (
+from fieldcraft.tools.server_requests import (
     BodyTooLongError,
     RequestBody,
     describe_body_error,

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
 from fieldcraft.records.waits import report_wait
 from fieldcraft.tools.http import LimitedHttpClient, is_busy, make_attempts, require_server_url
-from fieldcraft.tools.request_bodies import RequestBody
+from fieldcraft.tools.server_requests import RequestBody
 from fieldcraft.types import ToolError, ToolUnavailableError
 
 MAX_RUN_SECONDS = 600.0

@@ -29,7 +29,7 @@ from fieldcraft.extensions.sandbox.limits import ProgramStatus, SandboxLimits
 from fieldcraft.extensions.sandbox.protocol import MAX_RUN_SECONDS, RunCodeRequest, make_response
 from fieldcraft.extensions.sandbox.sandbox import Sandbox
 from fieldcraft.terminal.console import print_line
-from fieldcraft.tools.request_bodies import BodyTooLongError, describe_body_error, read_body_bytes
+from fieldcraft.tools.server_requests import BodyTooLongError, describe_body_error, read_body_bytes
 from fieldcraft.tools.serving import serve_until_interrupt
 from fieldcraft.types import UserError
 

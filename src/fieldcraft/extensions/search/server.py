@@ -30,7 +30,7 @@ from starlette.routing import Route
 
 from fieldcraft.extensions.search.index import SearchIndex
 from fieldcraft.extensions.search.passages import Passage
-from fieldcraft.tools.request_bodies import (
+from fieldcraft.tools.server_requests import (
     BodyTooLongError,
     RequestBody,
     describe_body_error,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 from fieldcraft.dialects.base import encode_untrusted
-from fieldcraft.environments.defects import strip_location
+from fieldcraft.environments.guards import strip_location
 from fieldcraft.extensions.external_envs import protocol
 from fieldcraft.extensions.external_envs.protocol import Json
 from fieldcraft.extensions.external_envs.refusals import make_failure_error

@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any
 
-from fieldcraft.environments.defects import strip_location
+from fieldcraft.environments.guards import strip_location
 from fieldcraft.extensions.external_envs.protocol import Json
 from fieldcraft.extensions.serving.chat import count_usage
 from fieldcraft.extensions.serving.requests import AgentRequest

@@ -20,8 +20,7 @@ from fieldcraft.records.events import EventHandler, ignore_event
 from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.sampling import GREEDY_DECODING, Decoding
-from fieldcraft.tools.connections import raise_descriptor_limit
-from fieldcraft.tools.serving import bind_socket, make_server_config
+from fieldcraft.tools.serving import bind_socket, make_server_config, raise_descriptor_limit
 from fieldcraft.types import UserError
 
 CONNECTION_CLOSE_SECONDS = 5  # to close connections whose requests have finished

@@ -41,7 +41,7 @@ from fieldcraft.extensions.studio.run_view import RunView
 from fieldcraft.extensions.studio.summaries import find_recipe_differences, summarise_run
 from fieldcraft.records.files import replace_nonfinite
 from fieldcraft.records.metrics import METRICS
-from fieldcraft.tools.request_bodies import BodyTooLongError, read_body_bytes
+from fieldcraft.tools.server_requests import BodyTooLongError, read_body_bytes
 from fieldcraft.types import Trajectory, UserError
 
 STATIC_FOLDER = Path(__file__).parent / "static"

@@ -20,8 +20,7 @@ import httpx
 from fieldcraft.extensions.web.blocking import Blocklist
 from fieldcraft.extensions.web.rate_limit import HostRateLimiter
 from fieldcraft.extensions.web.response_cache import CachedResponse
-from fieldcraft.tools.decompression import ACCEPTED_ENCODING, decompress_response
-from fieldcraft.tools.http import InProcessSites
+from fieldcraft.tools.http import ACCEPTED_ENCODING, InProcessSites, decompress_response
 from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import ToolError
 from fieldcraft.version import __version__
