@@ -20,13 +20,14 @@ from fieldcraft.data.formats.tables import is_dataset_folder, read_dataset_folde
 from fieldcraft.data.literals import parse_text_values
 from fieldcraft.data.xlsx_files import is_workbook, read_sheet_rows
 from fieldcraft.hub.dataset_files import resolve_data_file
-from fieldcraft.records.duplicate_keys import (
+from fieldcraft.records.files import dump_finite_json, write_text
+from fieldcraft.records.jsonl import (
     DuplicateKeyDecoder,
     DuplicateKeyObject,
+    InvalidLine,
     find_duplicates,
+    iter_json_lines,
 )
-from fieldcraft.records.files import dump_finite_json, write_text
-from fieldcraft.records.jsonl import InvalidLine, iter_json_lines
 from fieldcraft.records.reading import raise_read_errors, require_file
 from fieldcraft.types import UserError
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from fieldcraft.config.sections import LoraConfig
 from fieldcraft.records.files import copy_file_mode
-from fieldcraft.records.remedies import advise_repair, require_readable
+from fieldcraft.records.reading import advise_repair, require_readable
 from fieldcraft.types import UserError
 
 OTHER_ADAPTER_ADVICE = "specify the folder of another one"  # for an adapter outside a run

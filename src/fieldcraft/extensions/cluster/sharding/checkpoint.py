@@ -20,8 +20,7 @@ from fieldcraft.extensions.cluster.sharding.checkpoint_reader import ShardReader
 from fieldcraft.extensions.cluster.sharding.mesh import RankMesh
 from fieldcraft.extensions.cluster.sharding.state import ShardedState
 from fieldcraft.records.files import commit_draft, raise_write_errors
-from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.records.remedies import advise_renaming, advise_repair
+from fieldcraft.records.reading import advise_renaming, advise_repair, raise_read_errors
 
 
 @final
