@@ -14,7 +14,7 @@ from fieldcraft.data.tasks import read_tasks
 from fieldcraft.recipes.exported import AGENT_FILE, fill_from_model_folder
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.runs.agent import Agent, find_agent
-from fieldcraft.runs.tool_training import is_agent
+from fieldcraft.runs.evaluating import is_agent
 
 
 def ids_of(agent: Agent, tasks: Path) -> list[list[int]]:

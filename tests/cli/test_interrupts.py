@@ -89,7 +89,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "yaml", "fieldcraft.cli.studio", "torch"])
+@pytest.mark.parametrize("module", ["typer", "yaml", "fieldcraft.cli.show", "torch"])
 def test_an_interrupt_while_modules_are_imported_is_one_line(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORTING, "check", "smoke"],

@@ -17,8 +17,8 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.exported import write_agent_settings
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.dialects import load_dialect
+from fieldcraft.runs.export import EXAMPLE_QUESTION
 from fieldcraft.runs.folder import find_run
-from fieldcraft.runs.model_card import EXAMPLE_QUESTION
 
 
 @pytest.fixture(scope="module")

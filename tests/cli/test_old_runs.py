@@ -10,8 +10,7 @@ import pytest
 from cli_parts import TINY, status
 from fieldcraft.extensions.studio.run_view import load_run_views
 from fieldcraft.extensions.studio.summaries import summarise_run
-from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.records.renamed_metrics import RENAMED_METRICS
+from fieldcraft.records.metrics import RENAMED_METRICS, MetricsLog
 from fieldcraft.runs.folder import find_run
 
 OLD_NAMES = {new: old for old, new in RENAMED_METRICS.items()}

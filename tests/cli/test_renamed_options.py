@@ -9,8 +9,7 @@ import typer
 from starlette.testclient import TestClient
 
 from cli_parts import sentence, status
-from fieldcraft.cli.app import app
-from fieldcraft.cli.renamed_options import REMOVED_OPTIONS, RENAMED_OPTIONS
+from fieldcraft.cli.app import REMOVED_OPTIONS, RENAMED_OPTIONS, app
 from fieldcraft.tools import serving
 from view_parts import write_run
 

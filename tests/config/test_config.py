@@ -8,7 +8,6 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from fieldcraft.config.budgets import BudgetPeriodConfig
 from fieldcraft.config.distil import Distil, DistilTeacherConfig
 from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind, list_registered, resolve
 from fieldcraft.config.recipe import Recipe, dump_recipe, make_world_settings_model
@@ -16,7 +15,7 @@ from fieldcraft.config.rl import AsyncConfig, CriticConfig, Rl
 from fieldcraft.config.sampling import SamplingConfig
 from fieldcraft.config.sections import EndpointConfig, Optim
 from fieldcraft.config.stage_rules import RESERVED_STAGE_NAMES
-from fieldcraft.config.stages import Contrastive, Sft
+from fieldcraft.config.stages import BudgetPeriodConfig, Contrastive, Sft
 from fieldcraft.recipes.files import list_builtin_recipes
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.types import UserError

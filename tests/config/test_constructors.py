@@ -7,9 +7,8 @@ from pydantic import BaseModel, ValidationError
 
 import fieldcraft as fc
 from fieldcraft.config.base import ConfigSection
-from fieldcraft.config.cluster import ClusterConfig
 from fieldcraft.config.renamed_keys import RENAMED_KEYS
-from fieldcraft.config.sections import EvaluationConfig
+from fieldcraft.config.sections import ClusterConfig, EvaluationConfig
 from fieldcraft.types import UserError
 
 OPTIM = {"lr": 1e-4}

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.config.lineage import was_trained_with_tools
-from fieldcraft.config.recipe import sort_by_run_order
+from fieldcraft.config.recipe import sort_by_run_order, was_trained_with_tools
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs import evaluating
 

@@ -12,9 +12,8 @@ import yaml
 from fieldcraft.cli.main import main
 from fieldcraft.config.rules import RULES, RUN_RULES, Rule, list_violations
 from fieldcraft.config.validation_errors import InvalidRecipeError
-from fieldcraft.recipes.files import read_recipe
+from fieldcraft.recipes.files import apply_override, read_recipe
 from fieldcraft.recipes.loading import build_recipe, load_recipe
-from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.types import UserError
 
 Case = dict[str, Any]  # see rule_cases.yaml

@@ -1,11 +1,10 @@
 import pytest
 
-from fieldcraft.config.collection import SelectConfig
+from fieldcraft.config.collection import SelectConfig, TeacherConfig
 from fieldcraft.config.recipe import dump_recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sampling import count_samples, describe_sample_counts
 from fieldcraft.config.sections import EvaluationConfig
-from fieldcraft.config.teacher import TeacherConfig
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import Task, UserError
 

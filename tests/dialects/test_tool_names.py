@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.choices import ToolConfig
-from fieldcraft.config.signatures import parse_signature
+from fieldcraft.config.choices import ToolConfig, parse_signature
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration, encode_pair, round_trips
 from fieldcraft.dialects.tool_names import ToolNameMap, add_name_variants

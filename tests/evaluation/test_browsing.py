@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from fieldcraft.evaluation.browsing import PageContext, pack_trajectories
-from fieldcraft.evaluation.downloads import make_downloads, render_csv
+from fieldcraft.evaluation.report import make_downloads, render_csv
 from fieldcraft.records.training_rollouts import TrainingRollout
 from fieldcraft.types import Author, Status, Task, Trajectory
 from report_parts import SAMPLES, folded, run, trajectory, unpacked

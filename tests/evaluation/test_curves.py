@@ -6,12 +6,13 @@ from itertools import pairwise
 import pytest
 
 from fieldcraft.evaluation.charts import draw_accuracy_against_calls, separate_overlaps
-from fieldcraft.evaluation.curves import draw_learning_curves, read_points
-from fieldcraft.evaluation.run_overview import (
+from fieldcraft.evaluation.curves import (
     DESKTOP_LAYOUT,
+    draw_learning_curves,
     draw_run_overview,
     lay_out_spans,
     make_overview_legend,
+    read_points,
 )
 
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fieldcraft.evaluation.restricted_tools import build_restricted_table, find_restricted_results
 from fieldcraft.evaluation.summary import summarise_evaluation
+from fieldcraft.evaluation.tables import build_restricted_table, find_restricted_results
 from fieldcraft.types import CallFault, CallOutcome, Trajectory
 from report_parts import run, trajectory
 

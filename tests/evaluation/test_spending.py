@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.evaluation.costs import RequestCost, compute_cost, compute_cost_metrics
-from fieldcraft.evaluation.summary import summarise_evaluation
+from fieldcraft.evaluation.summary import (
+    RequestCost,
+    compute_cost,
+    compute_cost_metrics,
+    summarise_evaluation,
+)
 from fieldcraft.evaluation.tables import build_detail_tables
 from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Task, Trajectory
 

@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.records import remedies
-from fieldcraft.records.reading import DamagedFileError, read_json
-from fieldcraft.records.remedies import advise_renaming, describe_access_error, require_readable
+from fieldcraft.records import reading
+from fieldcraft.records.reading import (
+    DamagedFileError,
+    advise_renaming,
+    describe_access_error,
+    read_json,
+    require_readable,
+)
 from fieldcraft.types import UserError
 
 
@@ -31,7 +36,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, file: Path, error: OSError) -> N
 
     monkeypatch.setattr(Path, "open", refuse)
     denied = isinstance(error, PermissionError)
-    monkeypatch.setattr(remedies, "_is_accessible", lambda part: not (denied and part == file))
+    monkeypatch.setattr(reading, "_is_accessible", lambda part: not (denied and part == file))
 
 
 @pytest.mark.parametrize("own", [True, False])

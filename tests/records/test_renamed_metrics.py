@@ -10,8 +10,13 @@ from cluster_parts import EngineGroupRig, ModelledEngine
 from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.extensions.worlds.base import SimulationVerdict
-from fieldcraft.records.metrics import METRICS, MetricsLog
-from fieldcraft.records.renamed_metrics import RENAMED_METRICS, rename_report, rename_summary
+from fieldcraft.records.metrics import (
+    METRICS,
+    RENAMED_METRICS,
+    MetricsLog,
+    rename_report,
+    rename_summary,
+)
 from fieldcraft.runs.stage_files import EvaluationFiles, StageFolder
 from fieldcraft.train.losses import PolicyGradientLoss, TokenBatch
 from report_parts import trajectory

@@ -11,7 +11,7 @@ from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.rewards.answers import ExactMatch
-from fieldcraft.runs.eval_callback import open_eval_callback
+from fieldcraft.runs.evaluating import open_eval_callback
 from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.types import Task
 

@@ -10,14 +10,18 @@ import pytest
 from checkpoints import write_tiny_checkpoint
 from cli_parts import status
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.examples import DataExamples, QuestionExample
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.runs.build import make_verdict_reward
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.examples import ExampleSource
 from fieldcraft.runs.setup import PlaceholderReward
 from fieldcraft.terminal.console import CleanConsole
-from fieldcraft.terminal.examples import print_examples, write_examples
+from fieldcraft.terminal.examples import (
+    DataExamples,
+    QuestionExample,
+    print_examples,
+    write_examples,
+)
 from fieldcraft.types import Task
 from tiny_runs import run_tiny
 

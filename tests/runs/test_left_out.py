@@ -11,7 +11,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects import make_dialect
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.runs.file_inputs import FileData
-from fieldcraft.runs.tool_notes import check_tool
+from fieldcraft.runs.setup import check_tool
 from fieldcraft.types import UserError
 
 CALL = {"id": "a", "function": {"name": "search", "arguments": '{"query": "x"}'}}

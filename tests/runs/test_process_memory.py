@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.config.cluster import ClusterConfig
+from fieldcraft.config.sections import ClusterConfig
 from fieldcraft.runs.memory_estimate import (
     CLUSTER_OVERHEAD_BYTES,
     PROCESS_BYTES,

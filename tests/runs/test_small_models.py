@@ -22,8 +22,8 @@ from fieldcraft.engine.resources import RunResources
 from fieldcraft.extensions.serving.app import create_app
 from fieldcraft.extensions.serving.server import open_service
 from fieldcraft.extensions.serving.service import ServiceLimits
+from fieldcraft.recipes.files import apply_override
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
-from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.records.events import EventBus
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs import memory

@@ -12,7 +12,7 @@ from fieldcraft.recipes.exported import read_agent_settings, write_agent_setting
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.files import write_json
 from fieldcraft.runs import evaluating
-from fieldcraft.runs.tool_training import ever_trained_with_tools, is_agent
+from fieldcraft.runs.evaluating import ever_trained_with_tools, is_agent
 
 
 def model_of(run: Path, stage: str, recipe: Recipe) -> Path:

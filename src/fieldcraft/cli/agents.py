@@ -16,20 +16,18 @@ from fieldcraft.cli.app import (
     IndexOption,
     LimitOption,
     MaxLeftOutOption,
+    MinPOption,
     OutOption,
+    SamplingOption,
     SearchUrlOption,
     SeedOption,
-    announce_imports,
-    app,
-    require_empty_folder,
-)
-from fieldcraft.cli.sampling import (
-    MinPOption,
-    SamplingOption,
     TemperatureOption,
     TopKOption,
     TopPOption,
+    announce_imports,
+    app,
     collect_sampling_keys,
+    require_empty_folder,
 )
 from fieldcraft.config.names import ComponentKind, resolve_path
 from fieldcraft.config.sections import Dtype, JudgeConfig

@@ -1,9 +1,12 @@
-"""Command-line application, and arguments shared by commands."""
+"""Command-line application, arguments shared by commands, and former options.
+
+A command exits with a message that contains the new name of a former option, or with advice.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +14,6 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from fieldcraft.cli.renamed_options import describe_former_option
 from fieldcraft.recipes.consent import allow_permissions
 from fieldcraft.recipes.permissions import PERMISSIONS
 from fieldcraft.records.files import require_writable
@@ -110,6 +112,26 @@ MaxLeftOutOption = Annotated[
 ]
 
 
+TemperatureOption = Annotated[
+    float | None, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")
+]
+TopKOption = Annotated[
+    int | None, typer.Option(min=0, help="Number of likeliest tokens to sample from; 0 is all.")
+]
+TopPOption = Annotated[
+    float | None,
+    typer.Option(help="Cumulative probability of the likeliest tokens to sample from."),
+]
+MinPOption = Annotated[
+    float | None,
+    typer.Option(help="Minimum probability of a token, relative to the likeliest one."),
+]
+SamplingOption = Annotated[
+    Literal["recipe", "model"] | None,
+    typer.Option(help="Source of the sampling settings that are not given as options."),
+]
+
+
 def _allow_names(context: typer.Context, names: list[str] | None) -> list[str] | None:
     """Grant the permissions until the command ends."""
     context.with_resource(allow_permissions(names or ()))
@@ -124,6 +146,19 @@ AllowOption = Annotated[
         f" {', '.join(PERMISSIONS)}.",
     ),
 ]
+
+
+def collect_sampling_keys(
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+    sampling: str | None,
+) -> dict[str, Any]:
+    """Return the keys of `SamplingConfig` that the user set."""
+    numbers = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    keys = {**numbers, "sampling": sampling}
+    return {key: value for key, value in keys.items() if value is not None}
 
 
 def require_empty_folder(out: Path) -> None:
@@ -144,3 +179,46 @@ def announce_imports() -> Iterator[None]:
     else:
         print_line(message, file=sys.stderr)
         yield
+
+
+# -- former options ----------------------------------------------------------------------------
+
+
+# Maps a command to the old and new names of its options.
+RENAMED_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "show": {"--right": "--correct", "--wrong": "--incorrect", "--number": "--index"},
+    "branch": {"--trajectory": "--index", "--training": "--from-training"},
+    "serve sandbox": {"--concurrent": "--concurrency", "--waive": "--allow-missing-layer"},
+    "serve agent": {
+        "--seconds": "--timeout",
+        "--grace": "--shutdown-grace",
+        "--record": "--log-folder",
+    },
+    "studio": {"--sample": "--allow-sampling"},
+    "view": {"--sample": "--allow-sampling"},
+    "world": {"--model": "--with-model", "--recipe": "--settings-from"},
+    "index": {"--approximate": "--hnsw"},
+}
+
+# Maps a command to its removed options, and these to the rest of the message.
+_NO_TIMES = (
+    "was for times, which plan no longer estimates: leave it out, and measure a few steps of the"
+    " run (`seconds` in metrics.jsonl)."
+)
+REMOVED_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "plan": {
+        "--mean-tokens": _NO_TIMES,
+        "--tokens": _NO_TIMES,
+        "--completion-share": _NO_TIMES,
+        "--written": _NO_TIMES,
+        "--tool-seconds": _NO_TIMES,
+    },
+}
+
+
+def describe_former_option(command: str, option: str) -> str | None:
+    """Return the message for a renamed or removed option; None for other options."""
+    if name := RENAMED_OPTIONS.get(command, {}).get(option):
+        return f"{option} is now called {name}."
+    advice = REMOVED_OPTIONS.get(command, {}).get(option)
+    return None if advice is None else f"{option} {advice}"

@@ -21,23 +21,21 @@ from fieldcraft.cli.app import (
     HostOption,
     IndexOption,
     MaxLeftOutOption,
+    MinPOption,
     OutOption,
     OverridesArgument,
     PortOption,
     RecipeArgument,
-    SearchUrlOption,
-    announce_imports,
-    app,
-    require_empty_folder,
-    serve_app,
-)
-from fieldcraft.cli.sampling import (
-    MinPOption,
     SamplingOption,
+    SearchUrlOption,
     TemperatureOption,
     TopKOption,
     TopPOption,
+    announce_imports,
+    app,
     collect_sampling_keys,
+    require_empty_folder,
+    serve_app,
 )
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe, load_world_recipe

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fieldcraft.cli import agents, branching, data, plan, runs, show, studio
+from fieldcraft.cli import agents, branching, data, runs, show
 from fieldcraft.cli.app import (
     app,
 )
@@ -29,7 +29,7 @@ from fieldcraft.types import UserError
 from fieldcraft.version import __version__
 
 RERAISE_DELAY_SECONDS = 0.05  # until the interrupted callback has returned
-COMMAND_MODULES = (runs, plan, agents, show, studio, branching, data)  # each registers its commands
+COMMAND_MODULES = (runs, agents, show, branching, data)  # each registers its commands
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,16 +1,40 @@
-"""Components that a recipe names with their settings: tools, engine, environment, trackers."""
+"""Components that a recipe names with their settings.
+
+They are its tools, engine, environment, trackers and filters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from fieldcraft.config.base import ConfigSection
-from fieldcraft.config.names import LOCAL_ENGINE, MCP_TOOL, TOOL_ENVIRONMENT
+from fieldcraft.config.names import (
+    BUILTIN_COMPONENTS,
+    LOCAL_ENGINE,
+    MCP_TOOL,
+    TOOL_ENVIRONMENT,
+    ComponentKind,
+)
 from fieldcraft.config.sections import DEFAULT_CALL_COST, Cost
-from fieldcraft.config.signatures import parse_signature
+
+SIGNATURE_REGEX = re.compile(r"\s*([\w-]+)\s*(?:\(\s*([\w-]+(?:\s*,\s*[\w-]+)*)\s*\)\s*)?")
+ENVIRONMENT_REWARD = "environment"  # the reward given by an external environment
+
+# Keys whose meaning depends on whether the environment has tools.
+TOOL_ENVIRONMENT_KEYS = ("tools", "verdict_reward", "evaluation")
+# Built-in filters that check only the question of a demonstration, and not its steps.
+QUESTION_FILTERS = ("tests", "proofs", "near_duplicates", "contaminated")
 
 
 class ToolConfig(ConfigSection):
@@ -95,6 +119,26 @@ class ToolConfig(ConfigSection):
         return self.trained_names | {parse_signature(text).name for text in self.eval_names}
 
 
+class ToolSignature(NamedTuple):
+    """Signature with `arguments` in the tool's order; arguments without a name here keep their
+    original names."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+
+def parse_signature(text: str) -> ToolSignature:
+    """Parse a signature. Raises ValueError if it is not a signature."""
+    match = SIGNATURE_REGEX.fullmatch(text)
+    if match is None:
+        raise ValueError(f"'{text}' is not a tool signature: write it as in find or find(text)")
+    name, arguments = match.groups()
+    names = tuple(re.findall(r"[\w-]+", arguments or ""))
+    if len(set(names)) < len(names):
+        raise ValueError(f"'{text}' has two arguments of the same name: rename one")
+    return ToolSignature(name, names)
+
+
 class ComponentConfig(ConfigSection):
     """A component by name. All other keys are settings of the component; a name without settings
     may be given as a string."""
@@ -134,5 +178,53 @@ class EnvironmentConfig(ComponentConfig):
         return self.name != TOOL_ENVIRONMENT
 
 
+def is_external_environment(environment: Any) -> bool:
+    """Return whether the unparsed value of the recipe key `environment` names an external
+    environment."""
+    match environment:
+        case EnvironmentConfig():
+            return environment.is_external
+        case Mapping():
+            return environment.get("name", TOOL_ENVIRONMENT) != TOOL_ENVIRONMENT
+    return environment not in (None, TOOL_ENVIRONMENT)
+
+
+def apply_environment_defaults(data: Any) -> Any:
+    """Return the keys of a recipe, with defaults for an external environment. It has its own
+    actions, so there are no tools and workflows. Its own reward is the verdict reward, unless the
+    recipe sets another one."""
+    if not isinstance(data, Mapping) or not is_external_environment(data.get("environment")):
+        return data
+    evaluation = data.get("evaluation", {})
+    if isinstance(evaluation, Mapping):
+        evaluation = {"workflows": (), **evaluation}
+    return {"verdict_reward": ENVIRONMENT_REWARD, "tools": (), **data, "evaluation": evaluation}
+
+
 class TrackerConfig(ComponentConfig):
     """Tracker that shows the curves of a run."""
+
+
+def _fill_empty_settings(filters: Any) -> Any:
+    """Return the filters with {} for filters without settings: in YAML, a name and a colon without
+    a value mean null."""
+    if not isinstance(filters, dict):
+        return filters
+    return {name: {} if own is None else own for name, own in filters.items()}
+
+
+# Names of filters in the order of application, with their settings.
+Filters = Annotated[dict[str, dict[str, Any]], BeforeValidator(_fill_empty_settings)]
+
+
+def _validate_question_filters(filters: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    for name in filters:
+        if name in BUILTIN_COMPONENTS[ComponentKind.FILTER] and name not in QUESTION_FILTERS:
+            raise ValueError(
+                f"the filter '{name}' needs an answered question, but questions are filtered here"
+                f" before they are answered: use {', '.join(QUESTION_FILTERS)} or a custom filter"
+            )
+    return filters
+
+
+QuestionFilters = Annotated[Filters, AfterValidator(_validate_question_filters)]

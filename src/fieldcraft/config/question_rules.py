@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from pydantic import ValidationError
 
-from fieldcraft.config.collection import TEACHER, ClosedBookConfig
+from fieldcraft.config.collection import TEACHER, ClosedBookConfig, TeacherConfig
 from fieldcraft.config.names import ComponentKind, list_registered, suggest_name
 from fieldcraft.config.recipe import (
     Recipe,
@@ -15,7 +15,6 @@ from fieldcraft.config.recipe import (
     get_split_titles,
     make_world_settings_model,
 )
-from fieldcraft.config.teacher import TeacherConfig
 from fieldcraft.config.validation_errors import describe_section_errors
 
 # -- questions for training and evaluation ------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Schema of a recipe. `recipes/loading.py` reads recipes from files."""
+"""Schema of a recipe, and lineage of its stages. `recipes/loading.py` reads recipes from files."""
 
 from __future__ import annotations
 
@@ -24,11 +24,15 @@ from fieldcraft.config.choices import (
     EnvironmentConfig,
     ToolConfig,
     TrackerConfig,
+    apply_environment_defaults,
 )
-from fieldcraft.config.cluster import ClusterConfig
-from fieldcraft.config.collection import ClosedBookConfig, CollectConfig, SelectConfig
+from fieldcraft.config.collection import (
+    ClosedBookConfig,
+    CollectConfig,
+    SelectConfig,
+    TeacherConfig,
+)
 from fieldcraft.config.distil import Distil
-from fieldcraft.config.environment import apply_environment_defaults
 from fieldcraft.config.hub_names import replace_paths_with_names
 from fieldcraft.config.names import (
     AUTO_VERDICT,
@@ -43,6 +47,7 @@ from fieldcraft.config.sections import (
     DEFAULT_CALL_COST,
     DEFAULT_DATE,
     BudgetConfig,
+    ClusterConfig,
     Dtype,
     EvaluationConfig,
     FolderName,
@@ -53,7 +58,6 @@ from fieldcraft.config.sections import (
     WorldConfig,
 )
 from fieldcraft.config.stages import Contrastive, Sft, Stage
-from fieldcraft.config.teacher import TeacherConfig
 
 DEFAULT_SAMPLER_IS_CAP = 2.0  # default of truncated importance sampling (verl, TRL)
 
@@ -281,3 +285,32 @@ def list_toolless_datasets(recipe: Recipe) -> Sequence[str]:
         return ()
     names: Sequence[str] = resolve(ComponentKind.WORLD, recipe.world.name).toolless_datasets
     return names
+
+
+def get_stage_ancestry(recipe: Recipe, name: str) -> list[str]:
+    """Return the stages that trained the model of a stage or a workflow, in order."""
+    starts, before = {}, "start"
+    for stage, settings in recipe.stages.items():
+        starts[stage] = settings.start_from or before
+        before = stage
+    current = (
+        get_first_model(recipe)
+        if name in map(get_display_name, recipe.evaluation.workflows)
+        else name
+    )
+    ancestry: list[str] = []
+    while current in starts:  # neither `start` nor a user-provided model is a stage
+        ancestry.insert(0, current)
+        current = starts[current]
+    return ancestry
+
+
+def was_trained_with_tools(recipe: Recipe, name: str) -> bool:
+    """Return whether an evaluated model was trained with tools. All stages have tools, except those
+    on a data set without tools; a user-provided model has no stages.
+    """
+    without_tools = list_toolless_datasets(recipe)
+    data = (
+        getattr(recipe.stages[stage], "dataset", None) for stage in get_stage_ancestry(recipe, name)
+    )
+    return any(found not in without_tools for found in data)

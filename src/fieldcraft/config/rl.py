@@ -19,7 +19,6 @@ from pydantic import (
 )
 
 from fieldcraft.config.base import ConfigSection
-from fieldcraft.config.budgets import BudgetPeriod, StageBudget, make_budget_periods
 from fieldcraft.config.names import (
     BUILTIN_COMPONENTS,
     VERDICT_REWARD_KEY,
@@ -36,7 +35,14 @@ from fieldcraft.config.sections import (
     NonNegativeNumber,
     Optim,
 )
-from fieldcraft.config.stages import MemoryFootprint, Stage, StageKind
+from fieldcraft.config.stages import (
+    BudgetPeriod,
+    MemoryFootprint,
+    Stage,
+    StageBudget,
+    StageKind,
+    make_budget_periods,
+)
 from fieldcraft.config.validation_errors import list_section_keys, suggest_key
 
 DEFAULT_SIMULATED_SHARE = 5 / 6  # AutoCoA's

@@ -40,6 +40,7 @@ DEFAULT_DATE = date(2024, 7, 26)  # of recipes without a date: prompts do not de
 DEFAULT_CALL_COST = 1.0  # of a call: without prices, a cost is a number of calls
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Dtype = Literal["float32", "bfloat16"]  # of a model's weights
+Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class WorldConfig(ConfigSection):
@@ -301,3 +302,42 @@ class EvaluationConfig(SamplingConfig):
     def leading_split(self) -> str:
         """Split of a report's headline: the first one with questions."""
         return next(name for name, size in self.split_sizes.items() if size != 0)
+
+
+class ClusterConfig(ConfigSection):
+    """Processes that Ray places. Without trainers and engines, the run is a single process.
+
+    A device is a GPU, or a core on a machine without GPUs. A trainer takes one device.
+    """
+
+    trainers: NonNegativeInt = 0  # ranks that share one model; 0: the run's own process trains
+    context_parallel: PositiveInt = 1  # ranks that share one long sequence
+    engines: NonNegativeInt = 0  # processes that sample; 0: the run's own process samples
+    tensor_parallel: PositiveInt = 1  # of each engine, on one node
+    colocate: bool = False  # engines and trainers alternate on the same devices
+    ray_address: str | None = None  # of a Ray cluster; None: RAY_ADDRESS, or Ray on this machine
+    rendezvous_port: Port = 0  # for the rendezvous of trainers; 0: a free port
+    heartbeat_timeout_seconds: PositiveFloat = 300.0  # silent processes are killed after it
+
+    @property
+    def trains_and_samples(self) -> bool:
+        """Return whether the run's own process neither trains nor samples."""
+        return self.trainers > 0 and self.engines > 0
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices that Ray provides; 0 for a single process."""
+        sampling = self.engines * self.tensor_parallel
+        return self.trainers if self.colocate else self.trainers + sampling
+
+    def find_violations(self) -> Iterator[str]:
+        if self.trainers % self.context_parallel or self.context_parallel > max(self.trainers, 1):
+            yield (
+                f"trainers={self.trainers} cannot be split into groups of"
+                f" context_parallel={self.context_parallel}: make trainers a multiple of it"
+            )
+        if self.colocate and not 0 < self.engines * self.tensor_parallel <= self.trainers:
+            yield (
+                "colocate puts engines on the devices of trainers, so it needs engines, and as many"
+                " trainers as engines x tensor_parallel or more"
+            )

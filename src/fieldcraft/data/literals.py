@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fieldcraft.records.duplicate_keys import DuplicateKeyDecoder
+from fieldcraft.records.jsonl import DuplicateKeyDecoder
 
 # Keys whose values are lists or objects in every format that uses them.
 _STRUCTURED_KEYS = (

@@ -30,13 +30,14 @@ from fieldcraft.data.table_files import (
     require_utf8,
 )
 from fieldcraft.hub.dataset_files import resolve_data_file
-from fieldcraft.records.duplicate_keys import (
+from fieldcraft.records.files import dump_finite_json, write_text
+from fieldcraft.records.jsonl import (
     DuplicateKeyDecoder,
     DuplicateKeyObject,
+    InvalidLine,
     find_duplicates,
+    iter_json_lines,
 )
-from fieldcraft.records.files import dump_finite_json, write_text
-from fieldcraft.records.jsonl import InvalidLine, iter_json_lines
 from fieldcraft.records.reading import raise_read_errors, require_file
 from fieldcraft.types import UserError
 

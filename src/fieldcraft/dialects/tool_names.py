@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
-from fieldcraft.config.signatures import ToolSignature, parse_signature
+from fieldcraft.config.choices import ToolSignature, parse_signature
 from fieldcraft.types import MalformedCall, Task, ToolCall, UserError
 
 SEEN_NAMES, UNSEEN_NAMES = "seen", "unseen"  # kinds of tool names that a question samples from

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType
 from typing import Protocol
 
-from fieldcraft.config.environment import ENVIRONMENT_REWARD
+from fieldcraft.config.choices import ENVIRONMENT_REWARD
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.environments.guards import describe_defect

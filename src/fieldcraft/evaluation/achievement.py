@@ -1,4 +1,4 @@
-"""One-sentence summary of a run's results, from the figures of its report."""
+"""Sentences about the results of a run: the effect of its last stage, and broken rollouts."""
 
 from __future__ import annotations
 
@@ -100,3 +100,19 @@ def describe_partial_run(stages: Sequence[str], evals: Mapping[str, Record]) -> 
     return describe_achievement(
         {"stages": [{"name": s} for s in stages], "evals": graded, "pairwise": []}
     )
+
+
+def describe_broken_rate(name: str, entry: Mapping[str, Any]) -> str | None:
+    """Return a message about broken rollouts; None if there are none."""
+    if not entry.get("broken_rate"):
+        return None
+    return (
+        f"{entry['broken_rate']:.1%} of the rollouts of '{name}' had a tool or engine failure,"
+        f" the last one: '{entry['broken_cause']}'."
+    )
+
+
+def describe_broken_rates(evals: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the messages about all evaluations with broken rollouts."""
+    found = (describe_broken_rate(name, entry) for name, entry in evals.items())
+    return [sentence for sentence in found if sentence is not None]

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.sections import DEFAULT_MAX_BROKEN
 from fieldcraft.environments.monitors import EvaluationMonitor
-from fieldcraft.evaluation.broken_rollouts import describe_broken_rate, measure_broken_rollouts
+from fieldcraft.evaluation.achievement import describe_broken_rate
+from fieldcraft.evaluation.summary import measure_broken_rollouts
 from fieldcraft.records.events import EventHandler, LogMessage, TrajectoryCompleted, track_phase
 from fieldcraft.rewards.answers import CoverExactMatch, ExactMatch, F1Reward, FormatReward
 from fieldcraft.rewards.rubric import AsyncReward, Rubric

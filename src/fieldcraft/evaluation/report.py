@@ -1,12 +1,17 @@
-"""`report.json`, the machine-readable report of a run, and its page `report.html`."""
+"""`report.json`, the machine-readable report of a run, and its page `report.html`.
+
+The page offers its tables as CSV, for a spreadsheet or a data frame.
+"""
 
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -18,15 +23,20 @@ from markupsafe import Markup
 from fieldcraft.config.recipe import sort_by_run_order
 from fieldcraft.config.sampling import TRUNCATION_KEYS
 from fieldcraft.evaluation import charts
-from fieldcraft.evaluation.achievement import describe_achievement
-from fieldcraft.evaluation.broken_rollouts import describe_broken_rates
+from fieldcraft.evaluation.achievement import describe_achievement, describe_broken_rates
 from fieldcraft.evaluation.browsing import PageContext, pack_trajectories
-from fieldcraft.evaluation.curves import draw_learning_curves
-from fieldcraft.evaluation.downloads import make_downloads
-from fieldcraft.evaluation.restricted_tools import find_restricted_results
-from fieldcraft.evaluation.run_overview import draw_run_overview, make_overview_legend
+from fieldcraft.evaluation.curves import (
+    draw_learning_curves,
+    draw_run_overview,
+    make_overview_legend,
+)
 from fieldcraft.evaluation.samples import make_pass_rate_rows
-from fieldcraft.evaluation.tables import compute_calling_rate, find_unseen_name_results, has_prices
+from fieldcraft.evaluation.tables import (
+    compute_calling_rate,
+    find_restricted_results,
+    find_unseen_name_results,
+    has_prices,
+)
 from fieldcraft.evaluation.terms import find_empty_terms, list_terms
 from fieldcraft.records.files import write_text
 from fieldcraft.records.metrics import METRICS, Metric, list_columns
@@ -50,6 +60,8 @@ _STYLE_FILES = ("report.css", "trajectories.css")
 _SCRIPT_FILES = ("dom.js", "charts.js", "tokens.js", "trajectory.js", "trajectories.js")
 EMPTY_PAGE_CONTEXT = PageContext()
 NO_TRUNCATION_KEYS = asdict(NO_TRUNCATION)
+Entry = Mapping[str, Any]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,3 +312,61 @@ def _format_duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+# -- tables as CSV -----------------------------------------------------------------------------
+
+
+def make_downloads(report: Mapping[str, Any]) -> dict[str, str]:
+    """Return file names, each with a data URL that contains the file."""
+    tables = {
+        "evaluations.csv": list(make_evaluation_rows(report["evals"])),
+        "comparisons.csv": list(report["pairwise"]),
+    }
+    return {name: _make_data_url(render_csv(rows)) for name, rows in tables.items() if rows}
+
+
+def make_evaluation_rows(evals: Mapping[str, Entry]) -> Iterator[Row]:
+    """Yield one row for each evaluation and, if its questions have several splits or data sources,
+    one for each of these."""
+    for name, entry in evals.items():
+        yield {"name": name, "split": entry.get("split", "all"), **_flatten_entry(entry)}
+        for split, part in (entry.get("splits", {}) | entry.get("sources", {})).items():
+            yield {"name": name, "split": split, **_flatten_entry(part)}
+
+
+def _flatten_entry(entry: Entry) -> Row:
+    """Return every number of an entry; numbers inside a group, such as `known`, are named
+    group.number."""
+    row: Row = {}
+    for key, value in entry.items():
+        if key in ("splits", "sources", "split", "by_hops", "by_level", "by_calls"):
+            continue
+        if isinstance(value, Mapping):
+            row |= {f"{key}.{inner}": found for inner, found in value.items()}
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            row |= {f"{key}.{index}": found for index, found in enumerate(value)}
+        else:
+            row[key] = value
+    return row
+
+
+def render_csv(rows: Sequence[Row]) -> str:
+    """Render a table with a header; a missing number is an empty cell."""
+    headers = dict.fromkeys(key for row in rows for key in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(headers))
+    writer.writeheader()
+    writer.writerows({key: _escape_formula(value) for key, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _escape_formula(value: Any) -> Any:
+    """Return a value for a table; a name that a spreadsheet would interpret as a formula is
+    escaped."""
+    is_formula = isinstance(value, str) and value[:1] in tuple("=+-@\t\r")
+    return f"'{value}" if is_formula else value
+
+
+def _make_data_url(text: str) -> str:
+    return "data:text/csv;base64," + base64.b64encode(text.encode(errors="replace")).decode()

@@ -1,4 +1,8 @@
-"""Aggregate table over the runs of several seeds: `report.json` and `report.html` of a sweep."""
+"""Aggregate table over the runs of several seeds: `report.json` and `report.html` of a sweep.
+
+OTC (arXiv 2504.14870) claims that fewer calls also make training faster. The table reports the
+costs of the reinforcement learning of each of its models, regardless of that claim.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fieldcraft.config.lineage import get_stage_ancestry
 from fieldcraft.config.names import get_display_name
-from fieldcraft.config.recipe import Recipe, dump_recipe, get_first_model, get_seed_table_rows
+from fieldcraft.config.recipe import (
+    Recipe,
+    dump_recipe,
+    get_first_model,
+    get_seed_table_rows,
+    get_stage_ancestry,
+)
 from fieldcraft.evaluation import charts
 from fieldcraft.evaluation.achievement import describe_achievement
 from fieldcraft.evaluation.comparison import compare_over_seeds
 from fieldcraft.evaluation.intervals import interval_over_seeds, wilson_interval
 from fieldcraft.evaluation.report import SCHEMA_VERSION, inline_assets, make_page_environment
 from fieldcraft.evaluation.tables import has_prices
-from fieldcraft.evaluation.training_costs import MetricsRows, compute_training_cost
 from fieldcraft.records.files import write_text
 from fieldcraft.types import Trajectory
 
@@ -34,6 +42,7 @@ MEAN_KEYS = (
     "acting_cost_per_success",
 )
 Report = Mapping[str, Any]
+MetricsRows = Sequence[Mapping[str, Any]]
 
 
 def compare_rows(
@@ -69,7 +78,7 @@ def aggregate_seeds(
     Rates are defined as in a run's report; `splits` has the rates of each kind of questions.
     `by_calls` pools the trajectories of all seeds by their executed calls. Seconds are the training
     time of the stages in the lineage of a row's model; `training` has the costs of the
-    reinforcement learning stages among them (evaluation/training_costs.py).
+    reinforcement learning stages among them (evaluation/seed_table.py).
     """
     first = next(iter(reports.values()))
     return {
@@ -181,6 +190,33 @@ def _classify_row(recipe: Recipe, name: str, entries: Sequence[Report]) -> str:
     if name == get_first_model(recipe):
         return "model"
     return recipe.stages[name].kind
+
+
+def compute_training_cost(
+    stages: Sequence[str], curves: Mapping[str, Sequence[MetricsRows]]
+) -> dict[str, float] | None:
+    """Return the means over seeds of the costs of the reinforcement learning stages among `stages`,
+    a model's lineage: seconds of their steps, sampled rollouts, executed calls, and tokens written
+    by the policy.
+
+    `curves` has the metric rows of every such stage, of every seed. None if there is no such stage,
+    or if its rows do not count rollouts, as in earlier versions.
+    """
+    sampled = [curves[stage] for stage in stages if stage in curves]
+    seeds = [[row for rows in seed for row in rows] for seed in zip(*sampled, strict=True)]
+    if not seeds or any("rollouts" not in row for rows in seeds for row in rows):
+        return None
+    sums_per_seed = [_sum_rows(rows) for rows in seeds]
+    return {key: fmean(sums[key] for sums in sums_per_seed) for key in sums_per_seed[0]}
+
+
+def _sum_rows(rows: MetricsRows) -> dict[str, float]:
+    return {
+        "seconds": sum(row["seconds"] for row in rows),
+        "rollouts": sum(row["rollouts"] for row in rows),
+        "calls": sum(row["rollouts"] * row["calls_mean"] for row in rows),
+        "tokens": sum(row["rollouts"] * row["policy_tokens_mean"] for row in rows),
+    }
 
 
 # -- presentation --------------------------------------------------------------------------------

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fieldcraft.dialects.tool_names import UNSEEN_NAMES
-from fieldcraft.evaluation.restricted_tools import build_restricted_table, find_restricted_results
 from fieldcraft.evaluation.samples import PassRateRow, make_pass_rate_rows
-from fieldcraft.records.metrics import TableName, format_exact_match, list_columns
+from fieldcraft.records.metrics import METRICS, TableName, format_exact_match, list_columns
 from fieldcraft.terminal.figure_table import FigureTable
 
 Entry = Mapping[str, Any]
-TRAINING_COST_KEYS = ("seconds", "rollouts", "calls", "tokens")  # see training_costs.py
+TRAINING_COST_KEYS = ("seconds", "rollouts", "calls", "tokens")  # see compute_training_cost
 
 
 def build_results_table(
@@ -130,6 +129,41 @@ def build_unseen_names_table(names: Mapping[str, tuple[Entry, Entry]]) -> Figure
             *(_format_number(entry["call_malformed_rate"], 2) for entry in pair),
         )
         table.add_row(name, *figures)
+    return table
+
+
+class RestrictedToolsResult(NamedTuple):
+    """Questions that offer the same tools: name of the evaluation, split, and summary."""
+
+    name: str
+    split: str
+    entry: Entry
+
+
+def find_restricted_results(evals: Mapping[str, Entry]) -> list[RestrictedToolsResult]:
+    """Return the splits of each evaluation whose questions offer only a subset of the tools."""
+    return [
+        RestrictedToolsResult(name, split, part)
+        for name, entry in evals.items()
+        for split, part in entry.get("splits", {"": entry}).items()
+        if part.get("offered") is not None
+    ]
+
+
+def build_restricted_table(results: list[RestrictedToolsResult]) -> FigureTable:
+    """Return a table of calls of the offered tool: whether it is called, by its name, and with
+    valid arguments."""
+    [em] = METRICS["em"].columns
+    columns = list_columns("offered", terminal=True)
+    legend = {column.header: column.legend for column in (em, *(column for _, column in columns))}
+    table = FigureTable(["tool", *legend], "Questions that offer only these tools.", legend)
+    for name, split, entry in results:
+        table.add_row(
+            f"{name}: {split}" if split else name,
+            ", ".join(entry["offered"]),
+            "" if entry["em"] is None else format_exact_match(entry),
+            *(metric.format_cell(column, entry) for metric, column in columns),
+        )
     return table
 
 

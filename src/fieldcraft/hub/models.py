@@ -1,7 +1,8 @@
 """Resolution of user-provided checkpoint names to local folders.
 
 A name is `org/name[@revision]` on the hub, a folder, a file for llama.cpp, or an adapter with its
-base. An existing folder takes precedence over the hub.
+base. An existing folder takes precedence over the hub. Quantised weights, detected from the files
+next to them, are rejected.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -21,8 +23,7 @@ from fieldcraft.config.hub_names import (
 )
 from fieldcraft.hub.client import HubUnreachableError, raise_hub_errors
 from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE, ensure_full_model
-from fieldcraft.hub.quantisation import require_unquantised
-from fieldcraft.records.reading import read_json
+from fieldcraft.records.reading import DamagedFileError, read_json
 from fieldcraft.types import UserError
 
 # Files next to weights: those that transformers reads, and the project's fieldcraft.json. Never
@@ -32,6 +33,8 @@ _WEIGHT_FILES = "*.safetensors"
 # Repositories contain copies of the weights in other formats in subfolders and under these names.
 _IGNORED_FILES = ("*/*", "consolidated*")
 _WEIGHT_INDEX_FILE = "model.safetensors.index.json"
+# Written next to the weights by AutoGPTQ, AutoAWQ and ModelOpt, regardless of config.json.
+QUANTISATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 
 
 def resolve_checkpoint(path: Path) -> Path:
@@ -196,3 +199,29 @@ def require_cached(folder: Path, run: Path) -> Path:
             f" {model.name} --revision {model.revision}'."
         )
     return folder
+
+
+def require_unquantised(folder: Path, display_name: object) -> None:
+    """Raise UserError for a folder with quantised weights (AWQ, GPTQ, bitsandbytes, FP8 and
+    similar); `display_name` is the user's name for it."""
+    config_files = [name for name in QUANTISATION_FILES if (folder / name).exists()]
+    if config_files or (method := _find_quantisation(folder)) is not None:
+        evidence = f"see {config_files[0]}" if config_files else method
+        raise UserError(
+            f"{display_name} is quantised ({evidence}), and such weights cannot be trained or"
+            " merged: use the unquantised model that it was made from."
+        )
+
+
+def _find_quantisation(folder: Path) -> str | None:
+    """Return the quantisation method according to config.json, None without one."""
+    try:
+        config: dict[str, Any] = read_json(folder / "config.json", dict[str, Any], "")
+    except (DamagedFileError, OSError):
+        return None  # which has its own message
+    for part in (config, config.get("text_config")):
+        for key in ("quantization_config", "compression_config"):
+            if isinstance(part, dict) and part.get(key):
+                method = part[key].get("quant_method") if isinstance(part[key], dict) else None
+                return str(method or f"see {key} in config.json")
+    return None

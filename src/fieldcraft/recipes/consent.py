@@ -27,8 +27,7 @@ from fieldcraft.recipes.permissions import (
     list_permission_names,
 )
 from fieldcraft.records.files import write_json
-from fieldcraft.records.reading import read_json
-from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.reading import advise_renaming, read_json
 from fieldcraft.types import UserError
 
 _allowed_names: ContextVar[frozenset[str]] = ContextVar(

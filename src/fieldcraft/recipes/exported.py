@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.environment import is_external_environment
+from fieldcraft.config.choices import is_external_environment
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.renamed_keys import builtin_added_keys, translate_stored
 from fieldcraft.recipes.consent import record_own_consent, require_consent, require_consent_to_links
 from fieldcraft.recipes.permissions import find_permission_requests
 from fieldcraft.records.files import write_json
-from fieldcraft.records.reading import DamagedFileError, read_json
-from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.reading import DamagedFileError, advise_renaming, read_json
 from fieldcraft.types import UserError
 
 AGENT_FILE = "fieldcraft.json"

@@ -1,4 +1,4 @@
-"""Recipe files, by the names of built-in recipes or by path."""
+"""Recipe files, by the names of built-in recipes or by path, and overrides of their keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fieldcraft.config.names import format_short
 from fieldcraft.config.recipe import list_added_keys
 from fieldcraft.config.renamed_keys import find_former_keys
 from fieldcraft.config.validation_errors import InvalidRecipeError
-from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.records.paths import expand_home
 from fieldcraft.records.reading import parse_yaml, raise_read_errors
 from fieldcraft.types import UserError
@@ -22,6 +21,7 @@ RENAMED_RECIPES: Mapping[str, str] = {
     " afm-select-code, which drops what a model always solves",
 }
 BASE_KEY = "extends"  # name of a built-in recipe that provides the keys missing in a file
+SHORTHAND_KEY = "engine"  # may be text alone; setting one of its keys converts it to a section
 
 
 def list_builtin_recipes() -> list[str]:
@@ -97,3 +97,32 @@ def get_default_run_folder(name: str, overrides: list[str]) -> Path:
         apply_override(data, override)
     seed = f"-seed{data['seed']}" if data.get("seed") else ""
     return Path("runs", f"{data.get('name')}{seed}")
+
+
+def apply_override(data: dict[str, Any], override: str) -> None:
+    """Set the key of `override`, such as stages.rl.steps=7, in the data of a recipe. Numbers are
+    indices of lists: tools.0.cost=3. Raises UserError for an invalid index or key."""
+    key, equals, value = override.partition("=")
+    if not equals or not all(key.split(".")):
+        raise UserError(f"'{override}' is not an override: write key=value, as in seed=7.")
+    *parents, last = key.split(".")
+    node: Any = data
+    if parents == [SHORTHAND_KEY] and isinstance(data.get(SHORTHAND_KEY), str):
+        data[SHORTHAND_KEY] = {"name": data[SHORTHAND_KEY]}
+    for parent in parents:
+        if isinstance(node, dict):
+            node.setdefault(parent, {})
+        node = node[_resolve_key(node, parent, key)]
+    name = _resolve_key(node, last, key)
+    node[name] = parse_yaml(value, f"the value of '{format_short(override)[1:-1]}'", "quote it")
+
+
+def _resolve_key(node: Any, name: str, key: str) -> str | int:
+    """Return the part `name` of a key, converted to an index, from 0, if the node is a list."""
+    if isinstance(node, list):
+        if name.isdigit() and int(name) < len(node):
+            return int(name)
+        raise UserError(f"'{key}' cannot be set: the list has the indices 0 to {len(node) - 1}.")
+    if not isinstance(node, dict):
+        raise UserError(f"'{key}' cannot be set, because it is inside a single value.")
+    return name

@@ -2,7 +2,8 @@
 
 Each key of a row, and each figure of an evaluation in `report.json`, is declared once, with what
 the terminal, the pages and the collapse detector need. A key that is not declared is written and
-shown under its own name.
+shown under its own name. `renamed_metrics.json` maps the names in files of earlier versions to the
+current ones, with which files are written.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ from pydantic.dataclasses import dataclass
 from fieldcraft.records.files import append_text, replace_nonfinite, write_text
 from fieldcraft.records.reading import (
     DamagedFileError,
+    advise_renaming,
     parse_finite_int,
     parse_yaml,
     raise_read_errors,
 )
-from fieldcraft.records.remedies import advise_renaming
-from fieldcraft.records.renamed_metrics import rename_row
 
 MetricValue = float | str | bool | None | list[Any] | dict[str, Any]
 TableName = Literal["stages", "tools", "offered", "costs", "answers"]
@@ -224,3 +224,44 @@ def describe_broken_rollouts(rows: Sequence[Mapping[str, Any]], stage: str) -> s
 
 
 _ROWS_ADAPTER = TypeAdapter(list[MetricsRow])
+
+
+# -- names in files of earlier versions --------------------------------------------------------
+
+
+_RENAMES_FILE = resources.files("fieldcraft.records") / "renamed_metrics.json"
+RENAMED_METRICS: Mapping[str, str] = json.loads(_RENAMES_FILE.read_text("utf-8"))
+# Each row of an earlier version that has an old name has one of these, too. Without them an old
+# name, such as `ratio`, is the metric of a user-defined stage type.
+OLD_ROW_KEYS = frozenset({"equal_groups", "heldout_em"})
+
+
+def rename_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a step with their current names."""
+    return dict(row) if OLD_ROW_KEYS.isdisjoint(row) else _rename_keys(row)
+
+
+def rename_summary(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of an evaluation, of its splits and of its data sources with their current
+    names."""
+    renamed = _rename_keys(summary)
+    for group in ("splits", "sources"):
+        if group in renamed:
+            renamed[group] = {name: rename_summary(part) for name, part in renamed[group].items()}
+    return renamed
+
+
+def rename_report(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a `report.json` with the current names of its metrics and figures."""
+    renamed = dict(report)
+    if "stages" in renamed:
+        renamed["stages"] = [
+            stage | {"metrics": rename_row(stage["metrics"])} for stage in renamed["stages"]
+        ]
+    if "evals" in renamed:
+        renamed["evals"] = {name: rename_summary(part) for name, part in renamed["evals"].items()}
+    return renamed
+
+
+def _rename_keys(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {RENAMED_METRICS.get(key, key): value for key, value in figures.items()}

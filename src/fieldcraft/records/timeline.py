@@ -18,8 +18,7 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from fieldcraft.records.files import append_text
-from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.reading import advise_renaming, raise_read_errors
 
 TIMELINE_FILE = "timeline.jsonl"  # in the folder of a stage
 SLOTS_PER_STEP = 60

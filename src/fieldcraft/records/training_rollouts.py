@@ -12,8 +12,7 @@ from pydantic import BeforeValidator, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from fieldcraft.records.files import replace_nonfinite, write_text
-from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.reading import advise_renaming, raise_read_errors
 from fieldcraft.records.trajectories import to_json, validate_trajectory
 from fieldcraft.types import Trajectory
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fieldcraft.config.environment import ENVIRONMENT_REWARD
+from fieldcraft.config.choices import ENVIRONMENT_REWARD
 from fieldcraft.records.chains import count_max_chain_tokens
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.types import CallOutcome, Reward, Trajectory

@@ -30,8 +30,8 @@ from fieldcraft.extensions.search.index import require_single_search
 from fieldcraft.extensions.search.tool import SearchTool
 from fieldcraft.recipes.consent import allow_permissions
 from fieldcraft.recipes.exported import read_agent_settings
+from fieldcraft.recipes.files import apply_override
 from fieldcraft.recipes.loading import build_recipe, parse_recipe
-from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.records.events import EventBus, EventHandler, ignore_event, write_metrics
 from fieldcraft.rewards.rubric import AsyncReward
 from fieldcraft.runs.arguments import (

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.environment import TOOL_ENVIRONMENT_KEYS, is_external_environment
+from fieldcraft.config.choices import TOOL_ENVIRONMENT_KEYS, is_external_environment
 from fieldcraft.config.names import format_short, get_display_name, get_import_path
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import Stage

@@ -14,8 +14,8 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
+from fieldcraft.config.choices import Filters
 from fieldcraft.config.collection import TEACHER
-from fieldcraft.config.filters import Filters
 from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl

@@ -30,8 +30,7 @@ from fieldcraft.extensions.search.client import RemoteSearchTool
 from fieldcraft.extensions.search.index import MANIFEST_FILE, build_index, read_manifest
 from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.records.files import write_json
-from fieldcraft.records.reading import read_json
-from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.reading import advise_renaming, read_json
 from fieldcraft.records.waits import report_waits_to
 from fieldcraft.rewards.answers import RULES
 from fieldcraft.rewards.judge import JUDGE_RULES, JudgeReward

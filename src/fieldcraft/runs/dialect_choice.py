@@ -11,8 +11,7 @@ from pydantic import BaseModel
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.records.files import write_json
-from fieldcraft.records.reading import read_json
-from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.reading import advise_renaming, read_json
 
 DIALECT_FILE = "dialect.json"
 

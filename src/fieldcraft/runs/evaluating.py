@@ -1,10 +1,12 @@
-"""Evaluations of a run: models with their tools, and workflows that use the first model."""
+"""Evaluations of a run: models after and during stages, workflows and teachers."""
 
 from __future__ import annotations
 
 import inspect
+import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,24 +18,59 @@ from fieldcraft.config.names import (
     get_display_name,
     resolve,
 )
+from fieldcraft.config.recipe import Recipe, was_trained_with_tools
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.data.steps_io import make_untokenised_trajectory
+from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.environments import EnvironmentRunner
 from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
-from fieldcraft.evaluation.summary import summarise_evaluation
+from fieldcraft.evaluation.summary import RequestCost, summarise_evaluation
 from fieldcraft.evaluation.verifiers import record_picks
-from fieldcraft.records.events import EvaluationCompleted
+from fieldcraft.extensions.agents.afm_team import reconstruct_requests
+from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
+from fieldcraft.extensions.agents.team import TeamAgent, render_step
+from fieldcraft.recipes.exported import read_trained_with_tools
+from fieldcraft.records.costs import CostModel
+from fieldcraft.records.events import EvaluationCompleted, ignore_event
 from fieldcraft.records.files import write_json
+from fieldcraft.records.metrics import METRICS
 from fieldcraft.records.trajectories import write_trajectories
 from fieldcraft.runs.build import make_environment, make_verifier
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.dialects import load_dialect
+from fieldcraft.runs.folder import find_model
 from fieldcraft.runs.sampling import Decoding, resolve_decoding
-from fieldcraft.runs.teacher_evaluation import make_teacher_rollout
-from fieldcraft.runs.tool_training import ever_trained_with_tools
-from fieldcraft.types import AnyTool, Task, Trajectory, UserError
+from fieldcraft.runs.teachers import (
+    find_team,
+    make_prompted_agent,
+    open_chat_model,
+    open_team_agent,
+    resolve_teacher_decoding,
+)
+from fieldcraft.tools.factory import collect_costs
+from fieldcraft.train.loop import EvalCallback, skip_evaluation
+from fieldcraft.train.stages.base import StepMetrics, TrainingStage
+from fieldcraft.types import (
+    AnyTool,
+    DemoStep,
+    Dialect,
+    Status,
+    Task,
+    ToolCall,
+    Trajectory,
+    UserError,
+)
 
 Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
+RolloutFunction = Callable[[Task, str], Awaitable[Trajectory]]
+
+STATUS_BY_ATTEMPT_END = {
+    AttemptStatus.ANSWERED: Status.ANSWERED,
+    AttemptStatus.TRUNCATED: Status.TRUNCATED,
+}
 
 
 async def evaluate_model(context: RunContext, name: str, model: Path) -> None:
@@ -161,3 +198,181 @@ async def _evaluate_and_write(
     seconds = time.perf_counter() - started
     write_json(files.summary, {"seconds": seconds, "summary": summary})
     context.emit(EvaluationCompleted(name, summary))
+
+
+def ever_trained_with_tools(recipe: Recipe, name: str) -> bool:
+    """Return whether a model in an evaluation was ever trained with tools, by a stage of the recipe
+    or of an earlier run whose model this recipe starts from."""
+    return was_trained_with_tools(recipe, name) or (
+        recipe.model is not None and is_agent(recipe.model)
+    )
+
+
+def is_agent(model: Path) -> bool:
+    """Return whether a checkpoint was trained with tools, according to its run or, if exported, its
+    `fieldcraft.json`. Other checkpoints are assumed not to be agents."""
+    if not (model / "config.json").exists():  # of a deleted earlier run
+        return False
+    run, folder = find_model(model)
+    if run is not None:
+        return ever_trained_with_tools(run.recipe, folder.absolute().parent.name)
+    return read_trained_with_tools(folder)
+
+
+# -- evaluation during a stage -----------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_eval_callback(
+    context: RunContext,
+    model: Path,
+    stage: TrainingStage,
+    runner: EnvironmentRunner | None,
+    stage_budget: BudgetConfig,
+    new_engine: Callable[[], PolicyEngine],
+) -> AsyncIterator[EvalCallback]:
+    """Yield the callback configured in `evaluation.periodic`, inside the block. The model answers
+    the first questions of the leading split, greedily, with the run's tools and within the
+    evaluation budget. Exact match and calls become `eval/em` and `eval/calls_mean` of the step's
+    metrics. A stage that samples shares its engine; for other stages `new_engine` creates one.
+    `model` has the tokenizer, and `runner` is the stage's own, within the budget `stage_budget`."""
+    if context.recipe.evaluation.periodic is None:
+        yield skip_evaluation
+        return
+    recipe = context.recipe.evaluation_recipe
+    dialect = load_dialect(recipe, model)
+    env = make_environment(recipe, dialect, context.tools)
+    if runner is not None and recipe.budget == stage_budget:
+        yield _make_eval_callback(context, env, stage, runner, new_engine)
+        return
+    async with context.open_external_environment(dialect, recipe.budget) as own_runner:
+        yield _make_eval_callback(context, env, stage, own_runner, new_engine)
+
+
+def _make_eval_callback(
+    context: RunContext,
+    env: ToolEnvironment,
+    stage: TrainingStage,
+    runner: EnvironmentRunner | None,
+    new_engine: Callable[[], PolicyEngine],
+) -> EvalCallback:
+    settings = context.recipe.evaluation
+    assert settings.periodic is not None
+    interval, max_tasks = settings.periodic.every, settings.periodic.questions
+    tasks = [t for t in context.evaluation_tasks() if t.meta.get("split") == settings.leading_split]
+
+    async def evaluate_step(steps: int) -> StepMetrics:
+        if steps % interval:
+            return {}
+        # A new engine has no caches of earlier weights.
+        engine = stage.engine or new_engine()
+        policy = Policy(engine=engine, temperature=0.0)
+        trajectories = await evaluate_tasks(
+            tasks[:max_tasks],
+            bind_rollout(runner, env, policy),
+            make_verdict_rubric(verdict_reward=context.verdict_reward),
+            settings.concurrency,
+            "during training",
+            ignore_event,
+        )
+        if engine is not stage.engine:
+            await engine.sleep()
+        summary = summarise_evaluation(trajectories, settings.leading_split)
+        return {m.heldout: m.read(summary) for m in METRICS.values() if m.heldout}
+
+    return evaluate_step
+
+
+# -- teachers ----------------------------------------------------------------------------------
+
+
+async def make_teacher_rollout(context: RunContext, name: str, model: Path) -> RolloutFunction:
+    """Return the rollout function of a teacher: `team` or `lone`. Without a configured model it is
+    scripted by the world, and its chains are encoded with the tokenizer of `model`.
+
+    Raises UserError if there is no such teacher, or its model does not respond.
+    """
+    answer = await _make_teacher(context, name, model)
+    costs = CostModel(collect_costs(context.tools))  # its tokens are not policy tokens
+
+    async def answer_with_cost(task: Task, key: str) -> Trajectory:
+        trajectory = await answer(task, key)
+        costs.price(trajectory)
+        return trajectory
+
+    return answer_with_cost
+
+
+async def _make_teacher(context: RunContext, name: str, model: Path) -> RolloutFunction:
+    recipe = context.recipe.evaluation_recipe
+    settings = recipe.teacher
+    if settings.model is None:
+        return _make_scripted_teacher(context, name, model)
+    if name == "team":
+        assert settings.team is not None, "parse_recipe sees to that"
+        return _make_model_teacher(
+            await open_team_agent(context, find_team(settings.team), recipe.budget)
+        )
+    chat = await open_chat_model(context, settings, context.folder.collect_folder)
+    decoding = resolve_teacher_decoding(context, settings)
+    return _make_model_teacher(make_prompted_agent(recipe, chat, context.tools, decoding))
+
+
+def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> RolloutFunction:
+    data_source, dialect = context.data_source, context.load_dialect(model)
+    demonstrate = (
+        data_source.team_demonstration if name == "team" else data_source.single_agent_demonstration
+    )
+
+    async def answer(task: Task, key: str) -> Trajectory:
+        steps = demonstrate(task, random.Random(f"{context.recipe.seed}:{name}:{key}"))
+        if name == "team":
+            cost = _compute_team_cost(task, steps, dialect)
+            task = replace(task, meta=task.meta | cost.as_meta())
+        return encode_demonstration(task, steps, dialect, context.schemas)
+
+    return answer
+
+
+def _compute_team_cost(task: Task, steps: Sequence[DemoStep], dialect: Dialect) -> RequestCost:
+    """Return the tokens that the members of AFM's team would have read and written. Their prompts
+    are excluded, because a small tokenizer would overcount them."""
+
+    def count_tokens(part: Sequence[DemoStep]) -> int:
+        return sum(len(dialect.tokenizer.encode(render_step(step))) for step in part)
+
+    question = len(dialect.tokenizer.encode(task.question))
+    spans = list(reconstruct_requests(steps))
+    prompt_tokens = sum(question + count_tokens(steps[:start]) for start, _ in spans)
+    return RequestCost(
+        len(spans), prompt_tokens, sum(count_tokens(steps[start:end]) for start, end in spans)
+    )
+
+
+def _make_model_teacher(teacher: TeamAgent | PromptedAgent) -> RolloutFunction:
+    async def answer(task: Task, key: str) -> Trajectory:
+        attempt = await teacher.attempt(task, key)
+        cost = RequestCost(
+            _count_requests(attempt),
+            attempt.usage.prompt_tokens,
+            attempt.usage.completion_tokens,
+            attempt.usage.cost,
+        )
+        task = replace(task, meta=task.meta | cost.as_meta())
+        trajectory = make_untokenised_trajectory(task, attempt.steps)
+        trajectory.well_formed = attempt.status is AttemptStatus.ANSWERED
+        trajectory.status = STATUS_BY_ATTEMPT_END.get(attempt.status, Status.NO_ANSWER)
+        if attempt.failed:
+            trajectory.status, trajectory.error = Status.ERROR, attempt.detail
+        return trajectory
+
+    return answer
+
+
+def _count_requests(attempt: AgentAttempt) -> int:
+    """Return the number of requests: one per turn of a team member; for a single agent one before
+    each action, and one for the answer."""
+    if attempt.member_usage:
+        return sum(member.requests for member in attempt.member_usage.values())
+    actions = sum(isinstance(step, ToolCall) for step in attempt.steps)
+    return actions + (attempt.status is not AttemptStatus.TOOL_FAILED)

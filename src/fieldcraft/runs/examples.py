@@ -14,11 +14,11 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import Contrastive, Sft
 from fieldcraft.dialects.encoding import encode_turn
 from fieldcraft.dialects.tool_names import ToolNameMap
-from fieldcraft.records.examples import DataExamples, DemonstrationExample, QuestionExample
 from fieldcraft.rewards.grading import resolve_reward_name
 from fieldcraft.rewards.verdict import grade_verdicts
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.sources import DataSource, ToolSchemas
+from fieldcraft.terminal.examples import DataExamples, DemonstrationExample, QuestionExample
 from fieldcraft.types import Answer, Author, Dialect, Reward, Task, Trajectory, UserError
 
 PAGE_EXAMPLES = 3  # examples on the page of a run

@@ -1,11 +1,22 @@
-"""Export of a trained model to a standalone folder."""
+"""Export of a trained model to a standalone folder, with a card."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from fieldcraft.config.hub_names import identify_hub_model
+from fieldcraft.config.recipe import Recipe, get_stage_ancestry
 from fieldcraft.config.sections import Dtype
+from fieldcraft.dialects.base import encode_untrusted, get_bos_ids
+from fieldcraft.dialects.chat_template import render_chat
 from fieldcraft.engine.model_files import add_eos_token
 from fieldcraft.extensions.cluster.sharding.policies import CPU, load_policy, load_sharded_policy
 from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE
@@ -14,16 +25,23 @@ from fieldcraft.recipes.exported import (
     read_trained_with_tools,
     write_agent_settings,
 )
-from fieldcraft.records.files import atomic_folder
+from fieldcraft.records.files import atomic_folder, write_text
+from fieldcraft.records.metrics import METRICS, MetricsLog, format_exact_match
 from fieldcraft.runs.agent import load_agent
+from fieldcraft.runs.build import make_prompt_only_tools
 from fieldcraft.runs.dialects import load_dialect, require_usable_tokenizer, with_dialect
+from fieldcraft.runs.evaluating import ever_trained_with_tools
 from fieldcraft.runs.folder import RunFolder, find_model, find_unmerged_checkpoint
-from fieldcraft.runs.model_card import ModelCardData, write_model_card
-from fieldcraft.runs.tool_training import ever_trained_with_tools
 from fieldcraft.train.model import load_model, load_tokenizer, to_torch_dtype
 from fieldcraft.train.parity import probe_model
 from fieldcraft.train.protocols import ProbeResult
 from fieldcraft.train.saving import save_model
+from fieldcraft.types import Dialect, ToolCall, UserError
+from fieldcraft.version import __version__
+
+CARD_FILE = "README.md"
+EXAMPLE_QUESTION = "What is the capital of France?"
+_HUB_CACHE_FOLDER = re.compile(r"models--([^/]+?)--([^/]+)")  # in a hub cache
 
 
 def export(path: Path, out: Path, dtype: Dtype) -> None:
@@ -70,3 +88,173 @@ def _load_full_model(run: RunFolder, folder: Path) -> tuple[Any, ProbeResult]:
         model, adapter = load_sharded_policy(folder, start, dtype, lora)
     probe_result = probe_model(model.float())  # which represents both
     return model if adapter is None else adapter.merge(), probe_result
+
+
+# -- model card --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCardData:
+    """Data of a card. `run` is None for a checkpoint without a run, and `dialect` for a checkpoint
+    without agent settings."""
+
+    name: str  # of the folder
+    recipe: Recipe
+    tokenizer: Any  # of transformers
+    dialect: Dialect | None
+    run: RunFolder | None
+    stage: str  # of the run
+
+
+def write_model_card(folder: Path, card_data: ModelCardData) -> None:
+    """Write README.md to a folder of weights."""
+    environment = Environment(
+        loader=PackageLoader("fieldcraft.evaluation"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    page = environment.get_template("model_card.md.j2").render(_make_values(card_data))
+    write_text(folder / CARD_FILE, [re.sub(r"\n{3,}", "\n\n", page)])
+
+
+def _make_values(card_data: ModelCardData) -> dict[str, Any]:
+    recipe, run = card_data.recipe, card_data.run
+    stages = get_stage_ancestry(recipe, card_data.stage) if run else []
+    schemas = _make_schemas(recipe) if card_data.dialect else []
+    base, origin = _describe_origin(card_data)
+    return {
+        "name": card_data.name,
+        "folder": card_data.name,
+        "question": EXAMPLE_QUESTION,
+        "version": __version__,
+        "recipe": recipe.name,
+        "seed": recipe.seed,
+        "base": base,
+        "origin": origin,
+        "stages": list(_make_stage_rows(run, stages)) if run else [],
+        "rows": list(_make_evaluation_rows(run, stages)) if run else [],
+        "acts": _describe_acting(card_data.dialect, schemas) if card_data.dialect else None,
+        "code": _make_literals(card_data, schemas),
+    }
+
+
+def _make_schemas(recipe: Recipe) -> list[dict[str, Any]]:
+    """Return the schemas of the tools, if available; an agent can be exported without them."""
+    try:
+        return [tool.schema for tool in make_prompt_only_tools(recipe)]
+    except UserError:
+        return []
+
+
+def _describe_origin(card_data: ModelCardData) -> tuple[str | None, str]:
+    """Return the name of the first model on the hub, if its path contains it, and a sentence about
+    it."""
+    if card_data.run is None:
+        return None, "The model that it was trained from is unknown."
+    model = card_data.recipe.model
+    if model is None:
+        return None, "It was trained from a randomly initialised model."
+    if (copied := identify_hub_model(model)) is not None:
+        return copied.name, f"It was trained from {copied.name}, at the commit {copied.revision}."
+    if found := _HUB_CACHE_FOLDER.search(str(model.resolve())):
+        name = f"{found[1]}/{found[2]}"
+        return name, f"It was trained from {name}."
+    return None, f"It was trained from the model in a folder called `{model.name}`."
+
+
+# -- run in the model card ---------------------------------------------------------------------
+
+
+def _make_stage_rows(run: RunFolder, names: list[str]) -> Iterator[dict[str, Any]]:
+    for name in names:
+        stage = run.recipe.stages[name]
+        changed = stage.model_dump(mode="json", exclude_defaults=True, exclude={"type", "steps"})
+        settings = ", ".join(
+            f"{k}: {json.dumps(v, ensure_ascii=False)}" for k, v in changed.items()
+        )
+        steps = len(MetricsLog(run.stage(name).metrics).read_rows())
+        cell = f"`{settings}`" if settings else ""
+        yield {"name": name, "type": stage.type, "steps": steps, "settings": cell}
+
+
+def _make_evaluation_rows(run: RunFolder, names: list[str]) -> Iterator[dict[str, str]]:
+    """Yield the evaluations of the first model and of every stage in the lineage of this one."""
+    for name in run.evaluations():
+        if name not in ("base", *names):
+            continue
+        summary = run.evaluation(name).read_summary()
+        yield {
+            "name": name,
+            "n": str(summary["n"]),
+            "em": format_exact_match(summary),
+            "f1": METRICS["f1"].format(summary),
+            "calls": METRICS["calls_mean"].format(summary),
+        }
+
+
+# -- agent format in the model card ------------------------------------------------------------
+
+
+def _describe_acting(dialect: Dialect, schemas: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the texts of the card about turns, calls and observations."""
+    names = [schema["function"]["name"] for schema in schemas]
+    stops = [f"with `{stop}`" for stop in dialect.stop_strings]
+    opening, _, closing = dialect.render_observation("\0").partition("\0")
+    return {
+        "dialect": dialect.name,
+        "tools": ", ".join(f"`{name}`" for name in names) or "none",
+        "ends": " or ".join([*stops, "with the token that ends a sequence"]),
+        "call": _render_example_call(dialect, schemas),
+        "opening": json.dumps(opening),
+        "closing": json.dumps(closing),
+    }
+
+
+def _render_example_call(dialect: Dialect, schemas: list[dict[str, Any]]) -> str:
+    """Return an example call of the first tool that the dialect can render, or ""."""
+    for schema in schemas:
+        function = schema["function"]
+        arguments = dict.fromkeys(function["parameters"].get("required", ()), "...")
+        try:
+            return dialect.render_call(ToolCall(function["name"], arguments))
+        except UserError:
+            continue
+    return ""
+
+
+def _make_literals(card_data: ModelCardData, schemas: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the literals in the card's example programs."""
+    before, after = _split_prompt(card_data, schemas)
+    stops = list(card_data.dialect.stop_strings) if card_data.dialect else []
+    return {
+        # AutoTokenizer may use the architecture's default class, which tokenizes differently
+        "loader": "PreTrainedTokenizerFast" if card_data.tokenizer.is_fast else "AutoTokenizer",
+        "folder": json.dumps(card_data.name),
+        "question": json.dumps(EXAMPLE_QUESTION),
+        "before": json.dumps(before, ensure_ascii=False),
+        "after": json.dumps(after, ensure_ascii=False),
+        "tokens": card_data.recipe.budget.max_turn_tokens,
+        "stop_strings": f"\n    stop_strings={stops!r},\n    tokenizer=tokenizer," if stops else "",
+        "stop": f"\n    stop={stops!r}," if stops else "",
+    }
+
+
+def _split_prompt(card_data: ModelCardData, schemas: list[dict[str, Any]]) -> tuple[str, str]:
+    """Return the prompt before and after a question, with the beginning-of-sequence token. The
+    three parts are encoded separately, as in training."""
+    tokenizer = card_data.tokenizer
+    if card_data.dialect is not None:
+        question_ids = encode_untrusted(tokenizer, EXAMPLE_QUESTION)
+        ids = card_data.dialect.encode_prompt(EXAMPLE_QUESTION, schemas)
+        positions = range(len(ids) - len(question_ids) + 1)
+        start = max(i for i in positions if ids[i : i + len(question_ids)] == question_ids)
+        decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
+        return decode(ids[:start]), decode(ids[start + len(question_ids) :])
+    if tokenizer.chat_template is None:
+        return tokenizer.decode(list(get_bos_ids(tokenizer))), "\n"
+    messages = [{"role": "user", "content": EXAMPLE_QUESTION}]
+    text = render_chat(tokenizer, messages, add_generation_prompt=True)
+    before, _, after = text.partition(EXAMPLE_QUESTION)
+    return before, after

@@ -33,10 +33,9 @@ from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE
 from fieldcraft.hub.models import require_cached, resolve_checkpoint
 from fieldcraft.recipes.loading import load_run_recipe
 from fieldcraft.records.files import atomic_folder
+from fieldcraft.records.metrics import rename_report
 from fieldcraft.records.paths import CHECKPOINT_GLOB
-from fieldcraft.records.reading import raise_read_errors, read_json
-from fieldcraft.records.remedies import advise_renaming
-from fieldcraft.records.renamed_metrics import rename_report
+from fieldcraft.records.reading import advise_renaming, raise_read_errors, read_json
 from fieldcraft.runs.dialect_choice import with_recorded_dialect
 from fieldcraft.runs.stage_files import EvaluationFiles, StageFolder
 from fieldcraft.types import UserError

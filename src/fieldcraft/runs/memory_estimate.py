@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import torch
 
-from fieldcraft.config.cluster import ClusterConfig
 from fieldcraft.config.names import VLLM_ENGINE
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.sections import ClusterConfig
 from fieldcraft.config.stages import Stage
 from fieldcraft.engine.local.block_allocator import BLOCK_TOKENS
 from fieldcraft.engine.sizes import get_feed_forward_width, get_num_key_value_heads

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from fieldcraft.config.lineage import get_stage_ancestry
-from fieldcraft.config.recipe import dump_recipe
+from fieldcraft.config.recipe import dump_recipe, get_stage_ancestry
 from fieldcraft.evaluation.browsing import PageContext
 from fieldcraft.evaluation.comparison import compare_with_first
 from fieldcraft.evaluation.report import build_report, write_report_page

@@ -32,14 +32,13 @@ from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.data.tasks import read_tasks, write_tasks
 from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.monitors import EvaluationMonitor
-from fieldcraft.evaluation.cards import write_data_card
 from fieldcraft.evaluation.evaluate import make_verdict_rubric
 from fieldcraft.evaluation.report import StageSummary, build_report, write_report, write_report_page
 from fieldcraft.records.events import EventBus, JobsCompleted, track_phase
 from fieldcraft.runs.build import make_environment
 from fieldcraft.runs.context import RunContext, open_run_context
 from fieldcraft.runs.event_loop import run_async
-from fieldcraft.runs.filtering import DEMONSTRATIONS_FILE, make_byte_level_dialect
+from fieldcraft.runs.filtering import DEMONSTRATIONS_FILE, make_byte_level_dialect, write_data_card
 from fieldcraft.runs.knowledge import measure_knowledge
 from fieldcraft.runs.sampling import Decoding, resolve_decoding
 from fieldcraft.runs.teachers import make_prompted_agent, open_chat_model

@@ -1,4 +1,4 @@
-"""Objects of the checks before a run: device, questions, tools, judge and model."""
+"""Objects of the checks before a run: device, questions, tools with notes, judge and model."""
 
 from __future__ import annotations
 
@@ -9,23 +9,34 @@ from typing import Any
 
 import torch
 
+from fieldcraft.config.choices import ToolConfig
+from fieldcraft.config.names import MCP_TOOL
 from fieldcraft.config.recipe import Recipe, uses_tools
 from fieldcraft.config.sampling import describe_sample_counts
+from fieldcraft.data.corpora import CorpusFile
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.dialects.chat_template import shows_date
 from fieldcraft.engine.attention import require_plain_attention
 from fieldcraft.environments.environment import check_duplicate_names
+from fieldcraft.extensions.search.client import RemoteSearchTool
+from fieldcraft.extensions.search.dense import TextEncoder
+from fieldcraft.extensions.search.index import make_index_settings
+from fieldcraft.extensions.search.passages import read_corpus
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import JudgeReward
-from fieldcraft.runs.build import make_verdict_reward, open_judge
+from fieldcraft.runs.build import (
+    SEARCH_TOOL,
+    make_prompt_only_tools,
+    make_verdict_reward,
+    open_judge,
+)
 from fieldcraft.runs.dialect_choice import DialectChoice
 from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import EnvironmentData, make_data_source
 from fieldcraft.runs.sources import DataSource
-from fieldcraft.runs.tool_notes import check_tool
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.model import (
     choose_device,
@@ -35,7 +46,7 @@ from fieldcraft.train.model import (
 )
 from fieldcraft.train.train_mode import describe_dropout
 from fieldcraft.train.twin import MAX_TWIN_PARAMETERS, require_forward_parity, require_twin_parity
-from fieldcraft.types import Task, Trajectory, UserError
+from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 # Slow or costly graders, so that grading demonstrations is left to the run.
 EXPENSIVE_GRADERS = (JUDGE, "unit_tests", "stdin_tests")
@@ -178,3 +189,47 @@ class CheckContext:
             model = load_model(self.recipe.model, torch.device("cpu"), dtype)
             if is_small:
                 require_forward_parity(model, dtype)
+
+
+# -- tools -------------------------------------------------------------------------------------
+
+
+def check_tool(
+    recipe: Recipe, tool_config: ToolConfig, draft: Path
+) -> tuple[list[AnyTool], list[str]]:
+    """Return the tools created from one entry of a recipe, and notes on them. No index is built.
+
+    Raises UserError for an entry that cannot be used.
+    """
+    tools = make_prompt_only_tools(recipe.model_copy(update={"tools": (tool_config,)}))
+    if tool_config.name == SEARCH_TOOL:
+        return tools, list(_check_search(recipe, draft))
+    return tools, [
+        _describe_server(tool_config, tools) if tool_config.name == MCP_TOOL else tool_config.name
+    ]
+
+
+def _describe_server(tool_config: ToolConfig, tools: Sequence[AnyTool]) -> str:
+    names = ", ".join(tool.name for tool in tools) or "none"
+    return f"{len(tools)} of '{tool_config.settings['mcp']}': {names}"
+
+
+def _check_search(recipe: Recipe, draft: Path) -> Iterator[str]:
+    search = recipe.search
+    if search.url is not None:
+        client = RemoteSearchTool(
+            search.url, search.top_k, search.timeout_seconds, api_key_env=search.api_key_env
+        )
+        run_async(client.check())
+        yield f"{search.url} answers"
+        return
+    if recipe.corpus is not None:
+        corpus = CorpusFile(recipe.corpus, recipe.max_left_out)
+        passages = corpus.ensure_passages(draft / "corpus.jsonl")
+        yield f"{sum(1 for _ in read_corpus(passages))} passages"
+        yield from corpus.warnings()
+    else:
+        yield "the world's articles"
+    make_index_settings(search.ranking, search.encoder)
+    if search.encoder is not None:
+        yield f"{TextEncoder(search.encoder).dimensions} dimensions of {search.encoder}"

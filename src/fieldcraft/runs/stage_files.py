@@ -9,9 +9,13 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from fieldcraft.records.reading import DamagedFileError, raise_read_errors, read_json
-from fieldcraft.records.remedies import advise_renaming
-from fieldcraft.records.renamed_metrics import rename_row, rename_summary
+from fieldcraft.records.metrics import rename_row, rename_summary
+from fieldcraft.records.reading import (
+    DamagedFileError,
+    advise_renaming,
+    raise_read_errors,
+    read_json,
+)
 from fieldcraft.records.timeline import TIMELINE_FILE
 from fieldcraft.records.training_rollouts import ROLLOUTS_FOLDER
 from fieldcraft.records.trajectories import read_trajectories

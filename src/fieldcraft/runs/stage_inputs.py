@@ -11,7 +11,7 @@ from typing import Any
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from fieldcraft.config.filters import Filters
+from fieldcraft.config.choices import Filters
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim

@@ -18,13 +18,13 @@ from fieldcraft.data.synthesis import (
     synthesise,
 )
 from fieldcraft.data.tasks import write_tasks
-from fieldcraft.evaluation.cards import write_data_card
 from fieldcraft.extensions.agents.question_writers import DEPTH_WRITERS, WIDTH_WRITERS
 from fieldcraft.extensions.agents.team import Team, TeamAgent, TeamMember
 from fieldcraft.records.events import EventBus, JobsCompleted, track_phase
 from fieldcraft.records.files import make_folder
 from fieldcraft.runs.context import RunContext, open_run_context
 from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.filtering import write_data_card
 from fieldcraft.runs.inputs import WorldData
 from fieldcraft.runs.teachers import (
     make_prompted_agent,

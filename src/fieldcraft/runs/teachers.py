@@ -6,11 +6,11 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fieldcraft.config.collection import TeacherConfig as TeacherSettings
 from fieldcraft.config.names import ComponentKind, resolve, suggest_name
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sampling import SamplingConfig, parse_sampling_keys
 from fieldcraft.config.sections import BudgetConfig
-from fieldcraft.config.teacher import TeacherConfig as TeacherSettings
 from fieldcraft.data.teachers import (
     AnswerMode,
     ChatTeacher,

@@ -31,8 +31,7 @@ from fieldcraft.records.events import (
 )
 from fieldcraft.records.files import write_json
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.records.reading import read_json
-from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.reading import advise_renaming, read_json
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.types import UserError
 

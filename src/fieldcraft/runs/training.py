@@ -21,7 +21,7 @@ from fieldcraft.extensions.cluster.ranks import TrainersLostError
 from fieldcraft.records.events import LogMessage
 from fieldcraft.records.files import write_json
 from fieldcraft.runs.context import RunContext
-from fieldcraft.runs.eval_callback import open_eval_callback
+from fieldcraft.runs.evaluating import open_eval_callback
 from fieldcraft.runs.memory import raise_memory_errors
 from fieldcraft.runs.stage_inputs import LocalStageInputs, ShardedStageInputs
 from fieldcraft.train.loop import run_steps

@@ -1,8 +1,10 @@
-"""Examples of a run's data in the terminal, and the same view as a page."""
+"""Examples of a run's questions and demonstrations, in the terminal and as a page."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -10,11 +12,10 @@ from rich.rule import Rule
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from fieldcraft.records.examples import DataExamples, DemonstrationExample, QuestionExample
 from fieldcraft.records.files import write_text
 from fieldcraft.terminal.console import CleanConsole
 from fieldcraft.terminal.trajectory_text import print_field, print_mask
-from fieldcraft.types import Task, Tokenizer
+from fieldcraft.types import Author, Task, Tokenizer, Trajectory
 
 # This green is readable both behind black text and on white. Dim text is mixed with the first
 # colour.
@@ -39,6 +40,38 @@ _PAGE_TEMPLATE = """<!DOCTYPE html>
 pre {{font: 14px/1.4 ui-monospace, monospace; white-space: pre-wrap;}}</style></head>
 <body><pre><code>{code}</code></pre></body></html>
 """
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionExample:
+    """A question. `prompt` is the text that the model reads, or None if an external program writes
+    it. `grader` is the reward that grades it. `scores` holds the verdicts on a correct and on a
+    wrong answer, rendered and parsed by the dialect, or None if they cannot be determined."""
+
+    task: Task
+    prompt: str | None
+    grader: str
+    scores: Mapping[str, bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class DemonstrationExample:
+    """A demonstration of a stage: the trajectory, in which tokens of `trained_authors` contribute
+    to the loss, or the reason to leave it out. `name` identifies the data source."""
+
+    name: str
+    trained_authors: frozenset[Author] = frozenset()
+    trajectory: Trajectory | None = None
+    rejection_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DataExamples:
+    """Examples of a run's data. `tokenizer` encodes its prompts; None without prompts."""
+
+    questions: list[QuestionExample]
+    demonstrations: list[DemonstrationExample]
+    tokenizer: Tokenizer | None
 
 
 def print_examples(examples: DataExamples, console: Console) -> None:

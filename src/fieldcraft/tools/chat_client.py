@@ -24,8 +24,8 @@ import httpx
 from pydantic import BaseModel, Field, ValidationError
 
 from fieldcraft.concurrency import ConcurrencyLimiter
+from fieldcraft.config.collection import is_openai_url
 from fieldcraft.config.sections import EndpointConfig
-from fieldcraft.config.teacher import is_openai_url
 from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.records.files import make_file
 from fieldcraft.records.waits import report_wait

@@ -12,8 +12,7 @@ from fieldcraft.config.names import format_short
 from fieldcraft.config.stages import Stage
 from fieldcraft.records.events import EventHandler, LogMessage, StepCompleted, track_phase
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.reading import advise_renaming, raise_read_errors
 from fieldcraft.train.collapse_detector import CollapseDetector
 from fieldcraft.train.memory import trim_memory
 from fieldcraft.train.saving import (

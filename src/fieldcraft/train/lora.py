@@ -20,8 +20,7 @@ from fieldcraft.config.names import get_first_line
 from fieldcraft.config.sections import LoraConfig
 from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE
 from fieldcraft.records.files import copy_file_mode
-from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.records.remedies import advise_repair, require_readable
+from fieldcraft.records.reading import advise_repair, raise_read_errors, require_readable
 from fieldcraft.train.model import load_config, load_model, load_tokenizer, to_dtype_name
 from fieldcraft.train.parity import probe_model
 from fieldcraft.train.saving import save_model

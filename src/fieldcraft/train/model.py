@@ -28,8 +28,8 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 from fieldcraft.config.names import get_first_line
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.local.requests import get_configured_eos
-from fieldcraft.hub.quantisation import require_unquantised
-from fieldcraft.records.remedies import advise_repair, require_readable
+from fieldcraft.hub.models import require_unquantised
+from fieldcraft.records.reading import advise_repair, require_readable
 from fieldcraft.types import Tokenizer, UserError
 
 # "Loading weights" and "Writing model shards" at every stage would hide the run's own progress.

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from fieldcraft.engine.model_files import write_model, write_tokenizer
 from fieldcraft.records.paths import CHECKPOINT_GLOB
-from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.records.remedies import advise_renaming, advise_repair
+from fieldcraft.records.reading import advise_renaming, advise_repair, raise_read_errors
 from fieldcraft.train.model import to_dtype_name
 from fieldcraft.train.parity import probe_model, require_export_parity
 from fieldcraft.train.protocols import ProbeResult, TrainablePolicy

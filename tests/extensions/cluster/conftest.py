@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.config.cluster import ClusterConfig
+from fieldcraft.config.sections import ClusterConfig
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.extensions.cluster.engine_pool import EnginePool
 from fieldcraft.extensions.cluster.session import open_cluster

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.config.cluster import ClusterConfig
+from fieldcraft.config.sections import ClusterConfig
 from fieldcraft.extensions.cluster.placement import ProcessPlacement, place_processes
 from fieldcraft.types import UserError
 

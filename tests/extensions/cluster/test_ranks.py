@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from engine_parity import PROMPT, TOKENIZER, sharp_model
-from fieldcraft.config.cluster import ClusterConfig
-from fieldcraft.config.sections import Optim
+from fieldcraft.config.sections import ClusterConfig, Optim
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.extensions.cluster.engine_pool import EnginePool
 from fieldcraft.extensions.cluster.ranks import HEALTH_GROUP, RayTrainerGroup, TrainersLostError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.config.cluster import ClusterConfig
+from fieldcraft.config.sections import ClusterConfig
 from fieldcraft.extensions.cluster import session
 from fieldcraft.extensions.cluster.session import open_cluster, require_same_versions
 from fieldcraft.types import UserError

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fieldcraft.data.records import RecordError, make_repeated_key_error
-from fieldcraft.records.duplicate_keys import DuplicateKeyDecoder
+from fieldcraft.records.jsonl import DuplicateKeyDecoder
 
 
 def extract_text(content: Any) -> str:

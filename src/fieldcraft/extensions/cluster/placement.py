@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fieldcraft.config.cluster import ClusterConfig
+from fieldcraft.config.sections import ClusterConfig
 from fieldcraft.types import UserError
 
 ProcessRole = Literal["trainer", "engine"]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.cluster import ClusterConfig
 from fieldcraft.config.names import get_first_line
+from fieldcraft.config.sections import ClusterConfig
 from fieldcraft.extensions.cluster import probe
 from fieldcraft.extensions.cluster.placement import ProcessPlacement, ProcessRole, place_processes
 from fieldcraft.extensions.cluster.remote import import_ray

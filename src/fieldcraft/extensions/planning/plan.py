@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fieldcraft.config.cluster import ClusterConfig
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import ClusterConfig
 from fieldcraft.extensions.cluster.placement import ProcessPlacement, place_processes
 from fieldcraft.extensions.planning.devices import Device, split_into_nodes
 from fieldcraft.runs.memory import format_gb

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fieldcraft.extensions.search.passages import Passage, PassageFile, show_progress
 from fieldcraft.records.files import raise_write_errors
-from fieldcraft.records.remedies import advise_index_rebuild, advise_renaming
+from fieldcraft.records.reading import advise_index_rebuild, advise_renaming
 from fieldcraft.types import UserError
 
 VECTORS_FILE, GRAPH_FILE = "vectors.npy", "graph.faiss"

@@ -27,8 +27,12 @@ from fieldcraft.extensions.search.passages import (
 )
 from fieldcraft.recipes.consent import record_own_consent, require_consent
 from fieldcraft.records.files import make_folder, sync_folder, write_json
-from fieldcraft.records.reading import raise_read_errors, read_json
-from fieldcraft.records.remedies import advise_index_rebuild, advise_renaming
+from fieldcraft.records.reading import (
+    advise_index_rebuild,
+    advise_renaming,
+    raise_read_errors,
+    read_json,
+)
 from fieldcraft.records.waits import report_blocking_wait
 from fieldcraft.types import UserError
 

@@ -19,8 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fieldcraft.extensions.studio.run_view import BRANCHES_FOLDER, RunView, TrajectoryFile
-from fieldcraft.records.reading import read_json
-from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.reading import advise_renaming, read_json
 from fieldcraft.records.training_rollouts import ROLLOUTS_FOLDER
 from fieldcraft.records.transcript import strip_control_characters
 from fieldcraft.types import Author, Trajectory, UserError

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from fieldcraft.config.recipe import Recipe, list_evaluations, sort_by_run_order
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.records.remedies import DAMAGED_SUFFIX
+from fieldcraft.records.reading import DAMAGED_SUFFIX
 from fieldcraft.records.timeline import StepTimes, read_step_times
 from fieldcraft.records.training_rollouts import ROLLOUTS_FOLDER
 from fieldcraft.runs.folder import RunFolder, find_run

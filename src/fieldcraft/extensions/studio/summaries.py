@@ -8,12 +8,14 @@ from textwrap import shorten
 from typing import Any
 
 from fieldcraft.config.recipe import dump_recipe
-from fieldcraft.evaluation.achievement import describe_achievement, describe_partial_run
-from fieldcraft.evaluation.broken_rollouts import describe_broken_rates
+from fieldcraft.evaluation.achievement import (
+    describe_achievement,
+    describe_broken_rates,
+    describe_partial_run,
+)
 from fieldcraft.extensions.studio.run_view import RunView
 from fieldcraft.records.metrics import describe_broken_rollouts
-from fieldcraft.records.reading import read_json
-from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.reading import advise_renaming, read_json
 from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.types import UserError
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
-from fieldcraft.config.filters import Filters
+from fieldcraft.config.choices import Filters
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim

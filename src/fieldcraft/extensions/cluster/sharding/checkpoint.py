@@ -24,8 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from fieldcraft.extensions.cluster.sharding.mesh import RankMesh
 from fieldcraft.extensions.cluster.sharding.state import ShardedState
 from fieldcraft.records.files import commit_draft, raise_write_errors
-from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.records.remedies import advise_renaming, advise_repair
+from fieldcraft.records.reading import advise_renaming, advise_repair, raise_read_errors
 
 INDEX_FILE = ".metadata"
 # All names that the index of a checkpoint may contain, in addition to dtypes. Without

@@ -11,8 +11,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from fieldcraft.config.sections import Dtype, LoraConfig
 from fieldcraft.extensions.cluster.sharding.checkpoint import ShardReader, unwrap_checkpoint_errors
-from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.records.remedies import advise_repair
+from fieldcraft.records.reading import advise_repair, raise_read_errors
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.model import load_model
 

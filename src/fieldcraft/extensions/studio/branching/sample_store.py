@@ -11,8 +11,7 @@ from filelock import FileLock, Timeout
 
 from fieldcraft.records.files import append_text, make_folder, require_writable, write_json
 from fieldcraft.records.jsonl import read_journal
-from fieldcraft.records.reading import read_json
-from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.reading import advise_renaming, read_json
 from fieldcraft.records.trajectories import from_json, to_json, write_trajectories
 from fieldcraft.types import Trajectory, UserError
 
