@@ -11,6 +11,9 @@ from transformers import (
     AutoModelForCausalLM,
     PreTrainedTokenizerFast,
 )
+from transformers.utils.logging import disable_progress_bar
+
+disable_progress_bar()  # tests compare the output of commands
 
 # Template of a DeepSeek-R1-Distill model. A later revision added the prefilled `<think>`.
 R1_TEMPLATE = """\

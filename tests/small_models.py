@@ -17,9 +17,12 @@ from transformers import (
     GenerationConfig,
     PreTrainedTokenizerFast,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from checkpoints import CHAT_TEMPLATE, SENTENCES
 from families import GEMMA_3, IM, LLAMA, headers
+
+disable_progress_bar()  # tests compare the output of commands
 
 # Like Qwen3's: thoughts of earlier turns are omitted, and are closed at once on demand.
 THINKING = CHAT_TEMPLATE.replace(

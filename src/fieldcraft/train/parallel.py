@@ -1,9 +1,9 @@
 """Parallel strategies: distribution of weights and micro-batch tokens over processes.
 
 Training requests hidden states, and gathers the values of all trained tokens, regardless of the
-process that computed them. `SingleProcess` is one process; `sharding/shards.py` implements several.
-Shape letters: N tokens of a packed batch, T trained tokens, t of them predicted in this process, H
-features.
+process that computed them. `SingleProcess` is one process; the extension `cluster` implements
+several. Shape letters: N tokens of a packed batch, T trained tokens, t of them predicted in this
+process, H features.
 """
 
 from __future__ import annotations
