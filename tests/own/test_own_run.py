@@ -18,6 +18,8 @@ from fieldcraft.engine.threads import ThreadCounts
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.runs import context
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -32,7 +34,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.long
 def test_check_finds_nothing(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status("check", done.with_name("own.yaml")) == 0
     output = capsys.readouterr()

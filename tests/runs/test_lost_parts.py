@@ -7,13 +7,14 @@ import pytest
 from cli_parts import sentence, status
 from fault_parts import Home
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return Home(tmp_path_factory.mktemp("lost"))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("lost", "reader", "message"),
     [

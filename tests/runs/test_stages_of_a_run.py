@@ -12,6 +12,8 @@ from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.types import Author
 
+pytestmark = pytest.mark.long
+
 RECIPE = """
 name: tiny
 device: cpu
@@ -59,7 +61,6 @@ def rows(out: Path, stage: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / stage / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.long
 def test_two_stages_of_the_same_settings_ask_other_questions(out: Path) -> None:
     task_ids = json.loads((out.parent / "asked.json").read_text())
     one, two = (list(dict.fromkeys(task_ids[name])) for name in ("one", "two"))

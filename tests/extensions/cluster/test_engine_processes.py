@@ -20,6 +20,8 @@ from fieldcraft.extensions.cluster.engine_pool import EnginePool
 from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.types import UserError
 
+pytestmark = pytest.mark.long
+
 
 class Scene:
     """Model in training, its engines, and their log messages."""
@@ -64,7 +66,6 @@ def alike(found: list[Completion], expected: list[Completion]) -> None:
         assert one.versions == other.versions
 
 
-@pytest.mark.long
 def test_they_sample_what_one_engine_here_samples(engines: EnginePool, tmp_path: Path) -> None:
     scene = Scene(engines, tmp_path)
     local = LocalEngine(scene.model, TOKENIZER, max_num_seqs=32)
@@ -85,7 +86,6 @@ def test_they_sample_what_one_engine_here_samples(engines: EnginePool, tmp_path:
     assert scene.messages == []
 
 
-@pytest.mark.long
 def test_turns_under_way_go_on_with_the_new_weights(engines: EnginePool, tmp_path: Path) -> None:
     scene = Scene(engines, tmp_path)
 
@@ -109,7 +109,6 @@ def test_turns_under_way_go_on_with_the_new_weights(engines: EnginePool, tmp_pat
     scene.run(work)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_engine_may_be_killed_at_any_moment(
     engines: EnginePool, tmp_path: Path, seed: int
@@ -142,7 +141,6 @@ def test_an_engine_may_be_killed_at_any_moment(
     assert "crashed" in scene.messages[0].text
 
 
-@pytest.mark.long
 def test_an_engine_that_hangs_is_ended(
     engines: EnginePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,8 @@ from fieldcraft.train.model import load_model, make_empty_model
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
 
+pytestmark = pytest.mark.long
+
 OPTIM = Optim(lr=1e-2)
 
 
@@ -79,7 +81,6 @@ def text(ids: np.ndarray) -> Sample:
     return Sample(ids.astype(np.int64), weight, zeros, zeros, zeros, zeros, zeros, zeros)
 
 
-@pytest.mark.long
 def test_two_ranks_train_as_one_process_does_and_engines_get_their_weights(
     scene: Scene, engines: EnginePool
 ) -> None:
@@ -110,7 +111,6 @@ def train_on(trainer: ShardedTrainer) -> None:
         trainer.step(units(step), CrossEntropyLoss(), 100.0)
 
 
-@pytest.mark.long
 def test_a_rank_that_dies_is_noticed_and_all_can_begin_again(scene: Scene) -> None:
     checkpoint = scene.folder.parent / "step-000002"
     for step in range(2):
