@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fieldcraft.engine.weights import ProbeLogprobs
 from fieldcraft.extensions.cluster.engine_group import EngineGroup
 from fieldcraft.extensions.cluster.remote import ActorLostError
 from fieldcraft.extensions.cluster.weights import PackedWeightSnapshot
-from fieldcraft.extensions.vllm.weights import ProbeLogprobs
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 
 

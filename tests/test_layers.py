@@ -24,7 +24,6 @@ LAYERS = (
 # Extensions that a folder of the kernel imports by itself; all others enter by their names.
 IMPORTED_EXTENSIONS = {
     "__init__": {"worlds"},
-    "train": {"vllm"},
     "data": {"agents", "search", "web", "worlds"},
     "evaluation": {"search", "worlds"},
     "runs": {"agents", "cluster", "sandbox", "search", "trackers", "vllm", "worlds"},

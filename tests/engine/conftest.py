@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -7,7 +5,6 @@ from transformers import PreTrainedModel
 
 from engine_parity import TOKENIZER, sharp_model
 from fieldcraft.engine.local.engine import LocalEngine
-from vllm_rig import VllmRig
 
 
 @pytest.fixture
@@ -18,9 +15,3 @@ def model(tmp_path: Path) -> PreTrainedModel:
 @pytest.fixture
 def engine(model: PreTrainedModel) -> LocalEngine:
     return LocalEngine(model, TOKENIZER, max_num_seqs=16)
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[VllmRig]:
-    with ExitStack() as stack:
-        yield VllmRig(tmp_path, stack)

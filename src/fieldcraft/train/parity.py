@@ -20,7 +20,7 @@ from fieldcraft.engine.parity import (
     make_probe_texts,
     require_equal_logprobs,
 )
-from fieldcraft.extensions.vllm.weights import ProbeLogprobs, make_probe_ids, run_probe
+from fieldcraft.engine.weights import ProbeLogprobs, make_probe_ids, run_probe
 from fieldcraft.train.batch import Sample, pack
 from fieldcraft.train.model import load_model, to_dtype_name
 from fieldcraft.train.output_layer import OutputLayer, TokenPredictions, score_tokens

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fieldcraft.config.sections import Dtype
-from fieldcraft.extensions.vllm.weights import ProbeLogprobs
+from fieldcraft.engine.weights import ProbeLogprobs
 from fieldcraft.train.batch import PackedBatch, SampleUnit
 from fieldcraft.train.losses import LossFunction
 from fieldcraft.train.output_layer import TokenScores

@@ -12,13 +12,13 @@ import torch
 from engine_parity import PROMPT, TOKENIZER
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
+from fieldcraft.engine.weights import WeightSnapshot, merge_lora_weights, run_probe
 from fieldcraft.extensions.cluster.sources import ShardedWeights
 from fieldcraft.extensions.cluster.vllm_servers import BroadcastServerPool
 from fieldcraft.extensions.cluster.weights import WeightSender
 from fieldcraft.extensions.vllm.client import VllmClient
 from fieldcraft.extensions.vllm.engine import VllmEngine
 from fieldcraft.extensions.vllm.servers import VllmServerSettings
-from fieldcraft.extensions.vllm.weights import WeightSnapshot, merge_lora_weights, run_probe
 from fieldcraft.extensions.vllm.worker.fieldcraft_wire import TensorMeta
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.tools.serving import serve_in_thread

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from fieldcraft.engine.weights import ProbeLogprobs
 from fieldcraft.extensions.cluster.remote import ActorLostError
 from fieldcraft.extensions.cluster.session_router import SessionRouter
 from fieldcraft.extensions.cluster.weights import PackedWeightSnapshot
-from fieldcraft.extensions.vllm.weights import ProbeLogprobs
 from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.types import UserError
 

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
+from fieldcraft.engine.weights import ProbeLogprobs, run_probe
 from fieldcraft.extensions.cluster.engine_group import EngineGroup
 from fieldcraft.extensions.cluster.remote import ActorLostError, MonitoredActor, import_ray
 from fieldcraft.extensions.cluster.session import ClusterSession
@@ -29,7 +30,6 @@ from fieldcraft.extensions.cluster.weights import (
     pack_model,
 )
 from fieldcraft.extensions.vllm.engine import PROBE_TOLERANCE_NATS
-from fieldcraft.extensions.vllm.weights import ProbeLogprobs, run_probe
 from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.train.model import to_torch_dtype
 from fieldcraft.types import Tokenizer

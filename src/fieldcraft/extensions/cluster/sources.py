@@ -11,14 +11,14 @@ from typing import Any, final
 
 import torch
 
-from fieldcraft.extensions.cluster.ranks import RayTrainerGroup
-from fieldcraft.extensions.cluster.sharding.trainer import ShardedTrainer
-from fieldcraft.extensions.cluster.weights import PackedWeightSnapshot
-from fieldcraft.extensions.vllm.weights import (
+from fieldcraft.engine.weights import (
     ProbeLogprobs,
     delete_when_collected,
     make_snapshot_folder,
 )
+from fieldcraft.extensions.cluster.ranks import RayTrainerGroup
+from fieldcraft.extensions.cluster.sharding.trainer import ShardedTrainer
+from fieldcraft.extensions.cluster.weights import PackedWeightSnapshot
 from fieldcraft.extensions.vllm.worker.fieldcraft_wire import TensorMeta
 from fieldcraft.train.parity import run_policy_probe
 from fieldcraft.types import Tokenizer

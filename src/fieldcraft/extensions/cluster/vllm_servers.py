@@ -20,6 +20,7 @@ from weakref import WeakSet
 import torch
 
 from fieldcraft.engine.resources import RunResources
+from fieldcraft.engine.weights import WeightSnapshot, WeightSource
 from fieldcraft.extensions.cluster.ranks import find_interface
 from fieldcraft.extensions.cluster.remote import ActorLostError, await_result, import_ray
 from fieldcraft.extensions.cluster.session import ClusterSession
@@ -32,7 +33,6 @@ from fieldcraft.extensions.vllm.servers import (
     VllmServerSettings,
     make_server_command,
 )
-from fieldcraft.extensions.vllm.weights import WeightSnapshot, WeightSource
 from fieldcraft.records.files import make_folder
 from fieldcraft.types import Tokenizer, UserError
 

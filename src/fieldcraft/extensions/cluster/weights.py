@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fieldcraft.engine.model_files import write_model
+from fieldcraft.engine.weights import ProbeLogprobs, merge_lora_weights, run_probe
 from fieldcraft.extensions.cluster.remote import import_ray
-from fieldcraft.extensions.vllm.weights import ProbeLogprobs, merge_lora_weights, run_probe
 from fieldcraft.extensions.vllm.worker.fieldcraft_wire import (
     CHANNEL_ERRORS,
     BroadcastChannel,

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import httpx
 from pydantic import BaseModel, Field, ValidationError
 
-from fieldcraft.extensions.vllm.weights import PROBE_TEMPERATURE, ProbeLogprobs
+from fieldcraft.engine.weights import PROBE_TEMPERATURE, ProbeLogprobs
 from fieldcraft.tools.http import LoopHttpClient
 from fieldcraft.types import UserError
 

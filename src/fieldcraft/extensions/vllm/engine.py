@@ -20,6 +20,12 @@ from fieldcraft.engine.local.requests import (
 )
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.sizes import resolve_session_tokens
+from fieldcraft.engine.weights import (
+    ModelWeights,
+    WeightSnapshot,
+    WeightSource,
+    choose_exchange_folder,
+)
 from fieldcraft.extensions.vllm.client import CompletionChoice, ServerLostError
 from fieldcraft.extensions.vllm.servers import (
     MAX_CONSECUTIVE_FAILURES,
@@ -27,12 +33,6 @@ from fieldcraft.extensions.vllm.servers import (
     LocalServerPool,
     VllmServerPool,
     VllmServerSettings,
-)
-from fieldcraft.extensions.vllm.weights import (
-    ModelWeights,
-    WeightSnapshot,
-    WeightSource,
-    choose_exchange_folder,
 )
 from fieldcraft.sampling import Completion, SamplingParams, StopReason, VersionSpan
 from fieldcraft.types import Tokenizer, UserError

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from fieldcraft.engine.resources import RunResources
+from fieldcraft.engine.weights import WeightSnapshot, WeightSource, write_snapshot
 from fieldcraft.extensions.vllm.client import ServerLostError, VllmClient
 from fieldcraft.extensions.vllm.process import VllmProcess, require_vllm
-from fieldcraft.extensions.vllm.weights import WeightSnapshot, WeightSource, write_snapshot
 from fieldcraft.records.files import make_folder
 from fieldcraft.records.waits import report_wait
 from fieldcraft.types import Tokenizer, UserError

@@ -11,9 +11,9 @@ from starlette.responses import JSONResponse
 from engine_parity import PROMPT, TOKENIZER, plain_logprobs, sharp_model
 from fieldcraft.config.sections import LoraConfig
 from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.weights import ModelWeights, merge_lora_weights, write_snapshot
 from fieldcraft.extensions.vllm.engine import VllmEngine
 from fieldcraft.extensions.vllm.process import require_vllm
-from fieldcraft.extensions.vllm.weights import ModelWeights, merge_lora_weights, write_snapshot
 from fieldcraft.sampling import NO_TRUNCATION, SamplingParams, StopReason, Truncation
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.types import UserError

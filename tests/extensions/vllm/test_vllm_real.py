@@ -229,7 +229,7 @@ asyncio.run(main())
 
 
 def test_a_run_that_is_killed_leaves_no_server_and_no_files(tmp_path: Path) -> None:
-    tests = Path(__file__).parents[1]
+    tests = Path(__file__).parents[2]
     paths = os.pathsep.join([str(tests), str(tests / "engine"), *filter(None, sys.path)])
     run = subprocess.Popen(
         [sys.executable, "-c", OF_A_RUN, str(tmp_path)],
