@@ -12,15 +12,14 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
 
-from fieldcraft.cli import agents, branching, data, runs, show
-from fieldcraft.cli.app import (
-    app,
-)
+from fieldcraft.cli.app import app
+from fieldcraft.config.names import COMMAND_MODULES
 from fieldcraft.recipes.consent import ConsentRequiredError
 from fieldcraft.records.paths import expand_home_in_argument
 from fieldcraft.records.waits import report_waits_to
@@ -29,7 +28,8 @@ from fieldcraft.types import UserError
 from fieldcraft.version import __version__
 
 RERAISE_DELAY_SECONDS = 0.05  # until the interrupted callback has returned
-COMMAND_MODULES = (runs, agents, show, branching, data)  # each registers its commands
+for _module in COMMAND_MODULES:  # each registers its commands
+    import_module(_module)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

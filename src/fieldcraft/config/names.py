@@ -62,6 +62,12 @@ _FILTERS = "fieldcraft.data.rules"
 _QUESTION_FILTERS = "fieldcraft.data.rules"
 _VERIFIERS = "fieldcraft.evaluation.verifiers"
 _TRACKERS = "fieldcraft.extensions.trackers"
+# Modules that register the commands of the command line, in the order of its help.
+COMMAND_MODULES = (
+    *("fieldcraft.cli.runs", "fieldcraft.extensions.planning.commands", "fieldcraft.cli.agents"),
+    *("fieldcraft.cli.show", "fieldcraft.extensions.studio.commands", "fieldcraft.cli.data"),
+    "fieldcraft.extensions.serving.commands",
+)
 BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     ComponentKind.TOOL: {
         "search": "fieldcraft.extensions.search.tool:SearchTool",
