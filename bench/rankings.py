@@ -29,9 +29,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.data.passages import read_corpus
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.extensions.search.index import SearchIndex, build_index
-from fieldcraft.extensions.search.passages import read_corpus
 from fieldcraft.records.words import split_words
 
 FILES = {

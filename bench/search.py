@@ -35,10 +35,10 @@ import bm25s
 import httpx
 import numpy as np
 
+from fieldcraft.data.passages import PassageFile, read_corpus, write_passages
 from fieldcraft.extensions.search.bm25 import make_passage_terms, make_query_terms
 from fieldcraft.extensions.search.dense import select_top_scores
 from fieldcraft.extensions.search.index import SearchIndex, build_index
-from fieldcraft.extensions.search.passages import PassageFile, read_corpus, write_passages
 
 TOPK = 3
 EACH = 10  # sequential questions per client

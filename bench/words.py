@@ -22,9 +22,9 @@ import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
 from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.data.passages import Passage, read_corpus
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.extensions.search.bm25 import make_passage_terms, make_query_terms
-from fieldcraft.extensions.search.passages import Passage, read_corpus
 from fieldcraft.records.words import split_words
 from fieldcraft.types import Task
 

@@ -13,19 +13,17 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 # From low to high: a module may import from its own entry and from earlier entries.
 LAYERS = (
     *("version", "sampling", "types", "concurrency", "config", "records", "terminal"),
-    *("hub", "recipes"),
-    *("dialects", "tools", "engine", "rewards", "environments"),
+    *("hub", "recipes", "dialects", "tools", "engine", "rewards", "environments"),
+    *("extensions.agents", "data", "train", "evaluation"),
     *("extensions.mcp", "extensions.sandbox", "extensions.vllm", "extensions.search"),
-    *("extensions.web", "extensions.agents", "extensions.worlds", "extensions.trackers"),
-    *("extensions.external_envs", "data", "train", "extensions.cluster", "evaluation", "runs"),
-    *("__init__", "cli", "extensions.planning", "extensions.serving", "extensions.studio"),
-    *("extensions", "__main__"),
+    *("extensions.web", "extensions.worlds", "extensions.trackers", "extensions.external_envs"),
+    *("extensions.cluster", "runs", "__init__", "cli"),
+    *("extensions.planning", "extensions.serving", "extensions.studio", "extensions"),
+    "__main__",
 )
 # Extensions that a folder of the kernel imports by itself; all others enter by their names.
 IMPORTED_EXTENSIONS = {
-    "__init__": {"worlds"},
-    "data": {"agents", "search", "web", "worlds"},
-    "evaluation": {"search", "worlds"},
+    "data": {"agents"},
     "runs": {"agents", "cluster", "sandbox", "search", "trackers", "vllm", "worlds"},
     "cli": {"sandbox", "search", "worlds"},
 }

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from fieldcraft.config.sections import Optim
     from fieldcraft.config.stages import Contrastive, Sft, Stage
     from fieldcraft.data.tasks import read_tasks
+    from fieldcraft.data.world import World
     from fieldcraft.dialects.base import BaseDialect
-    from fieldcraft.extensions.worlds.base import World
     from fieldcraft.rewards.answers import StatelessReward
     from fieldcraft.runs.agent import Agent, load
     from fieldcraft.tools.base import tool
@@ -45,7 +45,7 @@ _MODULES = {
     "TrainingStage": "fieldcraft.train.stages.base",
     "Trajectory": "fieldcraft.types",
     "UserError": "fieldcraft.types",
-    "World": "fieldcraft.extensions.worlds.base",
+    "World": "fieldcraft.data.world",
     "load": "fieldcraft.runs.agent",
     "read_tasks": "fieldcraft.data.tasks",
     "tool": "fieldcraft.tools.base",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fieldcraft.data.corpora import CorpusFile
-from fieldcraft.extensions.search.passages import Passage, read_corpus
+from fieldcraft.data.passages import Passage, read_corpus
 from fieldcraft.types import UserError
 from source_files import lines, parquet
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.data.passages import read_corpus
 from fieldcraft.data.records import read_records
 from fieldcraft.data.tasks import read_tasks
-from fieldcraft.extensions.search.passages import read_corpus
 from fieldcraft.types import UserError
 
 RETYPED = ["007", "02134", "1e5", "1_000", "1,000", "1.50", "3.0", "+49", "-0", ".5", "0x1F"]

@@ -13,9 +13,9 @@ from fieldcraft.data.corpora import CorpusFile
 from fieldcraft.data.formats.convert import read_any_demonstrations
 from fieldcraft.data.formats.values import parse_json
 from fieldcraft.data.literals import parse_value
+from fieldcraft.data.passages import read_corpus
 from fieldcraft.data.records import RecordError, read_records
 from fieldcraft.data.tasks import read_task_file, read_tasks
-from fieldcraft.extensions.search.passages import read_corpus
 from fieldcraft.types import UserError
 
 GOOD = ['{"question": "Who?", "answer": "Ada"}', '{"question": "Where?", "answer": "Quill"}']

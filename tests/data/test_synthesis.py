@@ -8,7 +8,7 @@ import pytest
 
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.synthesis import DraftJournal, WorldQuestionGenerator, synthesise
-from fieldcraft.extensions.worlds.base import make_world
+from fieldcraft.data.world import make_world
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.types import Task, UserError
 

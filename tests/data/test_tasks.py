@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.data.passages import read_corpus
 from fieldcraft.data.records import make_question_id
 from fieldcraft.data.tasks import (
     add_data_source,
@@ -17,7 +18,6 @@ from fieldcraft.data.tasks import (
     write_verl,
 )
 from fieldcraft.extensions.search.index import build_index
-from fieldcraft.extensions.search.passages import read_corpus
 from fieldcraft.records.meta import CLOSED_BOOK_KEY, GRADED_BY_KEY, META_TYPES
 from fieldcraft.types import Task, UserError
 from source_files import lines, parquet, verl

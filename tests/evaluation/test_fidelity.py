@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from fieldcraft.data.world import SimulationVerdict
 from fieldcraft.evaluation.curves import draw_learning_curves
 from fieldcraft.evaluation.fidelity import (
     build_fidelity_table,
@@ -23,7 +24,6 @@ from fieldcraft.extensions.search.tool import SearchTool
 from fieldcraft.extensions.worlds.atlas.facts import RELATIONS, Atlas, Entity
 from fieldcraft.extensions.worlds.atlas.fidelity import judge_atlas_simulations
 from fieldcraft.extensions.worlds.atlas.generation import generate_atlas
-from fieldcraft.extensions.worlds.base import SimulationVerdict
 from fieldcraft.types import (
     CallOutcome,
     CallRecord,

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from cluster_parts import EngineGroupRig, ModelledEngine
+from fieldcraft.data.world import SimulationVerdict
 from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
 from fieldcraft.evaluation.summary import summarise_evaluation
-from fieldcraft.extensions.worlds.base import SimulationVerdict
 from fieldcraft.records.metrics import (
     METRICS,
     RENAMED_METRICS,

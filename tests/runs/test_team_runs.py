@@ -11,9 +11,9 @@ import pytest
 from checkpoints import tiny_tokenizer
 from collecting_parts import settings, status
 from fieldcraft.data.steps_io import read_demonstrations
+from fieldcraft.data.world import make_world
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration
-from fieldcraft.extensions.worlds.base import make_world
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Answer, Observation, Thought, ThoughtRole, ToolCall, UserError
 from team_parts import FakeTeam

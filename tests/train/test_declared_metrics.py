@@ -15,9 +15,9 @@ from stream_parts import Parts
 
 from bandit import bandit
 from cluster_parts import EngineGroupRig, ModelledEngine
+from fieldcraft.data.world import SimulationVerdict
 from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
 from fieldcraft.evaluation.summary import summarise_evaluation
-from fieldcraft.extensions.worlds.base import SimulationVerdict
 from fieldcraft.records.metrics import METRICS
 from fieldcraft.rewards.programs import compute_program_metrics
 from fieldcraft.train.distillation import DistillationLoss

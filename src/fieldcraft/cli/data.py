@@ -66,7 +66,7 @@ def world(
 
 
 def _serve_world(recipe: Recipe, host: str, port: int) -> None:
-    from fieldcraft.extensions.worlds.base import make_world
+    from fieldcraft.data.world import make_world
     from fieldcraft.extensions.worlds.site import serve_site
 
     assert recipe.world is not None, "load_world_recipe ensures a world"

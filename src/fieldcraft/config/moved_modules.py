@@ -9,6 +9,7 @@ MOVED_PACKAGES: Mapping[str, str] = {
     "fieldcraft.branching": "fieldcraft.extensions.studio.branching",
     "fieldcraft.cluster": "fieldcraft.extensions.cluster",
     "fieldcraft.engine.vllm": "fieldcraft.extensions.vllm",
+    "fieldcraft.engine.vllm.weights": "fieldcraft.engine.weights",
     "fieldcraft.envs": "fieldcraft.environments",
     "fieldcraft.evals": "fieldcraft.evaluation",
     "fieldcraft.gateway": "fieldcraft.extensions.external_envs",
@@ -18,9 +19,11 @@ MOVED_PACKAGES: Mapping[str, str] = {
     "fieldcraft.tools.mcp": "fieldcraft.extensions.mcp",
     "fieldcraft.tools.python": "fieldcraft.extensions.sandbox",
     "fieldcraft.tools.search": "fieldcraft.extensions.search",
+    "fieldcraft.tools.search.passages": "fieldcraft.data.passages",
     "fieldcraft.trackers": "fieldcraft.extensions.trackers",
     "fieldcraft.web": "fieldcraft.extensions.web",
     "fieldcraft.worlds": "fieldcraft.extensions.worlds",
+    "fieldcraft.worlds.base": "fieldcraft.data.world",
 }
 
 

@@ -183,7 +183,7 @@ REQUIRED_BASES: Mapping[ComponentKind, tuple[str, Sequence[str]]] = {
         "fieldcraft.dialects.base:BaseDialect",
         ("name", "stop_strings", "tags", "default_instruction"),
     ),
-    ComponentKind.WORLD: ("fieldcraft.extensions.worlds.base:World", ("splits", "datasets")),
+    ComponentKind.WORLD: ("fieldcraft.data.world:World", ("splits", "datasets")),
     ComponentKind.ALGORITHM: ("fieldcraft.train.algorithm:Algorithm", ()),
     ComponentKind.STAGE: ("fieldcraft.train.stages.base:TrainingStage", ("Settings",)),
     ComponentKind.TRACKER: ("fieldcraft.extensions.trackers.base:Tracker", ()),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fieldcraft.data.passages import is_passage, parse_passage
 from fieldcraft.data.recipe_key_hints import suggest_recipe_key
 from fieldcraft.data.records import (
     MAX_REJECTED_SHARE,
@@ -22,7 +23,6 @@ from fieldcraft.data.records import (
     read_records,
     read_valid_records,
 )
-from fieldcraft.extensions.search.passages import is_passage, parse_passage
 from fieldcraft.hub.dataset_files import resolve_data_file
 from fieldcraft.records.jsonl import iter_json_lines, write_json_lines
 from fieldcraft.types import UserError

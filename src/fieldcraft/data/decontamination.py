@@ -31,6 +31,9 @@ _POSITIONAL_ID = re.compile(
     r"(?:(?:train|dev|test|val|valid|validation)[-_]?)?\d{1,9}(?:#\d+)?", re.I
 )
 
+# Authors of benchmarks add this text and a number to their files, so that copies can be found.
+_CANARY = re.compile(r"canary[\s_-]+guid", re.IGNORECASE)
+
 
 class QuestionMatch(NamedTuple):
     """A training question, and the evaluation question that it matches."""
@@ -173,3 +176,8 @@ class _ContainmentFinder:
 def _comparable_answers(task: Task) -> set[str]:
     """Return the accepted answers, normalised for comparison, or {""} if there are none."""
     return set(map(normalise_or_raw, task.answers)) or {""}
+
+
+def has_canary(text: str) -> bool:
+    """Return whether a text contains the canary that marks copies of a benchmark."""
+    return _CANARY.search(text) is not None

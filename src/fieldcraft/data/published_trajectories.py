@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from fieldcraft.data.gold_answers import parse_answers
+from fieldcraft.data.passages import Passage, format_passages
 from fieldcraft.data.prompts import strip_shared_instruction
 from fieldcraft.data.recipe_key_hints import suggest_recipe_key
 from fieldcraft.data.records import (
@@ -23,7 +24,6 @@ from fieldcraft.data.tasks import parse_task
 from fieldcraft.data.toolrl import is_toolrl_file, parse_turn
 from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.dialects.marked_answers import find_last_boxed
-from fieldcraft.extensions.search.passages import Passage, format_passages
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall, UserError
 
 T = TypeVar("T")

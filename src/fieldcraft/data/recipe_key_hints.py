@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fieldcraft.data.formats.demonstration_formats import detect_format
 from fieldcraft.data.formats.preference_pairs import is_pair
+from fieldcraft.data.passages import is_passage
 from fieldcraft.data.records import Record
-from fieldcraft.extensions.search.passages import is_passage
 
 _RELEVANCE_KEYS = {"query-id", "corpus-id"}  # BEIR's qrels
 _QUESTION_KEYS = {

@@ -17,12 +17,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
+from fieldcraft.data.decontamination import has_canary
 from fieldcraft.data.duplicates import NearDuplicateIndex
 from fieldcraft.data.filters import KEEP, MAX_COPIES, Demonstration, FilterContext, FilterDecision
 from fieldcraft.data.program_tests import STDIN_TESTS_KEY, UNIT_TESTS_KEY
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.dialects.encoding import encode_demonstration
-from fieldcraft.extensions.web.blocking import has_canary
 from fieldcraft.records.words import split_words
 from fieldcraft.rewards.answers import normalise_or_raw
 from fieldcraft.types import Task, ThoughtRole, ToolCall, UserError

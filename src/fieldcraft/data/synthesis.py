@@ -20,9 +20,9 @@ from pydantic import TypeAdapter
 from fieldcraft.data.funnel import CardExample, FilterStage
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.records import make_question_id
+from fieldcraft.data.world import World
 from fieldcraft.extensions.agents.react_agent import AgentAttempt, PromptedAgent
 from fieldcraft.extensions.agents.team import TeamAgent
-from fieldcraft.extensions.worlds.base import World
 from fieldcraft.records.files import append_text, dump_finite_json, make_folder
 from fieldcraft.records.jsonl import parse_object, read_journal
 from fieldcraft.rewards.answers import normalise_or_raw

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from fieldcraft.data.contrastive_pairs import make_pair
 from fieldcraft.data.steps_io import ContrastivePair
+from fieldcraft.data.world import WorldOracle
 from fieldcraft.extensions.agents.chat_models import ChatModel
 from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
 from fieldcraft.extensions.agents.team import TeamAgent
-from fieldcraft.extensions.worlds import base
 from fieldcraft.types import DemoStep, Task
 
 TEAM_HAS_NO_PAIRS = "a team shows no pairs"
@@ -62,7 +62,7 @@ class ChatTeacher:
 class OracleTeacher:
     """Oracle of a world: with tools it answers optimally, without tools it guesses."""
 
-    oracle: base.WorldOracle
+    oracle: WorldOracle
     seed: int
 
     async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fieldcraft.extensions.search.passages import parse_results
-from fieldcraft.extensions.worlds.base import (
+from fieldcraft.data.passages import parse_results
+from fieldcraft.data.world import (
     SimulationVerdict,
     SimulationVerdicts,
     get_simulated_calls,

@@ -26,15 +26,15 @@ from fieldcraft.config.sections import (
     JudgeConfig,
     WorldConfig,
 )
+from fieldcraft.data.passages import Passage
+from fieldcraft.data.world import make_world
 from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.environments import Environment
 from fieldcraft.evaluation.verifiers import JudgeVerifier, Verifier
 from fieldcraft.extensions.sandbox.tool import GradingSandbox
 from fieldcraft.extensions.search.client import RemoteSearchTool
 from fieldcraft.extensions.search.index import SearchIndex
-from fieldcraft.extensions.search.passages import Passage
 from fieldcraft.extensions.search.tool import FailingSearch, SearchTool, search_function
-from fieldcraft.extensions.worlds.base import make_world
 from fieldcraft.extensions.worlds.site import open_site
 from fieldcraft.records.costs import compute_acting_cost
 from fieldcraft.rewards.answers import CoverExactMatch, ExactMatch, F1Reward, FormatReward

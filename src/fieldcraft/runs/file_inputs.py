@@ -15,13 +15,13 @@ from fieldcraft.data.formats.convert import read_any_demonstrations, read_any_pa
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.records import make_question_id
 from fieldcraft.data.tasks import write_tasks
+from fieldcraft.data.world import TrajectoryPair
 from fieldcraft.dialects.encoding import (
     DemonstrationEncodingError,
     encode_demonstration,
     encode_pair,
     round_trips,
 )
-from fieldcraft.extensions.worlds.base import TrajectoryPair
 from fieldcraft.records.chains import count_max_chain_tokens
 from fieldcraft.rewards.grading import resolve_reward_name
 from fieldcraft.runs.build import make_verdict_reward

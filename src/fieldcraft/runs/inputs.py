@@ -12,14 +12,14 @@ from pathlib import Path
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.selection import TallyJournal
 from fieldcraft.data.tasks import write_tasks
-from fieldcraft.environments.environments import Environment
-from fieldcraft.extensions.worlds.base import (
+from fieldcraft.data.world import (
     SimulationVerdicts,
     TrajectoryPair,
     World,
     WorldOracle,
     make_world,
 )
+from fieldcraft.environments.environments import Environment
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.runs.build import make_external_environment

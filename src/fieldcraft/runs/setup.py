@@ -14,6 +14,7 @@ from fieldcraft.config.names import MCP_TOOL
 from fieldcraft.config.recipe import Recipe, uses_tools
 from fieldcraft.config.sampling import describe_sample_counts
 from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.data.passages import read_corpus
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.dialects.chat_template import shows_date
 from fieldcraft.engine.attention import require_plain_attention
@@ -21,7 +22,6 @@ from fieldcraft.environments.environment import check_duplicate_names
 from fieldcraft.extensions.search.client import RemoteSearchTool
 from fieldcraft.extensions.search.dense import TextEncoder
 from fieldcraft.extensions.search.index import make_index_settings
-from fieldcraft.extensions.search.passages import read_corpus
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import JudgeReward

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.data.world import SimulationVerdicts
 from fieldcraft.environments.loop import Policy, Simulator, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
 from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
 from fieldcraft.evaluation.fidelity import judge_against_tool, summarise_fidelity
 from fieldcraft.evaluation.summary import compute_accuracy
-from fieldcraft.extensions.worlds.base import SimulationVerdicts
 from fieldcraft.records.events import EventHandler
 from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.build import SEARCH_TOOL, open_verdict_reward

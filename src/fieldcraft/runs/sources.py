@@ -11,9 +11,9 @@ from typing import Any
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.records import require_few_rejected
+from fieldcraft.data.world import SimulationVerdicts, TrajectoryPair, WorldOracle
 from fieldcraft.dialects.encoding import DemonstrationEncodingError, encode_demonstration
 from fieldcraft.dialects.tool_names import CALLED_KEY, make_unseen_name_tasks
-from fieldcraft.extensions.worlds.base import SimulationVerdicts, TrajectoryPair, WorldOracle
 from fieldcraft.types import (
     DemoStep,
     Dialect,

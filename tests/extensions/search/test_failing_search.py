@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fieldcraft.extensions.search.passages import Passage
+from fieldcraft.data.passages import Passage
 from fieldcraft.extensions.search.tool import FAILURE_MESSAGE, FailingSearch, search_function
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import Task, ToolError, UserError

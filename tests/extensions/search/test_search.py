@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.extensions.search.bm25 import make_passage_terms, make_query_terms
-from fieldcraft.extensions.search.index import FORMAT_VERSION, SearchIndex, build_index
-from fieldcraft.extensions.search.passages import (
+from fieldcraft.data.passages import (
     Passage,
     format_passages,
     parse_passage,
     parse_results,
 )
+from fieldcraft.extensions.search.bm25 import make_passage_terms, make_query_terms
+from fieldcraft.extensions.search.index import FORMAT_VERSION, SearchIndex, build_index
 from fieldcraft.extensions.search.tool import SearchTool
 from fieldcraft.extensions.worlds.atlas.generation import generate_atlas
 from fieldcraft.types import ArgumentError, UserError

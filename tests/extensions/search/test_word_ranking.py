@@ -7,9 +7,9 @@ from threading import Barrier
 
 import pytest
 
+from fieldcraft.data.passages import Passage
 from fieldcraft.extensions.search.bm25 import BM25_FOLDER, Bm25Ranker, write_bm25
 from fieldcraft.extensions.search.index import SearchIndex, build_index
-from fieldcraft.extensions.search.passages import Passage
 from fieldcraft.types import UserError
 
 SMALLEST_HEAP = 15_000_000  # accepted by tantivy

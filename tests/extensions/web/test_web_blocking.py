@@ -2,7 +2,8 @@
 
 import pytest
 
-from fieldcraft.extensions.web.blocking import BENCHMARK_PATTERNS, Blocklist, has_canary
+from fieldcraft.data.decontamination import has_canary
+from fieldcraft.extensions.web.blocking import BENCHMARK_PATTERNS, Blocklist
 from fieldcraft.types import UserError
 
 DATA = "huggingface.co/datasets/a/b"

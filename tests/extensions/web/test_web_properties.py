@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fieldcraft.extensions.web.blocking import BENCHMARK_PATTERNS, Blocklist, has_canary
+from fieldcraft.data.decontamination import has_canary
+from fieldcraft.extensions.web.blocking import BENCHMARK_PATTERNS, Blocklist
 from fieldcraft.extensions.web.fetch import parse_url
 from fieldcraft.extensions.web.page_text import read_page
 from fieldcraft.extensions.web.providers import PROVIDERS

@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from fieldcraft.data.world import JsonSchemas, OracleDecision, World, WorldOracle
 from fieldcraft.dialects.encoding import encode_demonstration
-from fieldcraft.extensions.worlds.base import JsonSchemas, OracleDecision, World, WorldOracle
 from fieldcraft.types import (
     Answer,
     DemoStep,

@@ -6,7 +6,7 @@ import pytest
 from second_world import CodeBook
 
 from fieldcraft.config.names import ComponentKind, list_registered, resolve
-from fieldcraft.extensions.worlds.base import World, get_simulated_calls, make_world, merge_thoughts
+from fieldcraft.data.world import World, get_simulated_calls, make_world, merge_thoughts
 from fieldcraft.types import Answer, CallOutcome, CallRecord, Task, Thought, Trajectory, UserError
 
 SOURCES = Path(__file__).parents[3] / "src" / "fieldcraft"

@@ -161,7 +161,7 @@ def test_the_seed_is_the_runs(recipe: str) -> None:
         (
             "world.name=second_world:BookOracle",
             "'second_world:BookOracle' is not a world: make it a subclass of"
-            " fieldcraft.extensions.worlds.base.World.",
+            " fieldcraft.data.world.World.",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 import tantivy
 
-from fieldcraft.extensions.search.passages import Passage
+from fieldcraft.data.passages import Passage
 from fieldcraft.records.files import raise_write_errors
 from fieldcraft.records.words import split_words, strip_vowel_points
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 from pydantic import BaseModel
 
-from fieldcraft.extensions.search.passages import Passage, parse_passage
+from fieldcraft.data.passages import Passage, parse_passage
 from fieldcraft.extensions.search.tool import search_function
 from fieldcraft.records.waits import report_wait
 from fieldcraft.tools.http import (

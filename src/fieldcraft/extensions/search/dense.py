@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldcraft.extensions.search.passages import Passage, PassageFile, show_progress
+from fieldcraft.data.passages import Passage, PassageFile, show_progress
 from fieldcraft.records.files import raise_write_errors
 from fieldcraft.records.reading import advise_index_rebuild, advise_renaming
 from fieldcraft.types import UserError

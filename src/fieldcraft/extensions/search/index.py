@@ -16,15 +16,15 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
-from fieldcraft.extensions.search.bm25 import LIBRARY_VERSION, Bm25Ranker, write_bm25
-from fieldcraft.extensions.search.dense import DenseRanker, TextEncoder, write_dense
-from fieldcraft.extensions.search.passages import (
+from fieldcraft.data.passages import (
     Passage,
     PassageFile,
     read_corpus,
     show_progress,
     write_passages,
 )
+from fieldcraft.extensions.search.bm25 import LIBRARY_VERSION, Bm25Ranker, write_bm25
+from fieldcraft.extensions.search.dense import DenseRanker, TextEncoder, write_dense
 from fieldcraft.recipes.consent import record_own_consent, require_consent
 from fieldcraft.records.files import make_folder, sync_folder, write_json
 from fieldcraft.records.reading import (

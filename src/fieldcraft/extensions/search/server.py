@@ -28,8 +28,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from fieldcraft.data.passages import Passage
 from fieldcraft.extensions.search.index import SearchIndex
-from fieldcraft.extensions.search.passages import Passage
 from fieldcraft.tools.server_requests import (
     BodyTooLongError,
     RequestBody,

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from fieldcraft.data.passages import Passage, format_passages
 from fieldcraft.extensions.search.index import SearchIndex
-from fieldcraft.extensions.search.passages import Passage, format_passages
 from fieldcraft.tools.base import FunctionTool
 from fieldcraft.types import Task, Tool, ToolError, UserError
 

@@ -22,8 +22,6 @@ BENCHMARK_PATTERNS = (
     "github.com/openai/simple-evals*",
     "raw.githubusercontent.com/openai/simple-evals*",
 )
-# Authors of benchmarks add this text and a number to their files, so that copies can be found.
-_CANARY = re.compile(r"canary[\s_-]+guid", re.IGNORECASE)
 _NESTED_URL = re.compile(
     r"https?:/+"
 )  # archives and proxies embed the address of the page in theirs
@@ -57,11 +55,6 @@ class Blocklist:
             for location in _iterate_locations(url)
             for pattern in self._patterns
         )
-
-
-def has_canary(text: str) -> bool:
-    """Return whether a text contains the canary that marks copies of a benchmark."""
-    return _CANARY.search(text) is not None
 
 
 def _iterate_locations(url: str) -> Iterator[str]:

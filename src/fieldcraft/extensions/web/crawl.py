@@ -15,7 +15,8 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from fieldcraft.config.sections import EndpointConfig
-from fieldcraft.extensions.web.blocking import BENCHMARK_PATTERNS, Blocklist, has_canary
+from fieldcraft.data.decontamination import has_canary
+from fieldcraft.extensions.web.blocking import BENCHMARK_PATTERNS, Blocklist
 from fieldcraft.extensions.web.fetch import BLOCKED_MESSAGE, PageFetcher, parse_url
 from fieldcraft.extensions.web.page_text import PageText, PageTextReader, require_extractors
 from fieldcraft.extensions.web.rate_limit import get_rate_limiter

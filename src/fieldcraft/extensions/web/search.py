@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 import httpx
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from fieldcraft.data.decontamination import has_canary
+from fieldcraft.data.passages import NO_RESULT
 from fieldcraft.extensions.search.index import SearchIndex
-from fieldcraft.extensions.search.passages import NO_RESULT
-from fieldcraft.extensions.web.blocking import BENCHMARK_PATTERNS, Blocklist, has_canary
+from fieldcraft.extensions.web.blocking import BENCHMARK_PATTERNS, Blocklist
 from fieldcraft.extensions.web.fetch import make_ssl_context, replace_lone_surrogates
 from fieldcraft.extensions.web.providers import (
     PROVIDERS,

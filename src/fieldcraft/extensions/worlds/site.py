@@ -26,8 +26,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 from starlette.routing import Route
 
+from fieldcraft.data.world import World
 from fieldcraft.extensions.search.index import SearchIndex, build_index
-from fieldcraft.extensions.worlds.base import World
 from fieldcraft.extensions.worlds.pages import (
     CLOSING_TEXT,
     ORDERS_TITLE,

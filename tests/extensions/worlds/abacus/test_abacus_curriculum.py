@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
+from fieldcraft.data.world import make_world
 from fieldcraft.dialects import make_dialect, resolve_dialect
 from fieldcraft.extensions.worlds.abacus.curriculum import list_single_sums
 from fieldcraft.extensions.worlds.abacus.instructions import is_heldout
-from fieldcraft.extensions.worlds.base import make_world
 from fieldcraft.train.scratch import make_tokenizer
 from fieldcraft.types import Author, Trajectory
 

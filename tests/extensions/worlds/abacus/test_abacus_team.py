@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldcraft.data.filters import Demonstration
+from fieldcraft.data.world import make_world
 from fieldcraft.dialects import make_dialect, resolve_dialect
 from fieldcraft.dialects.afm_grades import parse_grades, parse_score
 from fieldcraft.dialects.encoding import encode_demonstration
@@ -23,7 +24,6 @@ from fieldcraft.extensions.worlds.abacus.team import (
     draw_wrong_result,
     make_team_demonstration,
 )
-from fieldcraft.extensions.worlds.base import make_world
 from fieldcraft.train.scratch import make_tokenizer
 from fieldcraft.types import (
     Answer,

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fieldcraft.data.world import make_world
 from fieldcraft.extensions.worlds.abacus.instructions import (
     OPERATIONS,
     Instruction,
@@ -23,7 +24,6 @@ from fieldcraft.extensions.worlds.abacus.oracle import (
     make_compute_call,
 )
 from fieldcraft.extensions.worlds.abacus.questions import SPLITS, parse_task_instruction
-from fieldcraft.extensions.worlds.base import make_world
 from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall
 
 CHANGES = st.builds(InstructionStep, st.sampled_from(list(OPERATIONS)), st.integers(0, 9999))

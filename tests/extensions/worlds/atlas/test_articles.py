@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from fieldcraft.data.passages import Passage, format_passages
 from fieldcraft.dialects import make_dialect
-from fieldcraft.extensions.search.passages import Passage, format_passages
 from fieldcraft.extensions.worlds.atlas.curriculum import AtlasCurriculum, iterate_tokenizer_texts
 from fieldcraft.extensions.worlds.atlas.generation import generate_atlas
 from fieldcraft.extensions.worlds.atlas.questions import draw_evaluation_tasks, draw_train_tasks

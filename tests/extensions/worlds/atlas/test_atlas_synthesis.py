@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
+from fieldcraft.data.world import World, make_world
 from fieldcraft.extensions.worlds.atlas.facts import Atlas
 from fieldcraft.extensions.worlds.atlas.synthesis import JOIN_KINDS, collect_facts, derive_answer
-from fieldcraft.extensions.worlds.base import World, make_world
 from fieldcraft.types import Task, UserError
 
 WORLD = make_world("atlas", {"people": 60, "reserved_chains": 3}, 0)

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from fieldcraft.data.world import make_world
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.afm_grades import parse_grades, parse_score
 from fieldcraft.extensions.worlds.atlas.curriculum import AtlasCurriculum, iterate_tokenizer_texts
@@ -13,7 +14,6 @@ from fieldcraft.extensions.worlds.atlas.facts import Route
 from fieldcraft.extensions.worlds.atlas.generation import generate_atlas
 from fieldcraft.extensions.worlds.atlas.oracle import must_search
 from fieldcraft.extensions.worlds.atlas.team import make_team_demonstration
-from fieldcraft.extensions.worlds.base import make_world
 from fieldcraft.extensions.worlds.names import SYLLABLES
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.train.scratch import make_tokenizer

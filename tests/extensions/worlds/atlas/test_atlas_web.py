@@ -10,6 +10,7 @@ import pytest
 
 from fieldcraft.config.choices import ToolConfig
 from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.data.world import make_world
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.engine.scripted import ScriptedEngine
@@ -33,7 +34,6 @@ from fieldcraft.extensions.worlds.atlas.team import (
     make_team_demonstration,
 )
 from fieldcraft.extensions.worlds.atlas.world import AtlasWorld
-from fieldcraft.extensions.worlds.base import make_world
 from fieldcraft.extensions.worlds.pages import make_page_url, parse_page_title
 from fieldcraft.extensions.worlds.site import open_site
 from fieldcraft.tools.factory import apply_tool_config, make_tool

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from fieldcraft.data.world import WorldOracle, merge_thoughts
 from fieldcraft.extensions.worlds.atlas import AtlasWorld
 from fieldcraft.extensions.worlds.atlas.facts import Atlas, Entity, Route, render_statement
 from fieldcraft.extensions.worlds.atlas.generation import generate_atlas
@@ -15,7 +16,6 @@ from fieldcraft.extensions.worlds.atlas.oracle import (
     make_wasteful_demonstration,
 )
 from fieldcraft.extensions.worlds.atlas.reading import SEARCH_THOUGHT, make_reading_steps
-from fieldcraft.extensions.worlds.base import WorldOracle, merge_thoughts
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall
 
 WORLD = generate_atlas(people=60, taught=0.4, heldout=0.5, seed=0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from fieldcraft.data.world import TrajectoryPair
 from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.dialects.encoding import encode_demonstration, encode_pair
 from fieldcraft.extensions.worlds.abacus.instructions import (
@@ -34,7 +35,6 @@ from fieldcraft.extensions.worlds.abacus.questions import (
     make_abacus,
 )
 from fieldcraft.extensions.worlds.abacus.team import MISTAKE_SHARE, make_team_demonstration
-from fieldcraft.extensions.worlds.base import TrajectoryPair
 from fieldcraft.types import Author, DemoStep, Dialect, Segment, Task, Trajectory
 
 READING_SHARE = 0.3  # fraction of the base model's texts

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fieldcraft.extensions.worlds import base
+from fieldcraft.data.world import OracleDecision, WorldOracle, merge_thoughts
 from fieldcraft.extensions.worlds.abacus.instructions import (
     LARGE_NUMBERS,
     Instruction,
@@ -16,7 +16,6 @@ from fieldcraft.extensions.worlds.abacus.instructions import (
     parse_instruction,
 )
 from fieldcraft.extensions.worlds.abacus.questions import parse_task_instruction
-from fieldcraft.extensions.worlds.base import OracleDecision, merge_thoughts
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall
 
 UNKNOWN_ANSWER = Answer("unknown")
@@ -52,7 +51,7 @@ def make_compute_call(instruction: Instruction) -> ToolCall:
 
 
 @dataclass(frozen=True)
-class AbacusOracle(base.WorldOracle):
+class AbacusOracle(WorldOracle):
     """Oracle that knows all notes, but answers like an optimal model with mental arithmetic for
     small numbers. It reads a note only if the question names one, and runs programs only for large
     numbers."""

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+from fieldcraft.data.world import merge_thoughts
 from fieldcraft.dialects.afm_code import make_review
 from fieldcraft.dialects.afm_grades import POOR_GRADE, make_double_check
 from fieldcraft.extensions.worlds.abacus.instructions import (
@@ -23,7 +24,6 @@ from fieldcraft.extensions.worlds.abacus.oracle import (
     make_compute_call,
     make_read_call,
 )
-from fieldcraft.extensions.worlds.base import merge_thoughts
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ThoughtRole, ToolCall
 
 MISTAKE_SHARE = 0.25  # fraction of chains with an error, for each kind of error

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, PositiveInt
 
+from fieldcraft.data.world import JsonSchemas, TrajectoryPair, World
 from fieldcraft.extensions.worlds.abacus.curriculum import DATASET_SIZES, AbacusCurriculum
 from fieldcraft.extensions.worlds.abacus.instructions import NOTES_MODULE, Notebook
 from fieldcraft.extensions.worlds.abacus.oracle import (
@@ -28,7 +29,6 @@ from fieldcraft.extensions.worlds.abacus.team import (
     make_single_agent_demonstration,
     make_team_demonstration,
 )
-from fieldcraft.extensions.worlds.base import JsonSchemas, TrajectoryPair, World
 from fieldcraft.extensions.worlds.names import SYLLABLES
 from fieldcraft.types import DemoStep, Dialect, Observation, Task, Thought, ToolCall, Trajectory
 

@@ -10,10 +10,10 @@ from functools import cached_property
 from math import ceil
 from typing import Any
 
+from fieldcraft.data.passages import Passage, format_passages
 from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.dialects.tool_names import ToolNameMap
-from fieldcraft.extensions.search.passages import Passage, format_passages
 from fieldcraft.extensions.worlds.atlas.facts import Atlas, Route, render_statement
 from fieldcraft.extensions.worlds.atlas.generation import generate_unfamiliar, regenerate_untaught
 from fieldcraft.extensions.worlds.atlas.oracle import (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fieldcraft.extensions.search.passages import parse_results
-from fieldcraft.extensions.worlds.atlas.facts import Atlas, is_article, parse_facts
-from fieldcraft.extensions.worlds.base import (
+from fieldcraft.data.passages import parse_results
+from fieldcraft.data.world import (
     SimulationVerdict,
     SimulationVerdicts,
     get_simulated_calls,
 )
+from fieldcraft.extensions.worlds.atlas.facts import Atlas, is_article, parse_facts
 from fieldcraft.types import CallOutcome, Task, Trajectory, UserError
 
 

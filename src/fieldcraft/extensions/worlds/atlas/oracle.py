@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from fieldcraft.data.world import OracleDecision, WorldOracle, merge_thoughts
 from fieldcraft.dialects.afm_grades import make_double_check
-from fieldcraft.extensions.worlds import base
 from fieldcraft.extensions.worlds.atlas.facts import RELATIONS, Atlas, Fact, Route, render_statement
 from fieldcraft.extensions.worlds.atlas.reading import (
     choose_call,
@@ -19,7 +19,6 @@ from fieldcraft.extensions.worlds.atlas.reading import (
     make_observation,
     make_reading_steps,
 )
-from fieldcraft.extensions.worlds.base import merge_thoughts
 from fieldcraft.extensions.worlds.pages import make_page_url
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ThoughtRole, ToolCall
 
@@ -99,7 +98,7 @@ def must_search(world: Atlas, subject: str, relation: str, read: set[tuple[str, 
 
 
 @dataclass(frozen=True)
-class AtlasOracle(base.WorldOracle):
+class AtlasOracle(WorldOracle):
     """Oracle that knows the whole encyclopedia, but answers like an optimal model that was taught
     only part of it. It states facts that this model was taught or has read, and searches for the
     rest."""
@@ -218,7 +217,7 @@ def make_guess(world: Atlas, path: Route, rng: random.Random) -> list[DemoStep]:
 
 
 @dataclass(frozen=True, slots=True)
-class AtlasDecision(base.OracleDecision):
+class AtlasDecision(OracleDecision):
     """Decision in Atlas. `is_last` states whether the answer follows the fact in question."""
 
     is_last: bool

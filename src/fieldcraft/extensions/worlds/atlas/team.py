@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from fieldcraft.data.world import merge_thoughts
 from fieldcraft.dialects.afm_grades import make_double_check, make_reflection
 from fieldcraft.extensions.worlds.atlas.facts import RELATIONS, Atlas, Fact, Route, render_statement
 from fieldcraft.extensions.worlds.atlas.oracle import make_checked_answer, must_search
@@ -16,7 +17,6 @@ from fieldcraft.extensions.worlds.atlas.reading import (
     make_observation,
     make_reading_steps,
 )
-from fieldcraft.extensions.worlds.base import merge_thoughts
 from fieldcraft.types import Answer, DemoStep, Thought, ThoughtRole
 
 MISTAKE_SHARE = 0.25  # fraction of chains with an error, for each kind of error

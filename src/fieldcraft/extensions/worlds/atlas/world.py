@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, PositiveInt
 
 from fieldcraft.config.sections import Fraction01
+from fieldcraft.data.world import JsonSchemas, SimulationVerdicts, TrajectoryPair, World
 from fieldcraft.extensions.worlds.atlas.curriculum import (
     READING_SHARE,
     AtlasCurriculum,
@@ -38,7 +39,6 @@ from fieldcraft.extensions.worlds.atlas.team import (
     make_single_agent_demonstration,
     make_team_demonstration,
 )
-from fieldcraft.extensions.worlds.base import JsonSchemas, SimulationVerdicts, TrajectoryPair, World
 from fieldcraft.extensions.worlds.names import SYLLABLES
 from fieldcraft.extensions.worlds.pages import validate_site_address
 from fieldcraft.types import DemoStep, Dialect, Task, Trajectory, UserError

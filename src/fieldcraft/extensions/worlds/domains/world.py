@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import ComponentKind
+from fieldcraft.data.world import JsonSchemas, World
 from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.dialects.tool_names import CALLED_KEY, OFFERED_KEY, UNSEEN_NAMES
 from fieldcraft.extensions.worlds.abacus.oracle import AbacusOracle
@@ -30,7 +31,6 @@ from fieldcraft.extensions.worlds.abacus.questions import draw_train_tasks, make
 from fieldcraft.extensions.worlds.abacus.world import AbacusWorld
 from fieldcraft.extensions.worlds.atlas.questions import SPLITS as ATLAS_SPLITS
 from fieldcraft.extensions.worlds.atlas.world import AtlasWorld
-from fieldcraft.extensions.worlds.base import JsonSchemas, World
 from fieldcraft.types import (
     Answer,
     Author,

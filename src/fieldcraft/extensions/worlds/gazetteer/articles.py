@@ -15,8 +15,8 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
+from fieldcraft.data.passages import format_passages
 from fieldcraft.extensions.search.index import SearchIndex, build_index
-from fieldcraft.extensions.search.passages import format_passages
 from fieldcraft.extensions.worlds.gazetteer.geonames import FactValue, Place, PlaceKind
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.types import Observation, ToolCall

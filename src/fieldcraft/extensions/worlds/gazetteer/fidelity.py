@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fieldcraft.extensions.search.passages import parse_results
-from fieldcraft.extensions.worlds.base import (
+from fieldcraft.data.passages import parse_results
+from fieldcraft.data.world import (
     SimulationVerdict,
     SimulationVerdicts,
     get_simulated_calls,

@@ -6,9 +6,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from fieldcraft.extensions.search.passages import parse_results
-from fieldcraft.extensions.worlds import base
-from fieldcraft.extensions.worlds.base import OracleDecision, merge_thoughts
+from fieldcraft.data.passages import parse_results
+from fieldcraft.data.world import OracleDecision, WorldOracle, merge_thoughts
 from fieldcraft.extensions.worlds.gazetteer.articles import (
     FactKey,
     GazetteerCorpus,
@@ -103,7 +102,7 @@ def is_unread(progress: GazetteerProgress, fact: FactKey) -> bool:
 
 
 @dataclass(frozen=True)
-class GazetteerOracle(base.WorldOracle):
+class GazetteerOracle(WorldOracle):
     """Oracle that states facts that the model knows or has read, and searches for the rest."""
 
     world: Gazetteer

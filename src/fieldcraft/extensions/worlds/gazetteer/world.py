@@ -11,9 +11,9 @@ from typing import Annotated
 from pydantic import Field, PositiveInt
 
 from fieldcraft.config.sections import Fraction01
+from fieldcraft.data.world import JsonSchemas, SimulationVerdicts, TrajectoryPair, World
 from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.dialects.encoding import encode_demonstration, encode_pair
-from fieldcraft.extensions.worlds.base import JsonSchemas, SimulationVerdicts, TrajectoryPair, World
 from fieldcraft.extensions.worlds.gazetteer.articles import (
     GazetteerCorpus,
     iterate_harder_passages,

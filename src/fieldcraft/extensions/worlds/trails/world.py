@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import count as numbers
 from itertools import islice
 
+from fieldcraft.data.world import JsonSchemas, World
 from fieldcraft.dialects.base import SUMMARY_TAGS
 from fieldcraft.dialects.encoding import encode_demonstration
-from fieldcraft.extensions.worlds.base import JsonSchemas, World
 from fieldcraft.extensions.worlds.names import SYLLABLES, draw_unused_name
 from fieldcraft.types import (
     Answer,
