@@ -17,8 +17,9 @@ from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.train import sampler
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 def test_ask_shows_what_the_last_stage_writes(
     done: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,7 +196,6 @@ def test_a_judge_that_is_not_there_stops_an_eval_before_it_begins(
     assert "The model 'm' does not answer" in sentence(capsys)
 
 
-@pytest.mark.long
 def test_a_run_with_a_judge_as_its_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def answered(*given: Any) -> Trajectory:
         trajectory = await run_rollout(*given)

@@ -11,6 +11,8 @@ from cli_parts import sentence, status
 from fieldcraft.records.trajectories import read_trajectories, write_trajectories
 from report_parts import unpacked
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def other(done: Path, tmp_path: Path) -> Path:

@@ -13,6 +13,8 @@ from fieldcraft.runs.folder import find_run
 from former_keys import write_former_keys
 from tiny_runs import run_tiny
 
+pytestmark = pytest.mark.long
+
 STEPS = ("stages.one.steps=3", "stages.one.checkpoint_every=1")
 
 

@@ -18,6 +18,8 @@ from fieldcraft.types import UserError
 from tiny_runs import run_tiny
 from training_parts import Steps, make_trainer, run_stage
 
+pytestmark = pytest.mark.long
+
 STEPS = ("stages.one.steps=4", "stages.one.checkpoint_every=1")
 
 
@@ -56,7 +58,6 @@ def test_each_is_an_agent_and_the_last_one_is_the_model(tmp_path: Path) -> None:
     assert same == [False, False, False, True]
 
 
-@pytest.mark.long
 def test_a_stage_that_is_not_finished_has_its_newest_checkpoint(tmp_path: Path) -> None:
     run = run_tiny(tmp_path, *STEPS, "stages.one.keep_checkpoints=2")
     unfinish(run)
@@ -71,7 +72,6 @@ def unfinish(run: Path) -> None:
     (run / "one" / "model").rename(run / "elsewhere")
 
 
-@pytest.mark.long
 def test_an_adapter_is_made_a_model(tmp_path: Path) -> None:
     """The checkpoint of the last step becomes the model that the stage wrote."""
     run = run_tiny(tmp_path, *STEPS, "stages.one.keep_checkpoints=1", "lora.rank=2")

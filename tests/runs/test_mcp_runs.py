@@ -19,6 +19,8 @@ from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs import context
 from mcp_parts import lives, started, write_server
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -152,7 +154,6 @@ def test_a_server_that_breaks_stops_the_run_with_a_sentence(
     assert "the last one: 'The server of note is not there: it ended'" in message
 
 
-@pytest.mark.long
 def test_a_check_names_every_problem(
     recipe: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
