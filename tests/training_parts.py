@@ -21,9 +21,9 @@ from fieldcraft.config.sections import BudgetConfig, Optim
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.records.events import EventBus, write_metrics
 from fieldcraft.train.algorithm import StepModels
 from fieldcraft.train.batch import Sample, SampleUnit, TokenRun, to_sample

@@ -9,8 +9,8 @@ from starlette.responses import PlainTextResponse
 
 from chat_server import answering, completion
 from cli_parts import TINY, lines, sentence, status
-from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.loop import run_rollout
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs import agent, evaluating
 from fieldcraft.tools.serving import serve_in_thread

@@ -8,8 +8,8 @@ import pytest
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
-from fieldcraft.environments.environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
 from fieldcraft.environments.guards import BrokenToolError
+from fieldcraft.environments.tool_environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
 from fieldcraft.tools.base import tool
 from fieldcraft.types import CallOutcome, CallRecord, MalformedCall, Task, ToolCall, ToolError
 

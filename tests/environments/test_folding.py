@@ -11,9 +11,9 @@ from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.records.chains import concat_ids, get_context_ids, split_chains
 from fieldcraft.types import (
     Answer,

@@ -10,9 +10,9 @@ from fieldcraft.config.choices import ToolConfig
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.records.costs import compute_acting_cost, count_policy_tokens, sum_call_costs
 from fieldcraft.tools.factory import apply_tool_config
 from fieldcraft.types import AnyTool, CallOutcome, Task, Trajectory

@@ -11,9 +11,9 @@ from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
 from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
+from fieldcraft.environments.tool_environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import Author, CallOutcome, Status, Task, ToolError, Trajectory, UserError
 from training_parts import FixedTool, never

@@ -20,9 +20,9 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import EndpointSimulator
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.tools.chat_client import ChatClient

@@ -10,10 +10,10 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
 from fieldcraft.environments.loop import Policy, run_rollout, run_tool_free_rollout
 from fieldcraft.environments.simulators import PolicySimulator
 from fieldcraft.environments.termination import NO_ROOM_MESSAGE, count_reserved_tokens
+from fieldcraft.environments.tool_environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
 from fieldcraft.records.chains import get_context_ids
 from fieldcraft.records.trajectories import from_json, to_json
 from fieldcraft.records.transcript import EntryKind, TranscriptEntry, build_transcript

@@ -9,8 +9,8 @@ from typing import Any, Literal, Self
 import fieldcraft as fc
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER
-from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.loop import run_rollout
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy, RolloutSession, run_session
 from fieldcraft.sampling import StopReason
 from fieldcraft.train.batch import to_sample

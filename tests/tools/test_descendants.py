@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.environments.environments import EnvironmentContractError
+from fieldcraft.environments.base import EnvironmentContractError
 from fieldcraft.extensions.external_envs.blackbox import run_program
 from fieldcraft.extensions.external_envs.worker_process import WorkerProcess
 from fieldcraft.tools import descendants

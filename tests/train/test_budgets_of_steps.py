@@ -11,7 +11,7 @@ import pytest
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
-from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.records.events import write_metrics
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rollouts import SoftOverlongPenalty

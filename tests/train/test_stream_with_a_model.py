@@ -14,7 +14,7 @@ import torch
 from engine_parity import TOKENIZER, plain_logprobs
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
-from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.train.algorithm import PolicyGradient, StepModels
 from fieldcraft.train.async_sampler import AsyncRolloutSampler

@@ -163,7 +163,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         VLLM_ENGINE: "fieldcraft.extensions.vllm.engine:VllmEngine",
     },
     ComponentKind.ENVIRONMENT: {
-        TOOL_ENVIRONMENT: "fieldcraft.environments.environment:ToolEnvironment",
+        TOOL_ENVIRONMENT: "fieldcraft.environments.tool_environment:ToolEnvironment",
         "text": "fieldcraft.extensions.external_envs.games:TextEnvironment",
         "blackbox": "fieldcraft.extensions.external_envs.blackbox:BlackBoxEnvironment",
         "openenv": "fieldcraft.extensions.external_envs.openenv:OpenEnvEnvironment",

@@ -6,7 +6,11 @@ from collections.abc import Awaitable, Callable
 
 from fieldcraft.dialects.folding import is_well_formed
 from fieldcraft.environments import termination
-from fieldcraft.environments.environment import ToolEnvironment, ToolFreeEnvironment, ToolSession
+from fieldcraft.environments.tool_environment import (
+    ToolEnvironment,
+    ToolFreeEnvironment,
+    ToolSession,
+)
 from fieldcraft.environments.turns import (
     Policy,
     RolloutSession,

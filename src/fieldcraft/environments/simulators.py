@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from fieldcraft.dialects.base import encode_template
-from fieldcraft.environments.environment import ToolSession
+from fieldcraft.environments.tool_environment import ToolSession
 from fieldcraft.environments.turns import Policy, derive_turn_seed
 from fieldcraft.records.chains import get_context_ids
 from fieldcraft.sampling import StopReason

@@ -15,8 +15,8 @@ from fieldcraft.dialects import folding
 from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.dialects.tool_names import ToolNameMap
 from fieldcraft.engine.base import Engine
-from fieldcraft.environments.environment import ToolEnvironment, ToolSession, make_refused_call
 from fieldcraft.environments.guards import BrokenToolError, describe_defect
+from fieldcraft.environments.tool_environment import ToolEnvironment, ToolSession, make_refused_call
 from fieldcraft.records.chains import get_context_ids, get_policy_turns, split_chains
 from fieldcraft.records.timeline import track_activity
 from fieldcraft.sampling import NO_TRUNCATION, Completion, SamplingParams, StopReason, Truncation

@@ -21,9 +21,9 @@ from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.streaming import StreamingEngine
-from fieldcraft.environments.environment import ToolEnvironment
-from fieldcraft.environments.environments import isolate_failures
+from fieldcraft.environments.base import isolate_failures
 from fieldcraft.environments.loop import Policy, run_rollout
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.extensions.search.index import require_single_search

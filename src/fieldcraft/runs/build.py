@@ -28,8 +28,8 @@ from fieldcraft.config.sections import (
 )
 from fieldcraft.data.passages import Passage
 from fieldcraft.data.world import make_world
-from fieldcraft.environments.environment import ToolEnvironment
-from fieldcraft.environments.environments import Environment
+from fieldcraft.environments.base import Environment
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.evaluation.verifiers import JudgeVerifier, Verifier
 from fieldcraft.extensions.sandbox.tool import GradingSandbox
 from fieldcraft.extensions.search.client import RemoteSearchTool

@@ -22,7 +22,7 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.stages import Stage
 from fieldcraft.config.validation_errors import InvalidRecipeError
 from fieldcraft.dialects.tool_names import get_offered_names
-from fieldcraft.environments.environments import isolate_failures
+from fieldcraft.environments.base import isolate_failures
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.grading import GRADED_BY_META, JUDGE, resolve_reward_name
 from fieldcraft.runs.budget_check import check_budgets, check_positions

@@ -21,8 +21,8 @@ from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.threads import ThreadCounts, find_fastest_threads
-from fieldcraft.environments.environment import ToolEnvironment
-from fieldcraft.environments.environments import EnvironmentRunner, isolate_failures
+from fieldcraft.environments.base import EnvironmentRunner, isolate_failures
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.extensions.cluster.ranks import RayTrainerGroup
 from fieldcraft.extensions.cluster.session import ClusterSession, open_cluster
 from fieldcraft.extensions.cluster.sources import ShardedWeights

@@ -23,9 +23,9 @@ from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.data.steps_io import make_untokenised_trajectory
 from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.environments.environment import ToolEnvironment
-from fieldcraft.environments.environments import EnvironmentRunner
+from fieldcraft.environments.base import EnvironmentRunner
 from fieldcraft.environments.loop import Policy, run_rollout
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
 from fieldcraft.evaluation.summary import RequestCost, summarise_evaluation
 from fieldcraft.evaluation.verifiers import record_picks

@@ -19,7 +19,7 @@ from fieldcraft.data.world import (
     WorldOracle,
     make_world,
 )
-from fieldcraft.environments.environments import Environment
+from fieldcraft.environments.base import Environment
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.runs.build import make_external_environment

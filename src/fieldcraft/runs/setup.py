@@ -18,7 +18,7 @@ from fieldcraft.data.passages import read_corpus
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.dialects.chat_template import shows_date
 from fieldcraft.engine.attention import require_plain_attention
-from fieldcraft.environments.environment import check_duplicate_names
+from fieldcraft.environments.tool_environment import check_duplicate_names
 from fieldcraft.extensions.search.client import RemoteSearchTool
 from fieldcraft.extensions.search.dense import TextEncoder
 from fieldcraft.extensions.search.index import make_index_settings

@@ -17,8 +17,8 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.environments.environment import ToolEnvironment
-from fieldcraft.environments.environments import EnvironmentRunner
+from fieldcraft.environments.base import EnvironmentRunner
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
 from fieldcraft.extensions.cluster.ranks import RayTrainerGroup
 from fieldcraft.extensions.cluster.sharding.specs import CriticSpec, PolicySpec, ReferenceSpec

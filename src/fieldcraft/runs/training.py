@@ -16,7 +16,7 @@ from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.model_files import add_eos_token
-from fieldcraft.environments.environments import EnvironmentRunner
+from fieldcraft.environments.base import EnvironmentRunner
 from fieldcraft.extensions.cluster.ranks import TrainersLostError
 from fieldcraft.records.events import LogMessage
 from fieldcraft.records.files import write_json

@@ -17,8 +17,7 @@ from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.environments.environment import ToolEnvironment
-from fieldcraft.environments.environments import EnvironmentRunner
+from fieldcraft.environments.base import EnvironmentRunner
 from fieldcraft.environments.loop import (
     Policy,
     Simulator,
@@ -26,6 +25,7 @@ from fieldcraft.environments.loop import (
     run_tool_free_rollout,
 )
 from fieldcraft.environments.simulators import PolicySimulator
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.records.events import EventHandler, TrajectoryCompleted, ignore_event
 from fieldcraft.records.timeline import Timeline
 from fieldcraft.rewards.rollouts import SoftOverlongPenalty

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from fieldcraft.dialects.tool_names import ToolNameMap
-from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.train.batch import Sample, SampleUnit, get_teacher_view
 from fieldcraft.train.protocols import ReferenceModel
 from fieldcraft.types import Task, Trajectory, UserError

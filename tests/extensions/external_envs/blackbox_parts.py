@@ -10,7 +10,7 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.environments import isolate_failures
+from fieldcraft.environments.base import isolate_failures
 from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.external_envs.blackbox import BlackBoxEnvironment
 from fieldcraft.records.chains import split_chains, validate_folds

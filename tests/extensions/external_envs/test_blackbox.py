@@ -11,7 +11,7 @@ from checkpoints import tiny_tokenizer
 from families import FAMILIES
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
-from fieldcraft.environments.environments import isolate_failures
+from fieldcraft.environments.base import isolate_failures
 from fieldcraft.environments.guards import strip_location
 from fieldcraft.extensions.external_envs.blackbox import BlackBoxEnvironment
 from fieldcraft.extensions.external_envs.conversation_renderer import ConversationRenderer

@@ -10,7 +10,7 @@ from bandit import letters
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.base import Engine
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.environments import EnvironmentContractError
+from fieldcraft.environments.base import EnvironmentContractError
 from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.external_envs.generate_api import GenerateRequest, RequestRejectedError
 from fieldcraft.extensions.external_envs.policy_session import PolicySession, SampledTurn

@@ -10,7 +10,7 @@ from learning import STAGE, rises, write_player
 
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
-from fieldcraft.environments.environments import isolate_failures
+from fieldcraft.environments.base import isolate_failures
 from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.external_envs.blackbox import BlackBoxEnvironment
 from fieldcraft.recipes.loading import parse_recipe

@@ -8,7 +8,7 @@ from bandit import letters, small_model
 from fieldcraft.config.sections import BudgetConfig, Optim
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.environments.environments import isolate_failures
+from fieldcraft.environments.base import isolate_failures
 from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.external_envs.games import TextEnvironment
 from fieldcraft.train.losses import PolicyGradientLoss

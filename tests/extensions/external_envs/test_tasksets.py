@@ -18,7 +18,7 @@ from bandit import letters
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.environments import isolate_failures
+from fieldcraft.environments.base import isolate_failures
 from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.external_envs.verifiers import VerifiersEnvironment
 from fieldcraft.records.chains import validate_folds

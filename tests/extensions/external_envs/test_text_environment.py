@@ -12,7 +12,7 @@ from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.environments import isolate_failures
+from fieldcraft.environments.base import isolate_failures
 from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.external_envs.games import STEP_TOOL, TextEnvironment
 from fieldcraft.records.costs import compute_acting_cost, count_policy_tokens

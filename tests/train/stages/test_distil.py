@@ -13,7 +13,7 @@ from bandit import LIMITS, TASKS, Letters, bandit, letters, small_model
 from fieldcraft.config.distil import Distil
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.rewards.rubric import Rubric

@@ -11,7 +11,7 @@ import torch
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
-from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.records.training_rollouts import TrainingRollout
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.rubric import Rubric

@@ -16,7 +16,7 @@ from dataclasses import replace
 from fieldcraft.dialects.base import BaseDialect, encode_untrusted
 from fieldcraft.dialects.chat import ChatRenderer
 from fieldcraft.dialects.tool_names import ToolNameMap
-from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy, RolloutSession, continue_session
 from fieldcraft.extensions.agents.react_agent import (
     OBSERVATION_PREFIX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy, RolloutSession, run_session
 from fieldcraft.extensions.agents.turns import append_search, finish_from_text
 from fieldcraft.records.words import split_words

@@ -21,7 +21,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from fieldcraft.config.names import format_short, import_object
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
-from fieldcraft.environments.environments import (
+from fieldcraft.environments.base import (
     EnvironmentContractError,
     EnvironmentRunner,
     set_environment_reward,

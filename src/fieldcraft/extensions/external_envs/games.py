@@ -22,7 +22,7 @@ from fieldcraft.config.names import describe_exception, format_short, import_obj
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.dialects.chat import ChatRenderer
-from fieldcraft.environments.environments import (
+from fieldcraft.environments.base import (
     EnvironmentContractError,
     EnvironmentRunner,
     set_environment_reward,

@@ -20,7 +20,7 @@ from fieldcraft.config.names import describe_exception, format_short
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.dialects.chat import ChatRenderer
-from fieldcraft.environments.environments import EnvironmentContractError, EnvironmentRunner
+from fieldcraft.environments.base import EnvironmentContractError, EnvironmentRunner
 from fieldcraft.environments.guards import run_with_timeout
 from fieldcraft.extensions.external_envs.games import (
     DEFAULT_NUM_SEEDS,

@@ -29,7 +29,7 @@ from pydantic import PositiveFloat, PositiveInt
 from fieldcraft.config.interpreters import get_installed_version
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
-from fieldcraft.environments.environments import (
+from fieldcraft.environments.base import (
     EnvironmentContractError,
     EnvironmentRunner,
     set_environment_reward,

@@ -22,8 +22,8 @@ from fieldcraft.data.request_logs import (
 )
 from fieldcraft.data.steps_io import serialise_demonstration
 from fieldcraft.engine.streaming import StreamingEngine
-from fieldcraft.environments.environment import ToolEnvironment
 from fieldcraft.environments.loop import run_rollout
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.extensions.external_envs.protocol import get_model
 from fieldcraft.extensions.external_envs.refusals import (
     RequestRejectedError,

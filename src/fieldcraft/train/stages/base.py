@@ -17,8 +17,8 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
 from fieldcraft.config.stages import Stage
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.environments.environment import ToolEnvironment
-from fieldcraft.environments.environments import EnvironmentRunner
+from fieldcraft.environments.base import EnvironmentRunner
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.records.events import EventHandler
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.train.collapse_detector import CollapseDetector

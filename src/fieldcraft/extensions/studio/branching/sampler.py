@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fieldcraft.concurrency import run_concurrently
-from fieldcraft.environments.environment import ToolEnvironment, ToolSession
 from fieldcraft.environments.loop import Policy, continue_rollout
+from fieldcraft.environments.tool_environment import ToolEnvironment, ToolSession
 from fieldcraft.extensions.studio.branching.sample_store import SAMPLE_META_KEY, SampleStore
 from fieldcraft.extensions.studio.branching.steps import (
     TurnStep,

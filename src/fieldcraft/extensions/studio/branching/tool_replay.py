@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from fieldcraft.environments.environment import ToolEnvironment, ToolSession
+from fieldcraft.environments.tool_environment import ToolEnvironment, ToolSession
 from fieldcraft.types import CallRecord, StatefulTool, ToolCall
 
 MAX_OBSERVATION_CHARS = 80  # characters of an observation in a message

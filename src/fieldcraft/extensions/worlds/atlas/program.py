@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy, RolloutSession, run_session
 from fieldcraft.extensions.agents.turns import append_search
 from fieldcraft.extensions.worlds.atlas.facts import parse_facts

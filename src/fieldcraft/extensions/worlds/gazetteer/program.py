@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from fieldcraft.data.passages import parse_results
-from fieldcraft.environments.environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy, RolloutSession, run_session
 from fieldcraft.extensions.agents.turns import append_search
 from fieldcraft.extensions.worlds.gazetteer.articles import parse_article
