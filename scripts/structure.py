@@ -243,6 +243,9 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="*", default=[PACKAGE])
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args()
+    for folder in given.folders:
+        if not any(folder.rglob("*.py")):
+            parser.error(f"{folder} contains no Python module: give the folder of a package")
     columns = [measure(folder) for folder in given.folders]
     print(f"| measure | {' | '.join(map(str, given.folders))} |")
     print("|---" * (1 + len(columns)) + "|")

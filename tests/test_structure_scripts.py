@@ -269,3 +269,10 @@ def test_each_extension_is_a_folder_of_its_own(structure: ModuleType) -> None:
     assert structure.find_cycles(back) == [
         "extensions.search -> extensions.web -> extensions.search"
     ]
+
+
+def test_a_folder_without_modules_is_a_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "scripts/structure.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.endswith("contains no Python module: give the folder of a package\n")
