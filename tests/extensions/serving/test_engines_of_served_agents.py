@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from fieldcraft.types import UserError
 from serving_parts import client
 from vllm_protocol import Fake
 from vllm_rig import VllmRig, model_of
+from waiting import wait_until
 
 PYTHON = os.environ.get("FIELDCRAFT_VLLM_PYTHON", "")
 WISH = {"messages": [{"role": "user", "content": "Who?"}], "model": "tiny", "max_tokens": 30}
@@ -88,12 +89,6 @@ def test_an_agent_answers_alike_with_vllm_and_with_the_local_engine(rig: VllmRig
     assert all(r["stream"] for r in requests)
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Wait until a condition is true; the test timeout ends an endless wait."""
-    while not true():
-        time.sleep(0.01)
-
-
 def test_a_client_that_hangs_up_ends_the_stream_of_vllm(rig: VllmRig) -> None:
     fake = rig.fake(max_len=400)
     service = opened(with_fake(rig, fake), rig)
@@ -101,10 +96,10 @@ def test_a_client_that_hangs_up_ends_the_stream_of_vllm(rig: VllmRig) -> None:
     with serve_in_thread(create_app(service)) as url:
         stream = client(url).chat.completions.create(**WISH, stream=True)
         next(iter(stream))
-        until(lambda: fake.stalled == 1)
+        wait_until(lambda: fake.stalled == 1)
         stream.close()
-        until(lambda: fake.dropped == 1)
-        until(lambda: service.engine.num_sessions == 0)
+        wait_until(lambda: fake.dropped == 1)
+        wait_until(lambda: service.engine.num_sessions == 0)
 
 
 def test_a_server_that_is_not_there_is_a_sentence_at_the_start(rig: VllmRig) -> None:

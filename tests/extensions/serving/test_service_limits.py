@@ -1,8 +1,6 @@
 """Slots, the queue, time limits, access tokens, disconnecting clients, and shutdown."""
 
 import asyncio
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -16,16 +14,10 @@ from fieldcraft.extensions.serving.requests import AgentRequest
 from fieldcraft.extensions.serving.service import MAX_CHARS_PER_TOKEN
 from fieldcraft.tools.serving import serve_in_thread
 from serving_parts import client, scripted
+from waiting import wait_until
 
 ASK = {"model": "scripted", "messages": [{"role": "user", "content": "Who?"}]}
 SECONDS = 300  # timeout of a waiting test
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def metric(url: str, line: str) -> float:
@@ -40,9 +32,9 @@ def test_who_finds_no_place_is_told_when_to_come_again():
     with serve_in_thread(create_app(service)) as url, ThreadPoolExecutor() as pool:
         create = client(url).chat.completions.create
         first = pool.submit(create, **ASK)
-        until(lambda: len(engine.open) == 1)
+        wait_until(lambda: len(engine.open) == 1)
         second = pool.submit(create, **ASK)
-        until(lambda: service.active_requests == 2)
+        wait_until(lambda: service.active_requests == 2)
         with pytest.raises(openai.RateLimitError) as refused:
             create(**ASK)
         assert refused.value.response.headers["Retry-After"] == "1"
@@ -62,9 +54,9 @@ def test_a_client_that_comes_again_finds_a_place():
     with serve_in_thread(create_app(service)) as url, ThreadPoolExecutor() as pool:
         create = client(url).with_options(max_retries=8).chat.completions.create
         first = pool.submit(create, **ASK)
-        until(lambda: len(engine.open) == 1)
+        wait_until(lambda: len(engine.open) == 1)
         second = pool.submit(create, **ASK)
-        until(lambda: metric(url, 'fieldcraft_agent_refused_total{status="429"}') > 0)
+        wait_until(lambda: metric(url, 'fieldcraft_agent_refused_total{status="429"}') > 0)
         engine.go_on.set()
         for request in (first, second):
             assert request.result(SECONDS).choices[0].message.content == "Tarkovsky"
@@ -81,7 +73,7 @@ def test_a_request_has_its_time_and_no_more():
         assert late.value.status_code == 504
         with pytest.raises(openai.APIError, match="did not answer"):
             list(client(url).chat.completions.create(**ASK, stream=True))
-        until(lambda: not engine.open)
+        wait_until(lambda: not engine.open)
         assert (
             metric(url, 'fieldcraft_agent_requests_total{interface="chatcmpl",outcome="late"}') == 2
         )
@@ -109,7 +101,7 @@ def test_a_client_that_hangs_up_is_worked_for_no_more(route, stream):
 
     with serve_in_thread(create_app(service)) as url:
         asyncio.run(ask_and_leave(url))
-        until(lambda: not engine.open and service.active_requests == 0)
+        wait_until(lambda: not engine.open and service.active_requests == 0)
         interface = {"responses": "resp"}.get(route, "chatcmpl")
         metric_line = f'fieldcraft_agent_requests_total{{interface="{interface}",outcome="left"}}'
         assert metric(url, metric_line) == 1
@@ -137,7 +129,7 @@ def test_what_is_under_way_ends_and_what_is_new_is_refused():
     engine.go_on.clear()
     with serve_in_thread(create_app(service)) as url, ThreadPoolExecutor() as pool:
         first = pool.submit(client(url).chat.completions.create, **ASK)
-        until(lambda: len(engine.open) == 1)
+        wait_until(lambda: len(engine.open) == 1)
         service.closed = True
         with pytest.raises(openai.InternalServerError, match="shutting down") as refused:
             client(url).chat.completions.create(**ASK)

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from fieldcraft.extensions.studio.server import create_app
 from fieldcraft.records.trajectories import write_trajectories
 from fieldcraft.types import Author, Segment, UserError
 from view_parts import trajectory, write_run
+from waiting import wait_until
 
 PLACE = {"run": "one", "part": "rl1", "kind": "evaluation", "number": "1"}
 OWN = {"Origin": "http://127.0.0.1"}
@@ -51,14 +51,6 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path / "one")
 
 
-def until(found: Any) -> None:
-    for _ in range(1200):
-        if found():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it never came")
-
-
 def client(run: Path, sampling: BranchCommand | None = None) -> TestClient:
     app = create_app(load_run_views([run]), branch_command=sampling)
     return TestClient(app, "http://127.0.0.1")
@@ -75,7 +67,7 @@ def sampling() -> Iterator[BranchCommand]:
 def page(run: Path, sampling: BranchCommand) -> Iterator[TestClient]:
     write_branch(run)
     with client(run, sampling) as found:
-        until(lambda: found.get("/api/rows").json()["total"] == 15)
+        wait_until(lambda: found.get("/api/rows").json()["total"] == 15)
         yield found
 
 
@@ -195,7 +187,7 @@ def test_a_command_that_fails_says_why(page: TestClient, sampling: BranchCommand
     reply = page.post("/api/branch", params=PLACE, headers=OWN, content=b'{"at": 0, "samples": 2}')
     assert reply.status_code == 202
     assert reply.json()["command"].endswith("--stage rl1 --step 0 --samples 2")
-    until(lambda: sampling.state["status"] is not None)
+    wait_until(lambda: sampling.state["status"] is not None)
     assert sampling.state["status"] == 2
     assert "holds no model" in sampling.state["said"]
 
@@ -204,7 +196,7 @@ def test_a_command_that_fails_says_why(page: TestClient, sampling: BranchCommand
 def test_a_command_runs_alone_and_can_be_stopped(run: Path, sampling: BranchCommand) -> None:
     assert sampling.state == {"command": "", "status": 0, "said": ""}
     sampling.start(["branch", "/none", "--index", "0"])
-    until(lambda: sampling.state["status"] is not None)
+    wait_until(lambda: sampling.state["status"] is not None)
     assert sampling.state["status"] == 2
     assert "/none" in sampling.state["said"]
     with socket.socket() as probe:
@@ -213,7 +205,7 @@ def test_a_command_runs_alone_and_can_be_stopped(run: Path, sampling: BranchComm
     sampling.start(["studio", str(run), "--port", str(port)])
     with pytest.raises(UserError, match="already sampling: wait for it, or stop it"):
         sampling.start(["branch", "/none", "--index", "0"])
-    until(lambda: "127.0.0.1" in sampling.state["said"] or "startup" in sampling.state["said"])
+    wait_until(lambda: "127.0.0.1" in sampling.state["said"] or "startup" in sampling.state["said"])
     sampling.stop()
     assert sampling.state["status"] is not None
     sampling.stop()

@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,14 +10,9 @@ from engine_parity import PROMPT, changed, check_spans, take_over
 from fieldcraft.extensions.vllm.engine import VllmEngine
 from fieldcraft.sampling import Completion, SamplingParams
 from vllm_rig import VllmRig
+from waiting import wait_until_async
 
 SAMPLING = SamplingParams(20, seed=100)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(300):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 def followed(engine: VllmEngine, streamed: list[int], session: str = "s") -> Any:
@@ -52,7 +46,7 @@ def test_tokens_are_told_while_the_turn_is_sampled(rig: VllmRig) -> None:
         await engine.update_weights(0)
         fake.stalls_at = 5
         call = asyncio.create_task(followed(engine, streamed))
-        await until(lambda: len(streamed) == 5)
+        await wait_until_async(lambda: len(streamed) == 5)
         fake.stalls_at = None
         take_over(rig.model, policies[1])
         await engine.update_weights(1)
@@ -93,12 +87,12 @@ def test_whoever_goes_ends_the_stream(rig: VllmRig) -> None:
         await engine.update_weights(0)
         fake.stalls_at = 5
         call = asyncio.create_task(followed(engine, streamed))
-        await until(lambda: len(streamed) == 5)
+        await wait_until_async(lambda: len(streamed) == 5)
         assert engine.num_sessions == 1
         call.cancel()
         await asyncio.wait([call])
         assert call.cancelled()
-        await until(lambda: fake.dropped == 1)
+        await wait_until_async(lambda: fake.dropped == 1)
 
     rig.run(work)
     assert engine.num_sessions == 0

@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,15 +15,10 @@ from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import UserError
 from vllm_protocol import Fake
 from vllm_rig import VllmRig
+from waiting import wait_until_async
 
 PROMPTS = [[*PROMPT, 3 + i] for i in range(8)]
 SAMPLING = SamplingParams(20, seed=100)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(300):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 def begin(engine: VllmEngine, ids: list[int], sampling: SamplingParams = SAMPLING) -> Any:
@@ -46,10 +40,10 @@ def test_turns_are_continued_with_the_new_weights(rig: VllmRig) -> None:
         await engine.update_weights(0)
         fake.stalls_at = 5
         calls = [begin(engine, ids, SamplingParams(20, seed=100)) for ids in PROMPTS]
-        await until(lambda: fake.stalled == 8)
+        await wait_until_async(lambda: fake.stalled == 8)
         take_over(rig.model, policies[1])
         await engine.update_weights(1)
-        await until(lambda: fake.stalled == 16)
+        await wait_until_async(lambda: fake.stalled == 16)
         fake.stalls_at = None
         take_over(rig.model, policies[2])
         await engine.update_weights(2)
@@ -80,7 +74,7 @@ def test_a_turn_that_reaches_the_server_in_a_pause_is_asked_for_again(rig: VllmR
         await engine.update_weights(0)
         fake.late = True
         call = begin(engine, PROMPT)
-        await until(lambda: len(turns(fake)) == 1)
+        await wait_until_async(lambda: len(turns(fake)) == 1)
         take_over(rig.model, policies[1])
         await engine.update_weights(1)
         done: Completion = await call
@@ -102,7 +96,7 @@ def test_turns_that_begin_during_a_change_wait_for_it(rig: VllmRig) -> None:
         fake.busy = True
         take_over(rig.model, policies[1])
         change = asyncio.create_task(engine.update_weights(1))
-        await until(lambda: len(fake.loads) == 2)
+        await wait_until_async(lambda: len(fake.loads) == 2)
         calls = [begin(engine, ids) for ids in PROMPTS]
         for _ in range(20):  # before its first request a call waits only for the lock
             await asyncio.sleep(0)
@@ -132,10 +126,10 @@ def test_a_server_that_dies_during_a_change(
         await engine.update_weights(0)
         dying.stalls_at = healthy.stalls_at = 5
         calls = [begin(engine, ids) for ids in PROMPTS]
-        await until(lambda: dying.stalled + healthy.stalled == 8)
+        await wait_until_async(lambda: dying.stalled + healthy.stalled == 8)
         take_over(rig.model, policies[1])
         await engine.update_weights(1)
-        await until(lambda: dying.stalled + healthy.stalled == 16)
+        await wait_until_async(lambda: dying.stalled + healthy.stalled == 16)
         dying.stalls_at = healthy.stalls_at = None
         dying.dies_at = route
         take_over(rig.model, policies[2])
@@ -160,7 +154,7 @@ def test_a_turn_that_a_server_gives_up_by_itself_is_sampled_again(rig: VllmRig) 
         await engine.update_weights(0)
         fake.stalls_at = 5
         call = begin(engine, PROMPT)
-        await until(lambda: fake.stalled == 1)
+        await wait_until_async(lambda: fake.stalled == 1)
         fake.stalls_at = None
         fake.pauses += 1  # as if another client had paused it
         done: Completion = await call
@@ -195,7 +189,7 @@ def test_a_turn_that_ends_just_when_the_server_pauses(rig: VllmRig, reason: Stop
         sampling = SamplingParams(20, stop=(stop,)) if reason is StopReason.STOP else SAMPLING
         count = len(turns(fake))
         call = begin(engine, PROMPT, sampling)
-        await until(lambda: fake.stalled == 1)
+        await wait_until_async(lambda: fake.stalled == 1)
         await engine.update_weights(1)
         cut = await call
         assert len(turns(fake)) == count + 1
@@ -235,7 +229,7 @@ def test_another_engine_does_not_interrupt(rig: VllmRig) -> None:
         await engine.update_weights(0)
         fake.stalls_at = 5
         call = begin(engine, PROMPT)
-        await until(lambda: fake.stalled == 1)
+        await wait_until_async(lambda: fake.stalled == 1)
         pauses = fake.pauses
         with pytest.raises(RuntimeError, match="two engines cannot sample"):
             await other.update_weights(0)
@@ -265,7 +259,7 @@ def test_between_publications_the_model_is_not_read(rig: VllmRig, published: boo
         first = await engine.generate(PROMPT, SAMPLING, "first")
         fake.stalls_at = 5
         call = begin(engine, PROMPT)
-        await until(lambda: fake.stalled == 1)
+        await wait_until_async(lambda: fake.stalled == 1)
         fake.stalls_at = None
         fake.label, fake.model = "default", changed(policies[0], 0.5)
         fake.pauses += 1
