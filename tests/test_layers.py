@@ -14,18 +14,17 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 LAYERS = (
     *("version", "sampling", "types", "concurrency", "config", "records", "terminal"),
     *("hub", "recipes", "dialects", "tools", "engine", "rewards", "environments"),
-    *("extensions.agents", "data", "train", "evaluation"),
+    *("data", "train", "evaluation"),
     *("extensions.mcp", "extensions.sandbox", "extensions.vllm", "extensions.search"),
     *("extensions.web", "extensions.worlds", "extensions.trackers", "extensions.external_envs"),
     *("extensions.cluster", "runs", "__init__", "cli"),
-    *("extensions.planning", "extensions.serving", "extensions.studio", "extensions"),
+    *("extensions.curation", "extensions.planning", "extensions.serving", "extensions.studio"),
+    "extensions",
     "__main__",
 )
 # Extensions that a folder of the kernel imports by itself; all others enter by their names.
 IMPORTED_EXTENSIONS = {
-    "data": {"agents"},
-    "runs": {"agents", "cluster", "sandbox", "search", "trackers", "vllm", "worlds"},
-    "cli": {"sandbox", "search", "worlds"},
+    "runs": {"cluster", "sandbox", "search", "trackers", "vllm", "worlds"},
 }
 EQUALITY = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 HEAVY = {"torch", "transformers", "safetensors"}
@@ -50,8 +49,11 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def layer(name: str) -> str:
-    """Return the entry of LAYERS that contains a module, given as `data.sources`."""
+    """Return the entry of LAYERS that contains a module, given as `data.sources`. Commands of
+    extensions are above all, because they use the command line."""
     parts = name.split(".")
+    if parts[0] == "extensions" and parts[-1] == "commands":
+        return "extensions"
     return ".".join(parts[:2]) if parts[0] == "extensions" and len(parts) > 2 else parts[0]
 
 
@@ -129,7 +131,7 @@ import fieldcraft, fieldcraft.types, fieldcraft.config.recipe
 assert not loaded("torch", "transformers", "numpy", "matplotlib", "tantivy"), sys.modules.keys()
 import fieldcraft.cli
 assert not loaded("torch", "transformers", "tantivy", "uvicorn", "starlette"), sys.modules.keys()
-import fieldcraft.extensions.agents.workflows, fieldcraft.extensions.worlds.atlas.curriculum
+import fieldcraft.extensions.search.workflows, fieldcraft.extensions.worlds.atlas.curriculum
 import fieldcraft.rewards.rubric
 assert not loaded("torch", "transformers"), sys.modules.keys()
 """
@@ -156,9 +158,9 @@ def test_only_rewards_compare_answers() -> None:
     assert found == {
         "data.decontamination",
         "data.gold_answers",
-        "data.rules",
-        "data.synthesis",
         "evaluation.fidelity",
+        "extensions.curation.builtin_filters",
+        "extensions.curation.question_generators",
         "runs.examples",
     }
 

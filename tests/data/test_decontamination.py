@@ -11,8 +11,9 @@ from fieldcraft.data.decontamination import (
     NEAR_DUPLICATE_SIMILARITY,
     EvaluationQuestions,
     QuestionMatch,
+    make_shingles,
+    normalise_text,
 )
-from fieldcraft.data.duplicates import make_shingles, normalise_text
 from fieldcraft.types import Task
 
 

@@ -16,7 +16,7 @@ from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.tool_environment import ToolEnvironment
-from fieldcraft.extensions.agents.workflows import rag
+from fieldcraft.extensions.search.workflows import rag
 from fieldcraft.types import Author, StatefulTool, Status, Task, Tool, Trajectory, UserError
 from virtual_time import virtually
 

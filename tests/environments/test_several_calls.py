@@ -10,7 +10,7 @@ from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
 from fieldcraft.environments.tool_environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
-from fieldcraft.extensions.agents.workflows import rag
+from fieldcraft.extensions.search.workflows import rag
 from fieldcraft.types import Author, CallOutcome, Status, Task, Trajectory
 from training_parts import FixedTool, never
 

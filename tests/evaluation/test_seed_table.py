@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fieldcraft.config.recipe import get_seed_table_rows
+from fieldcraft.config.plan import get_seed_table_rows
 from fieldcraft.evaluation.seed_table import (
     MIN_TRAJECTORIES,
     aggregate_seeds,

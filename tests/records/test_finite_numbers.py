@@ -10,7 +10,7 @@ import pytest
 
 from fieldcraft.data.formats.tables import write_records
 from fieldcraft.data.records import write_json_array
-from fieldcraft.data.selection import SampleTally, TallyJournal
+from fieldcraft.data.sample_tallies import SampleTally, TallyJournal
 from fieldcraft.records.files import write_json
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.metrics import MetricsLog

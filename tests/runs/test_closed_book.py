@@ -52,11 +52,12 @@ def context(folder: Path, *overrides: str) -> SimpleNamespace:
         data_source=inputs,
         folder=place,
         closed_book_tallies={},
+        report_figures={},
         emit=lambda event: None,
     )
 
 
-def measure(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, *models: str) -> list[str]:
+def measure(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the keys of the sampled rollouts."""
     taken: list[str] = []
 
@@ -68,16 +69,13 @@ def measure(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, *models: str
         return is_right
 
     monkeypatch.setattr(closed_book, "make_rollout_check", rolled_out)
-    asyncio.run(measure_closed_book(made, dict.fromkeys(models, Path("model"))))
+    asyncio.run(measure_closed_book(made, Path("model")))
     return taken
 
 
-def test_every_question_is_sampled_once_the_model_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_question_is_sampled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = context(tmp_path)
-    assert measure(made, monkeypatch, "start") == []  # the model that it made knows nothing
-    assert len(measure(made, monkeypatch, "start", "base")) == 4 * (4 + 2)
+    assert len(measure(made, monkeypatch)) == 4 * (4 + 2)
     rates = {
         who: {k: t.rate for k, t in found.items()}
         for who, found in made.closed_book_tallies.items()
@@ -86,27 +84,27 @@ def test_every_question_is_sampled_once_the_model_is_there(
         "evaluation": {"a": 1.0, "b": 0.5, "c": 0.0, "d": 0.75},
         "training": {"0": 0.25, "1": 1.0},
     }
-    assert measure(made, monkeypatch, "start", "base", "sft2") == []
+    assert measure(made, monkeypatch) == []
 
 
 def test_a_run_that_is_resumed_samples_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = context(tmp_path)
-    measure(first, monkeypatch, "base")
+    measure(first, monkeypatch)
     lines = first.folder.closed_book_file.read_text().splitlines(keepends=True)
     first.folder.closed_book_file.write_text("".join(lines[:3]))
     again = context(tmp_path)
-    assert len(measure(again, monkeypatch, "base")) == 4 * 3
+    assert len(measure(again, monkeypatch)) == 4 * 3
     assert again.closed_book_tallies == first.closed_book_tallies
-    assert measure(context(tmp_path), monkeypatch, "base") == []
+    assert measure(context(tmp_path), monkeypatch) == []
 
 
 def test_the_report_says_how_far_it_agrees_with_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = context(tmp_path, "closed_book.questions=0")
-    measure(made, monkeypatch, "base")
+    measure(made, monkeypatch)
     counts = {"known": {"n": 2, "known": 1}, "unknown": {"n": 1, "known": 0}}
     found = {"n": 4, "rate": 2.25 / 4, "known": 2, "agreement": counts}
     assert summarise_closed_book(made) == {"evaluation": found}

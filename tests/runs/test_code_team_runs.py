@@ -15,10 +15,10 @@ from starlette.routing import Route
 from chat_server import completion
 from checkpoints import tiny_tokenizer
 from collecting_parts import status
-from fieldcraft.data.filters import Demonstration
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.extensions.curation.filters import Demonstration
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Answer, Observation, ToolCall
 from source_files import lines

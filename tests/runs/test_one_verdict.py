@@ -19,18 +19,18 @@ from fieldcraft.config.collection import CollectConfig
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import JudgeConfig
-from fieldcraft.data.collect import DemonstrationCollection
-from fieldcraft.data.filters import apply_filters
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.selection import TallyJournal, sample_answers
+from fieldcraft.data.sample_tallies import TallyJournal, sample_answers
 from fieldcraft.data.steps_io import read_demonstrations, write_demonstrations
 from fieldcraft.data.tasks import read_tasks
-from fieldcraft.data.teachers import AnswerMode
 from fieldcraft.dialects import make_dialect
 from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.evaluation.verifiers import pick_majority, record_picks
-from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus
+from fieldcraft.extensions.curation.collection import DemonstrationCollection
+from fieldcraft.extensions.curation.filters import apply_filters
+from fieldcraft.extensions.curation.react_agent import AgentAttempt, AttemptStatus
+from fieldcraft.extensions.curation.teachers import AnswerMode
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.records.events import ignore_event
 from fieldcraft.rewards.grading import resolve_grader

@@ -247,8 +247,7 @@ def require_valid_agents(
     models: Sequence[Path], dialect: str | None, index: Path | None, search_url: str | None
 ) -> None:
     """Raise UserError for errors in the agents that can be found without loading a model."""
-    from fieldcraft.extensions.search.index import require_single_search
-    from fieldcraft.runs.trust import require_trust
+    from fieldcraft.runs.trust import require_single_search, require_trust
 
     for model in models:
         require_trust(*find_model(model))

@@ -16,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fieldcraft.cli.app import AllowOption, OverridesArgument, RecipeArgument, announce_imports, app
+from fieldcraft.config.collection import CollectConfig
+from fieldcraft.config.plan import makes_only_data
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rules import RUN_RULES
 from fieldcraft.config.validation_errors import InvalidRecipeError
@@ -56,20 +58,23 @@ def run(
     require_same_recipe(folder, settings)
     console = CleanConsole()
     try:
-        if settings.collect is not None:
-            _collect(settings, folder, console)
-            return
-        if settings.select is not None and not settings.stages:
-            _select(settings, folder, console)
-            return
-        output = _run_and_render(settings, folder, console)
+        report = _execute_or_read(settings, folder, console)
     except KeyboardInterrupt:
         resume_command = ["fieldcraft", "run", recipe, *(overrides or []), "--out", str(folder)]
         print_line(
             f"fieldcraft: stopped; resume with: {shlex.join(resume_command)}", file=sys.stderr
         )
         raise typer.Exit(130) from None
-    console.print(*output)
+    if settings.collect is not None:
+        _print_collection(settings.collect, folder, console)
+    elif makes_only_data(settings):
+        print_line(f"{folder / 'select' / 'tasks.jsonl'}\n{folder / 'select' / 'card.html'}")
+    else:
+        _print_report(settings, report, folder, console)
+
+
+def _print_report(settings: Recipe, report: dict[str, Any], folder: Path, console: Console) -> None:
+    console.print(*_render_report(report))
     example_run = folder / f"seed-{settings.seeds[0]}" if settings.seeds else folder
     print_line(f"{folder / 'report.json'}\n{folder / 'report.html'}")
     print_line(
@@ -98,21 +103,17 @@ def _build_tables(report: dict[str, Any]) -> list[FigureTable]:
     return [build_results_table(report["evals"], seconds), *build_detail_tables(report["evals"])]
 
 
-def _run_and_render(settings: Recipe, folder: Path, console: Console) -> list[FigureTable | str]:
-    """Return the report of one run, or of one run per seed of the recipe, after executing the
-    missing steps."""
+def _execute_or_read(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
+    """Execute the missing steps of one run, or of one run per seed of the recipe, and return the
+    report."""
     if RunFolder(folder, settings).is_done:
         run_folder = open_run_folder(folder, settings)
         with raise_read_errors(run_folder.report_json, run_folder.report_advice):
-            return _render_report(run_folder.read_report())
+            return run_folder.read_report()
     require_writable(folder)
-    if not (folder / "recipe.json").exists():
+    # A collection asks its teacher first, and its journal has what it paid for.
+    if settings.collect is None and not (folder / "recipe.json").exists():
         _check_before_run(settings)
-    return _render_report(_execute(settings, folder, console))
-
-
-def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
-    """Execute the remaining steps of a run, or of one run per seed, and return its report."""
     if settings.seeds:
         from fieldcraft.runs.seeds import run_seeds
 
@@ -123,41 +124,16 @@ def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]
     return run_recipe(settings, folder, EventBus([write_metrics, TerminalReporter(console)]))
 
 
-def _collect(settings: Recipe, folder: Path, console: Console) -> None:
-    """Run a recipe that has a teacher and no stages."""
-    if RunFolder(folder, settings).is_done:
-        open_run_folder(folder, settings)
-    else:
-        require_writable(folder)
-        with announce_imports():
-            from fieldcraft.runs.collect import collect
-
-        collect(settings, folder, EventBus([TerminalReporter(console)]))
+def _print_collection(settings: CollectConfig, folder: Path, console: Console) -> None:
     summary = folder / "collect" / "summary.json"
     with raise_read_errors(summary, RERUN_ADVICE):
         print_collection(read_json(summary, dict[str, Any], RERUN_ADVICE), console)
-    assert settings.collect is not None, "run ensures this"
     names = ["demonstrations.jsonl", "pairs.jsonl"]
-    if settings.collect.filters:
+    if settings.filters:
         names += ["filtered/demonstrations.jsonl", "filtered/card.html"]
     for path in (*(folder / "collect" / name for name in names), folder / "report.html"):
         print_line(path)
     print_line(f"fieldcraft show {shlex.quote(str(folder))}")
-
-
-def _select(settings: Recipe, folder: Path, console: Console) -> None:
-    """Run a recipe that selects questions and has no stages."""
-    if RunFolder(folder, settings).is_done:
-        open_run_folder(folder, settings)
-    else:
-        require_writable(folder)
-        _check_before_run(settings)
-        with announce_imports():
-            from fieldcraft.runs.selecting import select
-
-        select(settings, folder, EventBus([TerminalReporter(console)]))
-    for name in ("select/tasks.jsonl", "select/card.html"):
-        print_line(folder / name)
 
 
 def _check_before_run(recipe: Recipe) -> None:

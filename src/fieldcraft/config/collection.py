@@ -22,7 +22,7 @@ TEACHER = "teacher"
 
 
 class SelectConfig(SamplingConfig):
-    """Selection of the questions for reinforcement learning; see data/selection.py."""
+    """Selection of the questions for reinforcement learning; see extensions/curation/select.py."""
 
     default_temperature: ClassVar[float] = 1.0
 
@@ -125,7 +125,7 @@ def is_openai_url(url: str) -> bool:
 
 
 class CollectConfig(ConfigSection):
-    """Demonstrations and pairs from a teacher; see fieldcraft.data.collect."""
+    """Demonstrations and pairs from a teacher; see extensions/curation/collection.py."""
 
     # maximum; one half is answered without tools, the other with; a team uses tools for all
     questions: PositiveInt = 20_000

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 MOVED_PACKAGES: Mapping[str, str] = {
-    "fieldcraft.agents": "fieldcraft.extensions.agents",
+    "fieldcraft.agents": "fieldcraft.extensions.curation",
+    "fieldcraft.agents.workflows": "fieldcraft.extensions.search.workflows",
     "fieldcraft.branching": "fieldcraft.extensions.studio.branching",
     "fieldcraft.cluster": "fieldcraft.extensions.cluster",
+    "fieldcraft.data.rules": "fieldcraft.extensions.curation.builtin_filters",
     "fieldcraft.engine.vllm": "fieldcraft.extensions.vllm",
     "fieldcraft.engine.vllm.weights": "fieldcraft.engine.weights",
     "fieldcraft.envs": "fieldcraft.environments",
     "fieldcraft.envs.environment": "fieldcraft.environments.tool_environment",
     "fieldcraft.evals": "fieldcraft.evaluation",
+    "fieldcraft.extensions.agents": "fieldcraft.extensions.curation",
+    "fieldcraft.extensions.agents.workflows": "fieldcraft.extensions.search.workflows",
     "fieldcraft.gateway": "fieldcraft.extensions.external_envs",
     "fieldcraft.rollout": "fieldcraft.environments",
     "fieldcraft.rollout.environments": "fieldcraft.environments.base",

@@ -58,14 +58,17 @@ _CODE = "fieldcraft.rewards.code_agents"
 _ALGORITHMS = "fieldcraft.config.algorithms"
 _AFM = "fieldcraft.dialects.afm"
 _STAGES = "fieldcraft.train.stages"
-_FILTERS = "fieldcraft.data.rules"
-_QUESTION_FILTERS = "fieldcraft.data.rules"
+_CURATION = "fieldcraft.extensions.curation"
+_FILTERS = f"{_CURATION}.builtin_filters"
+_WORKFLOWS = "fieldcraft.extensions.search.workflows"
 _VERIFIERS = "fieldcraft.evaluation.verifiers"
 _TRACKERS = "fieldcraft.extensions.trackers"
 # Modules that register the commands of the command line, in the order of its help.
 COMMAND_MODULES = (
     *("fieldcraft.cli.runs", "fieldcraft.extensions.planning.commands", "fieldcraft.cli.agents"),
-    *("fieldcraft.cli.show", "fieldcraft.extensions.studio.commands", "fieldcraft.cli.data"),
+    *("fieldcraft.cli.show", "fieldcraft.extensions.studio.commands"),
+    *("fieldcraft.extensions.worlds.commands", f"{_CURATION}.commands", "fieldcraft.cli.data"),
+    *("fieldcraft.extensions.search.commands", "fieldcraft.extensions.sandbox.commands"),
     "fieldcraft.extensions.serving.commands",
 )
 BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
@@ -111,22 +114,22 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "toolrl": "fieldcraft.dialects.toolrl:ToolRLDialect",
     },
     ComponentKind.WORKFLOW: {
-        "workflow": "fieldcraft.extensions.agents.workflows:react",
-        "rag": "fieldcraft.extensions.agents.workflows:rag",
-        "reflexion": "fieldcraft.extensions.agents.workflows:reflexion",
-        "prompted-react": "fieldcraft.extensions.agents.prompted_workflows:prompted_react",
-        "prompted-reflexion": "fieldcraft.extensions.agents.prompted_workflows:prompted_reflexion",
+        "workflow": f"{_WORKFLOWS}:react",
+        "rag": f"{_WORKFLOWS}:rag",
+        "reflexion": f"{_WORKFLOWS}:reflexion",
+        "prompted-react": f"{_CURATION}.prompted_workflows:prompted_react",
+        "prompted-reflexion": f"{_CURATION}.prompted_workflows:prompted_reflexion",
     },
     ComponentKind.TEAM: {
-        "afm": "fieldcraft.extensions.agents.afm_team:AFM_TEAM",
-        "afm-code": "fieldcraft.extensions.agents.afm_code_team:AFM_CODE_TEAM",
+        "afm": f"{_CURATION}.afm_team:AFM_TEAM",
+        "afm-code": f"{_CURATION}.afm_code_team:AFM_CODE_TEAM",
     },
     ComponentKind.FILTER: {
         "complexity": f"{_FILTERS}:ComplexityFilter",
         "tools": f"{_FILTERS}:ToolsFilter",
         "hops": f"{_FILTERS}:HopsFilter",
-        "tests": f"{_QUESTION_FILTERS}:TestsFilter",
-        "proofs": f"{_QUESTION_FILTERS}:drop_proofs",
+        "tests": f"{_FILTERS}:TestsFilter",
+        "proofs": f"{_FILTERS}:drop_proofs",
         "wrong": f"{_FILTERS}:drop_wrong",
         "redundant": f"{_FILTERS}:drop_redundant",
         "off_grammar": f"{_FILTERS}:drop_off_grammar",

@@ -230,15 +230,6 @@ def get_closed_book_model(recipe: Recipe) -> str:
     return named or ("start" if recipe.model else get_first_model(recipe))
 
 
-def list_evaluations(recipe: Recipe) -> list[str]:
-    """Return the names of all evaluations of a run, in the order of the run: the first model,
-    workflows around it, teachers, stages."""
-    stages = [name for name, stage in recipe.stages.items() if stage.evaluate]
-    first = ["base"] if recipe.model else [n for n in [*recipe.stages][:1] if n in stages]
-    workflows = map(get_display_name, recipe.evaluation.workflows)
-    return list(dict.fromkeys([*first, *workflows, *recipe.evaluation.teachers, *stages]))
-
-
 def sort_by_run_order(stages: Sequence[str], evaluated: Iterable[str]) -> list[str]:
     """Return stages and evaluations in display order: the order of the evaluations, with stages
     without an evaluation after the preceding stages."""
@@ -247,11 +238,6 @@ def sort_by_run_order(stages: Sequence[str], evaluated: Iterable[str]) -> list[s
         before = stages[: stages.index(name)] if name in stages else ()
         found += [*before, name]
     return list(dict.fromkeys([*found, *stages]))
-
-
-def get_seed_table_rows(recipe: Recipe) -> dict[str, str]:
-    """Return the rows of the table over seeds: titles and their evaluations."""
-    return recipe.table_rows or {name: name for name in list_evaluations(recipe)}
 
 
 def dump_recipe(recipe: Recipe) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from fieldcraft.config.names import (
     resolve_path,
     suggest_name,
 )
-from fieldcraft.config.recipe import Recipe, get_seed_table_rows, list_evaluations
+from fieldcraft.config.plan import get_seed_table_rows, list_evaluations
+from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stage_rules import RESERVED_STAGE_NAMES
 from fieldcraft.config.stages import Sft
 from fieldcraft.config.validation_errors import InvalidRecipeError

@@ -1,6 +1,6 @@
 """Decontamination: detection of training questions that occur in the evaluations of a run.
 
-Questions are compared by their words and mathematical symbols (`duplicates.normalise_text`) and by
+Questions are compared by their words and mathematical symbols (`normalise_text`) and by
 their ids. Near duplicates have a Jaccard similarity of their shingles of at least
 NEAR_DUPLICATE_SIMILARITY. All of them are found, without a library: such texts share one of their
 rarest shingles, so only texts that do are compared in full (prefix filtering, Bayardo et al. 2007).
@@ -10,6 +10,7 @@ the multiset of their words, because reordering changes most shingles.
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from collections import Counter, defaultdict
@@ -18,7 +19,6 @@ from fractions import Fraction
 from itertools import product
 from typing import NamedTuple
 
-from fieldcraft.data.duplicates import make_shingles, normalise_text, strip_html
 from fieldcraft.records.words import split_words
 from fieldcraft.rewards.answers import normalise_or_raw
 from fieldcraft.types import Task
@@ -181,3 +181,36 @@ def _comparable_answers(task: Task) -> set[str]:
 def has_canary(text: str) -> bool:
     """Return whether a text contains the canary that marks copies of a benchmark."""
     return _CANARY.search(text) is not None
+
+
+# -- texts -------------------------------------------------------------------------------------
+
+SHINGLE_CHARACTERS = 5  # per shingle
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z]\w{1,31});")
+_ATTRIBUTES = r"(?:\s+[\w:-]+\s*=\s*(?:\"[^\"]*\"|'[^']*'))*\s*/?"
+_BLOCK = re.compile(rf"</?(?:p|br|hr|div|ul|ol|li|table|tr|td|th|h[1-6]|pre){_ATTRIBUTES}>", re.I)
+_INLINE = re.compile(
+    rf"</?(?:b|i|u|s|a|em|strong|small|sub|sup|span|font|code|q){_ATTRIBUTES}>", re.I
+)
+_MATH_SIGNS = re.compile(r"[-+*/^<>=%\u2212\u00d7]")  # 5 > 3 and 5 < 3 have the same words
+
+
+def strip_html(text: str) -> str:
+    """Return a text as an HTML page renders it: without tags, and with entities such as &quot;
+    decoded, even if they were escaped more than once."""
+    while (plain := _ENTITY.sub(lambda found: html.unescape(found[0]), text)) != text:
+        text = plain
+    return _INLINE.sub("", _BLOCK.sub(" ", text))
+
+
+def normalise_text(text: str) -> str:
+    """Return the words of a text followed by its mathematical symbols: equal for texts that differ
+    only in case, punctuation, accents, white space and HTML markup."""
+    text = strip_html(text)
+    return " ".join([*split_words(text), *_MATH_SIGNS.findall(text)]) or text.strip()
+
+
+def make_shingles(normalised: str) -> set[str]:
+    """Return all substrings of SHINGLE_CHARACTERS characters of a normalised text."""
+    last = max(len(normalised) - SHINGLE_CHARACTERS, 0)
+    return {normalised[start : start + SHINGLE_CHARACTERS] for start in range(last + 1)}

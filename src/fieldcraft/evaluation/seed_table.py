@@ -13,11 +13,11 @@ from statistics import fmean
 from typing import Any
 
 from fieldcraft.config.names import get_display_name
+from fieldcraft.config.plan import get_seed_table_rows
 from fieldcraft.config.recipe import (
     Recipe,
     dump_recipe,
     get_first_model,
-    get_seed_table_rows,
     get_stage_ancestry,
 )
 from fieldcraft.evaluation import charts

@@ -26,7 +26,6 @@ from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
 from fieldcraft.evaluation.summary import summarise_evaluation
-from fieldcraft.extensions.search.index import require_single_search
 from fieldcraft.extensions.search.tool import SearchTool
 from fieldcraft.recipes.consent import allow_permissions
 from fieldcraft.recipes.exported import read_agent_settings
@@ -64,7 +63,7 @@ from fieldcraft.runs.resume import require_run_folder
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sampling import Decoding, make_sampling_config, resolve_decoding
 from fieldcraft.runs.sources import DataSource
-from fieldcraft.runs.trust import require_trust
+from fieldcraft.runs.trust import require_single_search, require_trust
 from fieldcraft.terminal.console import CleanConsole
 from fieldcraft.terminal.progress import TerminalReporter
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer

@@ -15,8 +15,8 @@ from operator import itemgetter
 from pathlib import Path
 
 from fieldcraft.config.choices import Filters
-from fieldcraft.config.collection import TEACHER
-from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
+from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind, import_object
+from fieldcraft.config.plan import EXTENSION_STEPS, FILTER_DEMONSTRATIONS, plan_steps
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.stages import Stage
@@ -38,12 +38,10 @@ from fieldcraft.runs.engines import check_engine
 from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.examples import ExampleSource, round_trip_answer
-from fieldcraft.runs.filtering import filter_demonstrations, require_valid_filters
 from fieldcraft.runs.gold_answers import check_answer_forms
 from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.runs.memory import check_disk, check_memory
-from fieldcraft.runs.setup import EXPENSIVE_GRADERS, CheckContext
-from fieldcraft.runs.teachers import check_teacher_model, check_teachers
+from fieldcraft.runs.setup import EXPENSIVE_GRADERS, Check, CheckContext
 from fieldcraft.runs.tracker_subscriber import check_trackers
 from fieldcraft.runs.training import find_stage_class
 from fieldcraft.tools.chat_client import open_chat_client
@@ -81,7 +79,7 @@ def check_recipe(
     """
     errors: list[str] = []
 
-    def run_check(name: str, check: Callable[[list[str]], Iterator[str]]) -> bool:
+    def run_check(name: str, check: Check) -> bool:
         notes: list[str] = []
         found: list[str] = []
         try:
@@ -104,17 +102,14 @@ def check_recipe(
         uses_prompts = recipe.collect is None and not recipe.environment.is_external
         if examine is not None and all(passed) and not uses_prompts:
             run_check("examples", partial(show_examples, context, None, examine))
+        if recipe.collect is not None and passed[1]:
+            run_check("correct answers", partial(check_answer_forms, context))
+        for kind in dict.fromkeys(step.kind for step in plan_steps(recipe)):
+            if kind in EXTENSION_STEPS:
+                for name, check in import_object(EXTENSION_STEPS[kind].list_checks)(recipe):
+                    run_check(name, check)
         if recipe.collect is not None:
-            if passed[1]:
-                run_check("correct answers", partial(check_answer_forms, context))
-            run_check("teacher", partial(check_teachers, recipe))
-            if recipe.collect.filters:
-                run_check("filters", partial(check_filters, recipe.collect.filters))
             return errors
-        if recipe.evaluation.teachers:
-            run_check("teachers", partial(check_teachers, recipe))
-        if recipe.select is not None and recipe.select.closed_book_model == TEACHER:
-            run_check("teacher", partial(check_teacher_model, recipe.teacher))
         if recipe.model is None and (not passed[1] or recipe.has_task_files):
             return errors  # the model is generated from the world
         has_model = run_check("model", context.load_first_model)
@@ -279,13 +274,6 @@ def check_workflows(recipe: Recipe, notes: list[str]) -> Iterator[str]:
     notes.append(", ".join(recipe.evaluation.workflows) or "none")
 
 
-def check_filters(filters: Filters, notes: list[str]) -> Iterator[str]:
-    """Check that every filter rule exists, with the files named in its settings."""
-    require_valid_filters(filters)
-    notes.append(", ".join(filters))
-    yield from ()
-
-
 # -- stages ------------------------------------------------------------------------------------
 
 
@@ -341,7 +329,7 @@ class PreviewStageData:
         )
         self.notes.extend(data_source.demonstration_notes(data))
         verdict_reward = data_source.verdict_reward or make_verdict_reward(self.recipe)
-        result = filter_demonstrations(
+        result = import_object(FILTER_DEMONSTRATIONS)(
             self.recipe, demonstrations, filters, self.dialect, verdict_reward
         )
         self.notes.extend(

@@ -8,29 +8,39 @@ becomes `closed_book` in the metadata of the question (`Task.is_known`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fieldcraft.config.recipe import get_closed_book_model
-from fieldcraft.data.selection import EVALUATION, TRAINING, TallyJournal, add_closed_book_rates
-from fieldcraft.records.events import LogMessage
+from fieldcraft.config.recipe import (
+    get_closed_book_model,
+)
+from fieldcraft.data.sample_tallies import (
+    EVALUATION,
+    TRAINING,
+    TallyJournal,
+    add_closed_book_rates,
+    sample_answers,
+)
+from fieldcraft.environments.loop import Policy, run_rollout
+from fieldcraft.environments.monitors import EvaluationMonitor
+from fieldcraft.evaluation.evaluate import make_verdict_rubric
+from fieldcraft.records.events import JobsCompleted, LogMessage, track_phase
+from fieldcraft.runs.build import make_environment
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.sampling import Decoding
-from fieldcraft.runs.selecting import make_rollout_check, tally_samples
 from fieldcraft.runs.setup import CheckContext
-from fieldcraft.types import KNOWN_ACCURACY_THRESHOLD, Task
+from fieldcraft.types import KNOWN_ACCURACY_THRESHOLD, AnyTool, Status, Task
 
 PHASE_NAME = "closed book"
 
 
-async def measure_closed_book(context: RunContext, models: Mapping[str, Path]) -> None:
-    """Run the measurements that the recipe requests, as soon as the model is among `models`, the
-    folders of `start` and of the stages so far. Existing samples are reused."""
-    settings, name = context.recipe.closed_book, get_closed_book_model(context.recipe)
-    if settings is None or context.closed_book_tallies or name not in models:
-        return
+async def measure_closed_book(context: RunContext, model: Path) -> None:
+    """Run the measurements of a model that the recipe requests. Existing samples are reused."""
+    settings = context.recipe.closed_book
+    assert settings is not None
     tasks_by_label = _select_tasks(context)
     tallies = TallyJournal(context.folder.closed_book_file)
     count = settings.samples * sum(map(len, tasks_by_label.values()))
@@ -40,13 +50,15 @@ async def measure_closed_book(context: RunContext, models: Mapping[str, Path]) -
         for task in tasks
     ):
         decoding = Decoding(settings.temperature)
-        is_correct = make_rollout_check(context, PHASE_NAME, models[name], [], count, decoding)
+        is_correct = make_rollout_check(context, PHASE_NAME, model, [], count, decoding)
         for label, tasks in tasks_by_label.items():
             await tally_samples(
                 context, PHASE_NAME, tallies, label, tasks, settings.samples, is_correct
             )
     context.closed_book_tallies = {label: tallies.get_tallies(label) for label in tasks_by_label}
-    for label, found in summarise_closed_book(context).items():
+    summary = summarise_closed_book(context)
+    context.report_figures["closed_book"] = summary
+    for label, found in summary.items():
         text = (
             f"{found['known']} of {found['n']} are correct in at least {KNOWN_ACCURACY_THRESHOLD} "
             "of the samples"
@@ -111,3 +123,60 @@ def check_closed_book(context: CheckContext, notes: list[str]) -> Iterator[str]:
     else:
         notes.append(f"all {len(tasks)} questions have a label whether the model knows them")
     yield from ()
+
+
+# -- samples -----------------------------------------------------------------------------------
+
+CorrectnessCheck = Callable[[Task, str], Awaitable[bool | None]]
+
+
+async def tally_samples(
+    context: RunContext,
+    phase: str,
+    tallies: TallyJournal,
+    label: str,
+    tasks: Sequence[Task],
+    samples: int,
+    is_correct: CorrectnessCheck,
+) -> None:
+    """Sample every question without a tally, in the phase of the run named `phase`."""
+    event_name = f"{phase}: {label}"
+
+    def on_task(done: int) -> None:
+        found = tallies.get_tallies(label).values()
+        correct, total = sum(t.num_correct for t in found), sum(t.num_graded for t in found)
+        context.emit(JobsCompleted(event_name, done, f"right {correct}/{total}"))
+
+    concurrency = context.recipe.evaluation.concurrency
+    with track_phase(context.emit, event_name, len(tasks), "jobs"):
+        await sample_answers(tallies, label, tasks, samples, concurrency, is_correct, on_task)
+
+
+def make_rollout_check(
+    context: RunContext,
+    name: str,
+    model: Path,
+    tools: Sequence[AnyTool],
+    count: int,
+    decoding: Decoding,
+) -> CorrectnessCheck:
+    """Return the check of rollouts of a model, `count` in total, graded by the verdict reward.
+    `name` determines their seeds."""
+    recipe, dialect = context.recipe, context.load_dialect(model)
+    env = make_environment(recipe, dialect, tools)
+    engine = context.make_engine(context.load_policy_model(model), dialect)
+    seed = zlib.crc32(f"{recipe.seed}:{name}".encode())
+    policy = Policy(
+        engine=engine, temperature=decoding.temperature, truncation=decoding.truncation, seed=seed
+    )
+    rubric = make_verdict_rubric(context.judge, context.verdict_reward)
+    monitor = EvaluationMonitor(name, count, recipe.evaluation.max_broken)
+
+    async def is_correct(task: Task, key: str) -> bool | None:
+        trajectory = await run_rollout(task, policy, env, key)
+        monitor.add(trajectory)
+        await rubric.score_async_rewards([trajectory])
+        await rubric.score([trajectory])
+        return False if trajectory.status is Status.ERROR else trajectory.is_correct
+
+    return is_correct

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -16,7 +17,7 @@ from pydantic import BaseModel, Field
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import BudgetConfig
-from fieldcraft.data.selection import EVALUATION, TRAINING, SampleTally, add_closed_book_rates
+from fieldcraft.data.sample_tallies import EVALUATION, TRAINING, SampleTally, add_closed_book_rates
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.resources import RunResources
@@ -60,7 +61,7 @@ from fieldcraft.train.model import (
     load_tokenizer,
 )
 from fieldcraft.train.train_mode import describe_dropout
-from fieldcraft.types import AnyTool, Dialect, Reward, Task
+from fieldcraft.types import AnyTool, Dialect, Reward, Task, Trajectory
 from fieldcraft.version import __version__
 
 ThreadCount = Annotated[int, Field(ge=1, le=4096)]  # upper bound on any machine
@@ -87,6 +88,11 @@ class RunContext:
     closed_book_tallies: Mapping[str, Mapping[str, SampleTally]] = field(
         default_factory=dict
     )  # see `closed_book.py`
+    report_figures: dict[str, Any] = field(default_factory=dict)  # of report.json, by step
+    report_samples: dict[str, Sequence[Trajectory]] = field(
+        default_factory=dict
+    )  # of the report page, besides those of evaluations
+    start_time: float = field(default_factory=time.perf_counter)
     threads: ThreadCounts = field(
         default_factory=lambda: ThreadCounts(torch.get_num_threads(), torch.get_num_threads())
     )

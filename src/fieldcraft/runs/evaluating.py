@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -20,20 +19,14 @@ from fieldcraft.config.names import (
 )
 from fieldcraft.config.recipe import Recipe, was_trained_with_tools
 from fieldcraft.config.sections import BudgetConfig
-from fieldcraft.data.steps_io import make_untokenised_trajectory
-from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.environments.base import EnvironmentRunner
 from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
-from fieldcraft.evaluation.summary import RequestCost, summarise_evaluation
+from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.evaluation.verifiers import record_picks
-from fieldcraft.extensions.agents.afm_team import reconstruct_requests
-from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
-from fieldcraft.extensions.agents.team import TeamAgent, render_step
 from fieldcraft.recipes.exported import read_trained_with_tools
-from fieldcraft.records.costs import CostModel
 from fieldcraft.records.events import EvaluationCompleted, ignore_event
 from fieldcraft.records.files import write_json
 from fieldcraft.records.metrics import METRICS
@@ -43,34 +36,16 @@ from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.folder import find_model
 from fieldcraft.runs.sampling import Decoding, resolve_decoding
-from fieldcraft.runs.teachers import (
-    find_team,
-    make_prompted_agent,
-    open_chat_model,
-    open_team_agent,
-    resolve_teacher_decoding,
-)
-from fieldcraft.tools.factory import collect_costs
 from fieldcraft.train.loop import EvalCallback, skip_evaluation
 from fieldcraft.train.stages.base import StepMetrics, TrainingStage
 from fieldcraft.types import (
     AnyTool,
-    DemoStep,
-    Dialect,
-    Status,
     Task,
-    ToolCall,
     Trajectory,
     UserError,
 )
 
 Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
-RolloutFunction = Callable[[Task, str], Awaitable[Trajectory]]
-
-STATUS_BY_ATTEMPT_END = {
-    AttemptStatus.ANSWERED: Status.ANSWERED,
-    AttemptStatus.TRUNCATED: Status.TRUNCATED,
-}
 
 
 async def evaluate_model(context: RunContext, name: str, model: Path) -> None:
@@ -80,21 +55,10 @@ async def evaluate_model(context: RunContext, name: str, model: Path) -> None:
     await _evaluate(context, name, model, tools, run_rollout)
 
 
-async def evaluate_workflows(context: RunContext, model: Path) -> None:
-    """Evaluate the workflows of the recipe with a model."""
-    for name in context.recipe.evaluation.workflows:
-        workflow = find_workflow(name)
-        await _evaluate(context, get_display_name(name), model, context.tools, workflow)
-
-
-async def evaluate_teachers(context: RunContext, model: Path) -> None:
-    """Evaluate the recipe's teachers on the same questions. Chains of scripted teachers are encoded
-    with the tokenizer of `model`."""
-    for name in context.recipe.evaluation.teachers:
-        if not context.folder.evaluation(name).is_done:
-            await _evaluate_and_write(
-                context, name, await make_teacher_rollout(context, name, model)
-            )
+async def evaluate_workflow(context: RunContext, name: str, model: Path) -> None:
+    """Evaluate a workflow of the recipe, given its name in the report, with a model."""
+    workflows = {get_display_name(path): path for path in context.recipe.evaluation.workflows}
+    await _evaluate(context, name, model, context.tools, find_workflow(workflows[name]))
 
 
 def find_workflow(name: str) -> Workflow:
@@ -138,10 +102,7 @@ def _takes_four_arguments(function: Callable[..., Any]) -> bool:
 async def _evaluate(
     context: RunContext, name: str, model: Path, tools: Sequence[AnyTool], run: Workflow
 ) -> None:
-    """Answer every question, unless this is already done, and write trajectories and summary."""
-    files = context.folder.evaluation(name)
-    if files.is_done:
-        return
+    """Answer every question, and write trajectories and summary."""
     recipe = context.recipe.evaluation_recipe
     dialect = load_dialect(recipe, model)
     env = replace(make_environment(recipe, dialect, tools), verdict_reward=context.verdict_reward)
@@ -152,7 +113,7 @@ async def _evaluate(
     )
     policy = Policy(engine=engine, temperature=decoding.temperature, truncation=decoding.truncation)
     async with context.open_external_environment(dialect, recipe.budget) as runner:
-        await _evaluate_and_write(context, name, bind_rollout(runner, env, policy, run), decoding)
+        await evaluate_rollouts(context, name, bind_rollout(runner, env, policy, run), decoding)
 
 
 def bind_rollout(
@@ -168,7 +129,7 @@ def bind_rollout(
     return lambda task, key: run(task, policy, env, key)
 
 
-async def _evaluate_and_write(
+async def evaluate_rollouts(
     context: RunContext,
     name: str,
     run: Callable[[Task, str], Awaitable[Trajectory]],
@@ -281,98 +242,3 @@ def _make_eval_callback(
         return {m.heldout: m.read(summary) for m in METRICS.values() if m.heldout}
 
     return evaluate_step
-
-
-# -- teachers ----------------------------------------------------------------------------------
-
-
-async def make_teacher_rollout(context: RunContext, name: str, model: Path) -> RolloutFunction:
-    """Return the rollout function of a teacher: `team` or `lone`. Without a configured model it is
-    scripted by the world, and its chains are encoded with the tokenizer of `model`.
-
-    Raises UserError if there is no such teacher, or its model does not respond.
-    """
-    answer = await _make_teacher(context, name, model)
-    costs = CostModel(collect_costs(context.tools))  # its tokens are not policy tokens
-
-    async def answer_with_cost(task: Task, key: str) -> Trajectory:
-        trajectory = await answer(task, key)
-        costs.price(trajectory)
-        return trajectory
-
-    return answer_with_cost
-
-
-async def _make_teacher(context: RunContext, name: str, model: Path) -> RolloutFunction:
-    recipe = context.recipe.evaluation_recipe
-    settings = recipe.teacher
-    if settings.model is None:
-        return _make_scripted_teacher(context, name, model)
-    if name == "team":
-        assert settings.team is not None, "parse_recipe sees to that"
-        return _make_model_teacher(
-            await open_team_agent(context, find_team(settings.team), recipe.budget)
-        )
-    chat = await open_chat_model(context, settings, context.folder.collect_folder)
-    decoding = resolve_teacher_decoding(context, settings)
-    return _make_model_teacher(make_prompted_agent(recipe, chat, context.tools, decoding))
-
-
-def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> RolloutFunction:
-    data_source, dialect = context.data_source, context.load_dialect(model)
-    demonstrate = (
-        data_source.team_demonstration if name == "team" else data_source.single_agent_demonstration
-    )
-
-    async def answer(task: Task, key: str) -> Trajectory:
-        steps = demonstrate(task, random.Random(f"{context.recipe.seed}:{name}:{key}"))
-        if name == "team":
-            cost = _compute_team_cost(task, steps, dialect)
-            task = replace(task, meta=task.meta | cost.as_meta())
-        return encode_demonstration(task, steps, dialect, context.schemas)
-
-    return answer
-
-
-def _compute_team_cost(task: Task, steps: Sequence[DemoStep], dialect: Dialect) -> RequestCost:
-    """Return the tokens that the members of AFM's team would have read and written. Their prompts
-    are excluded, because a small tokenizer would overcount them."""
-
-    def count_tokens(part: Sequence[DemoStep]) -> int:
-        return sum(len(dialect.tokenizer.encode(render_step(step))) for step in part)
-
-    question = len(dialect.tokenizer.encode(task.question))
-    spans = list(reconstruct_requests(steps))
-    prompt_tokens = sum(question + count_tokens(steps[:start]) for start, _ in spans)
-    return RequestCost(
-        len(spans), prompt_tokens, sum(count_tokens(steps[start:end]) for start, end in spans)
-    )
-
-
-def _make_model_teacher(teacher: TeamAgent | PromptedAgent) -> RolloutFunction:
-    async def answer(task: Task, key: str) -> Trajectory:
-        attempt = await teacher.attempt(task, key)
-        cost = RequestCost(
-            _count_requests(attempt),
-            attempt.usage.prompt_tokens,
-            attempt.usage.completion_tokens,
-            attempt.usage.cost,
-        )
-        task = replace(task, meta=task.meta | cost.as_meta())
-        trajectory = make_untokenised_trajectory(task, attempt.steps)
-        trajectory.well_formed = attempt.status is AttemptStatus.ANSWERED
-        trajectory.status = STATUS_BY_ATTEMPT_END.get(attempt.status, Status.NO_ANSWER)
-        if attempt.failed:
-            trajectory.status, trajectory.error = Status.ERROR, attempt.detail
-        return trajectory
-
-    return answer
-
-
-def _count_requests(attempt: AgentAttempt) -> int:
-    """Return the number of requests: one per turn of a team member; for a single agent one before
-    each action, and one for the answer."""
-    if attempt.member_usage:
-        return sum(member.requests for member in attempt.member_usage.values())
-    actions = sum(isinstance(step, ToolCall) for step in attempt.steps)
-    return actions + (attempt.status is not AttemptStatus.TOOL_FAILED)

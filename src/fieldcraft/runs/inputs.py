@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.selection import TallyJournal
+from fieldcraft.data.sample_tallies import TallyJournal
 from fieldcraft.data.tasks import write_tasks
 from fieldcraft.data.world import (
     SimulationVerdicts,

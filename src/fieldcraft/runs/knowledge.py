@@ -15,7 +15,7 @@ from pathlib import Path
 from fieldcraft.config.hub_names import get_fieldcraft_cache
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.selection import TallyJournal, sample_answers
+from fieldcraft.data.sample_tallies import TallyJournal, sample_answers
 from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.engine.base import Engine
 from fieldcraft.hub.model_conversion import hash_file

@@ -5,12 +5,23 @@ Finished phases are skipped.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from fieldcraft.config.recipe import Recipe, dump_recipe, get_stage_ancestry, list_evaluations
+from fieldcraft.config.names import import_object
+from fieldcraft.config.plan import (
+    EXTENSION_STEPS,
+    PREPARATION_KINDS,
+    Step,
+    StepKind,
+    list_evaluations,
+    makes_only_data,
+    plan_steps,
+)
+from fieldcraft.config.recipe import Recipe, dump_recipe, get_stage_ancestry
 from fieldcraft.evaluation.browsing import PageContext
 from fieldcraft.evaluation.comparison import compare_consecutive
 from fieldcraft.evaluation.report import StageSummary, build_report, write_report, write_report_page
@@ -19,13 +30,12 @@ from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.training_rollouts import read_training_rollouts
 from fieldcraft.runs.build import make_verdict_reward
-from fieldcraft.runs.closed_book import measure_closed_book, summarise_closed_book
+from fieldcraft.runs.closed_book import measure_closed_book
 from fieldcraft.runs.context import RunContext, open_run_context
-from fieldcraft.runs.evaluating import evaluate_model, evaluate_teachers, evaluate_workflows
+from fieldcraft.runs.evaluating import evaluate_model, evaluate_workflow
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.examples import PAGE_EXAMPLES, ExampleSource
 from fieldcraft.runs.knowledge import measure_knowledge
-from fieldcraft.runs.selecting import select_questions
 from fieldcraft.runs.setup import EXPENSIVE_GRADERS, PlaceholderReward
 from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.runs.training import train_stage
@@ -40,28 +50,51 @@ def run_recipe(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
 
     One event loop serves the whole run. Raises UserError for errors that the user can correct.
     """
-    return run_async(_run(recipe, out, events))
+    return run_async(_execute(recipe, out, events))
 
 
-async def _run(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
+async def _execute(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
+    """Execute the steps of a recipe in order, then return the report. If an error stops training or
+    evaluation, a partial report is written."""
     async with open_run_context(recipe, out, events) as context:
-        return await _run_stages(context)
+        context.folder.delete_report()
+        for step in plan_steps(context.recipe):
+            if context.folder.has_finished(step):
+                continue
+            try:
+                await run_step(context, step)
+            except UserError as error:
+                if not makes_only_data(recipe) and step.kind not in PREPARATION_KINDS:
+                    write_run_report(context, stopped=str(error))
+                    context.emit(LogMessage(f"partial report: {context.folder.report_html}"))
+                raise
+        return write_run_report(context)
 
 
-async def _run_stages(context: RunContext) -> dict[str, Any]:
-    """Run the stages and evaluations in the order of the recipe, then return the report. If an
-    error stops the run, a partial report is written."""
-    context.folder.delete_report()
-    model = context.prepare_first_model()
-    await measure_knowledge(context, model)
-    await context.open_tools()
-    try:
-        await _train_and_evaluate(context, model)
-    except UserError as error:
-        write_run_report(context, stopped=str(error))
-        context.emit(LogMessage(f"partial report: {context.folder.report_html}"))
-        raise
-    return write_run_report(context)
+async def run_step(context: RunContext, step: Step) -> None:
+    """Execute one step, or the rest of it."""
+    match step.kind:
+        case StepKind.FIRST_MODEL:
+            context.prepare_first_model()
+        case StepKind.KNOWLEDGE:
+            await measure_knowledge(context, context.folder.model(step.model))
+        case StepKind.DATA:
+            context.write_data_files()
+        case StepKind.TOOLS:
+            await context.open_tools()
+        case StepKind.EXAMPLES:
+            _write_example_page(context, context.folder.model(step.model))
+        case StepKind.CLOSED_BOOK:
+            await measure_closed_book(context, context.folder.model(step.model))
+        case StepKind.TRAIN:
+            await train_stage(context, step.name, context.folder.model(step.model))
+            release_memory()
+        case StepKind.EVALUATE:
+            await evaluate_model(context, step.name, context.folder.model(step.model))
+        case StepKind.WORKFLOW:
+            await evaluate_workflow(context, step.name, context.folder.model(step.model))
+        case _:
+            await import_object(EXTENSION_STEPS[step.kind].run)(context, step)
 
 
 def _write_example_page(context: RunContext, model: Path) -> None:
@@ -77,29 +110,6 @@ def _write_example_page(context: RunContext, model: Path) -> None:
             recipe, context.data_source, verdict_reward, context.schemas, dialect
         )
         write_examples(source.take(PAGE_EXAMPLES), path)
-
-
-async def _train_and_evaluate(context: RunContext, model: Path) -> None:
-    recipe = context.recipe
-    models = {"start": model}
-    _write_example_page(context, model)
-    await measure_closed_book(context, models)
-    if recipe.model is not None:
-        await evaluate_model(context, "base", model)
-        await evaluate_workflows(context, model)
-        await evaluate_teachers(context, model)
-    for name, stage in recipe.stages.items():
-        if recipe.select is not None and stage.kind == "rl" and context.selected_tasks is None:
-            context.selected_tasks = await select_questions(context, models)
-        start = models[stage.start_from] if stage.start_from else model
-        model = models[name] = await train_stage(context, name, stage, start)
-        await measure_closed_book(context, models)
-        if stage.evaluate:
-            await evaluate_model(context, name, model)
-        if len(models) == 2 and recipe.model is None:
-            await evaluate_workflows(context, model)
-            await evaluate_teachers(context, model)
-        release_memory()
 
 
 # -- report ------------------------------------------------------------------------------------
@@ -126,7 +136,11 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
     curves = {name: rows for name, rows in curves.items() if rows}
     training = {name: list(read_training_rollouts(folder.stage(name).rollouts)) for name in curves}
     stages = [_summarise_stage(folder.stage(name), name, rows) for name, rows in curves.items()]
-    stages.append(StageSummary("evaluation", sum(seconds.values())))
+    if makes_only_data(recipe):
+        kind = plan_steps(recipe)[-1].kind
+        stages.append(StageSummary(kind, time.perf_counter() - context.start_time))
+    else:
+        stages.append(StageSummary("evaluation", sum(seconds.values())))
     report = build_report(
         recipe=recipe.name,
         seed=recipe.seed,
@@ -141,12 +155,13 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
         },
         comparisons=_compare_stages(recipe, samples),
         extra=({"stopped": stopped} if stopped else {})
-        | ({"closed_book": summarise_closed_book(context)} if context.closed_book_tallies else {})
+        | context.report_figures
         | {"config": dump_recipe(recipe), "versions": context.collect_versions()},
     )
     write_report(report, folder.report_json)
     page_context = _make_page_context(context, names, list(curves))
-    write_report_page(report, curves, samples, folder.report_html, page_context, training)
+    shown = {**samples, **context.report_samples}
+    write_report_page(report, curves, shown, folder.report_html, page_context, training)
     return report
 
 

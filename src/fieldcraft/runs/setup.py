@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 # Slow or costly graders, so that grading demonstrations is left to the run.
 EXPENSIVE_GRADERS = (JUDGE, "unit_tests", "stdin_tests")
+Check = Callable[[list[str]], Iterator[str]]  # adds notes to the list, and yields errors
+NamedCheck = tuple[str, Check]
 
 
 class PlaceholderReward(StatelessReward):

@@ -21,6 +21,8 @@ from fieldcraft.records.training_rollouts import ROLLOUTS_FOLDER
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.types import Trajectory
 
+DEMONSTRATIONS_FILE = "demonstrations.jsonl"  # of a collection, or of filters
+
 
 @dataclass(frozen=True, slots=True)
 class StageFolder:

@@ -12,6 +12,8 @@ from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from fieldcraft.config.choices import Filters
+from fieldcraft.config.names import import_object
+from fieldcraft.config.plan import FILTER_DEMONSTRATIONS, WRITE_FILTERED
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
@@ -32,7 +34,7 @@ from fieldcraft.records.events import EventHandler, LogMessage
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_program_runner, make_rubric
 from fieldcraft.runs.context import RunContext
-from fieldcraft.runs.filtering import DEMONSTRATIONS_FILE, filter_demonstrations, write_filtered
+from fieldcraft.runs.stage_files import DEMONSTRATIONS_FILE
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.model import load_model, make_empty_model, require_tokenizer, to_torch_dtype
@@ -72,11 +74,11 @@ class LocalStageInputs:
         def make(folder: Path) -> None:
             demonstrations = data_source.demonstration_steps(data, count, dialect, schemas)
             self._log_notes(data_source.demonstration_notes(data))
-            result = filter_demonstrations(
+            result = import_object(FILTER_DEMONSTRATIONS)(
                 self.recipe, demonstrations, filters, dialect, self.context.verdict_reward
             )
             title = f"{self.recipe.name}, stage {self.name}"
-            write_filtered(folder, title, demonstrations, result, self.recipe)
+            import_object(WRITE_FILTERED)(folder, title, demonstrations, result, self.recipe)
 
         folder = self.context.folder.make_once(f"{self.name}/data", make)
         demonstrations = read_demonstrations(folder / DEMONSTRATIONS_FILE)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 
 from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentError, ComponentKind, resolve
+from fieldcraft.config.plan import EVALUATION_KINDS, list_stages_before
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.extensions.trackers.base import TrackedRun, Tracker
 from fieldcraft.extensions.trackers.thread import TrackerState, TrackerThread
@@ -174,11 +175,7 @@ class TrackerSubscriber:
 
     def _count_steps_before(self, evaluation: str, tracker_state: TrackerState) -> int:
         """Return the number of steps trained before a model was evaluated."""
-        stages = list(self.folder.recipe.stages)
-        if evaluation in stages:
-            trained = stages[: stages.index(evaluation) + 1]
-        else:  # the first model, or a workflow with it
-            trained = [] if self.folder.recipe.model else stages[:1]
+        trained = list_stages_before(self.folder.recipe, EVALUATION_KINDS, evaluation)
         return sum(tracker_state.steps.get(name, 0) for name in trained)
 
     def _make_tracked_run(self) -> TrackedRun:

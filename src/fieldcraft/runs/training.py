@@ -39,15 +39,13 @@ from fieldcraft.types import UserError
 MAX_RESTARTS = 3  # consecutive restarts of ranks without a checkpoint in between
 
 
-async def train_stage(context: RunContext, name: str, settings: Stage, start: Path) -> Path:
-    """Train a stage from the model in `start`, unless it is done, and return the folder of its
-    model."""
-    folder = context.folder.stage(name)
+async def train_stage(context: RunContext, name: str, start: Path) -> None:
+    """Train a stage from the model in `start`, unless it is done."""
+    folder, settings = context.folder.stage(name), context.recipe.stages[name]
     if not folder.is_done:
         with raise_memory_errors(name):
             await _train_with_restarts(context, name, settings, start)
     prune_checkpoints(folder.path, list_newest_steps(folder.path, settings.keep_checkpoints or 0))
-    return folder.model
 
 
 async def _train_with_restarts(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.extensions.search.index import require_trusted_index
+from fieldcraft.extensions.search.index import require_index, require_trusted_index
 from fieldcraft.recipes.consent import require_consent, require_consent_to_links
 from fieldcraft.recipes.exported import read_agent_settings
 from fieldcraft.records.reading import RERUN_ADVICE, read_json
 from fieldcraft.runs.folder import RunFolder
+from fieldcraft.types import UserError
 
 
 def require_trust(run: RunFolder | None, model: Path) -> None:
@@ -25,4 +26,16 @@ def require_trust(run: RunFolder | None, model: Path) -> None:
         require_consent_to_links(run.path, data)
         index = run.index
     if index is not None:
+        require_trusted_index(index)
+
+
+def require_single_search(index: Path | None, url: str | None) -> None:
+    """Check the options of a search that replaces an agent's own.
+
+    Raises UserError if both an index and a server are given, or the folder has no index.
+    """
+    if index is not None and url is not None:
+        raise UserError("only one search is supported: give --index or --search-url, not both.")
+    if index is not None:
+        require_index(index)
         require_trusted_index(index)

@@ -95,18 +95,6 @@ def _rebuild_advice(folder: Path) -> str:
     return f"{advise_renaming(folder)} and {advise_index_rebuild(folder)}"
 
 
-def require_single_search(index: Path | None, url: str | None) -> None:
-    """Check the options of a search that replaces an agent's own.
-
-    Raises UserError if both an index and a server are given, or the folder has no index.
-    """
-    if index is not None and url is not None:
-        raise UserError("only one search is supported: give --index or --search-url, not both.")
-    if index is not None:
-        require_index(index)
-        require_trusted_index(index)
-
-
 class SearchIndex:
     """Opened index folder."""
 

@@ -12,7 +12,8 @@ from os.path import commonpath
 from pathlib import Path
 from typing import Any, Literal
 
-from fieldcraft.config.recipe import Recipe, list_evaluations, sort_by_run_order
+from fieldcraft.config.plan import list_evaluations
+from fieldcraft.config.recipe import Recipe, sort_by_run_order
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import DAMAGED_SUFFIX
 from fieldcraft.records.timeline import StepTimes, read_step_times

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.filters import Demonstration
 from fieldcraft.data.world import make_world
 from fieldcraft.dialects import make_dialect, resolve_dialect
 from fieldcraft.dialects.afm_grades import parse_grades, parse_score
 from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.extensions.curation.filters import Demonstration
 from fieldcraft.extensions.worlds.abacus.instructions import Instruction, InstructionStep
 from fieldcraft.extensions.worlds.abacus.questions import SPLITS
 from fieldcraft.extensions.worlds.abacus.team import (

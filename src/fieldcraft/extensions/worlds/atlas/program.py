@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy, RolloutSession, run_session
-from fieldcraft.extensions.agents.turns import append_search
+from fieldcraft.extensions.search.workflows import append_search
 from fieldcraft.extensions.worlds.atlas.facts import parse_facts
 from fieldcraft.types import Answer, Task, Trajectory, UserError
 

@@ -13,7 +13,7 @@ from functools import cache
 from fieldcraft.data.passages import parse_results
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy, RolloutSession, run_session
-from fieldcraft.extensions.agents.turns import append_search
+from fieldcraft.extensions.search.workflows import append_search
 from fieldcraft.extensions.worlds.gazetteer.articles import parse_article
 from fieldcraft.extensions.worlds.gazetteer.wordings import (
     COMMON_NEIGHBOUR_WORDINGS,

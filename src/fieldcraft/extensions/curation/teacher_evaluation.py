@@ -1,0 +1,134 @@
+"""Evaluation of the teachers of a recipe on the questions of its models."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fieldcraft.config.plan import Step
+from fieldcraft.data.steps_io import make_untokenised_trajectory
+from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.evaluation.summary import RequestCost
+from fieldcraft.extensions.curation.afm_team import reconstruct_requests
+from fieldcraft.extensions.curation.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
+from fieldcraft.extensions.curation.teachers import (
+    find_team,
+    make_prompted_agent,
+    open_chat_model,
+    open_team_agent,
+    resolve_teacher_decoding,
+)
+from fieldcraft.extensions.curation.team import TeamAgent, render_step
+from fieldcraft.records.costs import CostModel
+from fieldcraft.runs.context import RunContext
+from fieldcraft.runs.evaluating import evaluate_rollouts
+from fieldcraft.tools.factory import collect_costs
+from fieldcraft.types import (
+    DemoStep,
+    Dialect,
+    Status,
+    Task,
+    ToolCall,
+    Trajectory,
+)
+
+RolloutFunction = Callable[[Task, str], Awaitable[Trajectory]]
+
+STATUS_BY_ATTEMPT_END = {
+    AttemptStatus.ANSWERED: Status.ANSWERED,
+    AttemptStatus.TRUNCATED: Status.TRUNCATED,
+}
+
+
+async def evaluate_teacher(context: RunContext, step: Step) -> None:
+    """Evaluate a teacher, `team` or `lone`, on the questions of the run. Without a configured model
+    it is scripted by the world, and its chains are encoded with the tokenizer of the step's model.
+
+    Raises UserError if there is no such teacher, or its model does not respond.
+    """
+    answer = await _make_teacher(context, step.name, context.folder.model(step.model))
+    costs = CostModel(collect_costs(context.tools))  # its tokens are not policy tokens
+
+    async def answer_with_cost(task: Task, key: str) -> Trajectory:
+        trajectory = await answer(task, key)
+        costs.price(trajectory)
+        return trajectory
+
+    await evaluate_rollouts(context, step.name, answer_with_cost)
+
+
+async def _make_teacher(context: RunContext, name: str, model: Path) -> RolloutFunction:
+    recipe = context.recipe.evaluation_recipe
+    settings = recipe.teacher
+    if settings.model is None:
+        return _make_scripted_teacher(context, name, model)
+    if name == "team":
+        assert settings.team is not None, "parse_recipe sees to that"
+        return _make_model_teacher(
+            await open_team_agent(context, find_team(settings.team), recipe.budget)
+        )
+    chat = await open_chat_model(context, settings, context.folder.collect_folder)
+    decoding = resolve_teacher_decoding(context, settings)
+    return _make_model_teacher(make_prompted_agent(recipe, chat, context.tools, decoding))
+
+
+def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> RolloutFunction:
+    data_source, dialect = context.data_source, context.load_dialect(model)
+    demonstrate = (
+        data_source.team_demonstration if name == "team" else data_source.single_agent_demonstration
+    )
+
+    async def answer(task: Task, key: str) -> Trajectory:
+        steps = demonstrate(task, random.Random(f"{context.recipe.seed}:{name}:{key}"))
+        if name == "team":
+            cost = _compute_team_cost(task, steps, dialect)
+            task = replace(task, meta=task.meta | cost.as_meta())
+        return encode_demonstration(task, steps, dialect, context.schemas)
+
+    return answer
+
+
+def _compute_team_cost(task: Task, steps: Sequence[DemoStep], dialect: Dialect) -> RequestCost:
+    """Return the tokens that the members of AFM's team would have read and written. Their prompts
+    are excluded, because a small tokenizer would overcount them."""
+
+    def count_tokens(part: Sequence[DemoStep]) -> int:
+        return sum(len(dialect.tokenizer.encode(render_step(step))) for step in part)
+
+    question = len(dialect.tokenizer.encode(task.question))
+    spans = list(reconstruct_requests(steps))
+    prompt_tokens = sum(question + count_tokens(steps[:start]) for start, _ in spans)
+    return RequestCost(
+        len(spans), prompt_tokens, sum(count_tokens(steps[start:end]) for start, end in spans)
+    )
+
+
+def _make_model_teacher(teacher: TeamAgent | PromptedAgent) -> RolloutFunction:
+    async def answer(task: Task, key: str) -> Trajectory:
+        attempt = await teacher.attempt(task, key)
+        cost = RequestCost(
+            _count_requests(attempt),
+            attempt.usage.prompt_tokens,
+            attempt.usage.completion_tokens,
+            attempt.usage.cost,
+        )
+        task = replace(task, meta=task.meta | cost.as_meta())
+        trajectory = make_untokenised_trajectory(task, attempt.steps)
+        trajectory.well_formed = attempt.status is AttemptStatus.ANSWERED
+        trajectory.status = STATUS_BY_ATTEMPT_END.get(attempt.status, Status.NO_ANSWER)
+        if attempt.failed:
+            trajectory.status, trajectory.error = Status.ERROR, attempt.detail
+        return trajectory
+
+    return answer
+
+
+def _count_requests(attempt: AgentAttempt) -> int:
+    """Return the number of requests: one per turn of a team member; for a single agent one before
+    each action, and one for the answer."""
+    if attempt.member_usage:
+        return sum(member.requests for member in attempt.member_usage.values())
+    actions = sum(isinstance(step, ToolCall) for step in attempt.steps)
+    return actions + (attempt.status is not AttemptStatus.TOOL_FAILED)
