@@ -9,11 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fieldcraft.cli.app import (
-    MaxLeftOutOption,
-    app,
-    require_empty_folder,
-)
+from fieldcraft.cli.app import MaxLeftOutOption, app, require_empty_folder
 from fieldcraft.records.files import require_writable
 from fieldcraft.terminal.console import print_line
 from fieldcraft.types import UserError

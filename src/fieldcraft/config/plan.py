@@ -9,12 +9,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from fieldcraft.config.names import get_display_name
-from fieldcraft.config.recipe import (
-    Recipe,
-    get_closed_book_model,
-    get_first_model,
-    uses_tools,
-)
+from fieldcraft.config.recipe import Recipe, get_closed_book_model, get_first_model, uses_tools
 
 START = "start"  # the first model of a run
 

@@ -14,12 +14,7 @@ from typing import Any
 
 from fieldcraft.config.names import get_display_name
 from fieldcraft.config.plan import get_seed_table_rows
-from fieldcraft.config.recipe import (
-    Recipe,
-    dump_recipe,
-    get_first_model,
-    get_stage_ancestry,
-)
+from fieldcraft.config.recipe import Recipe, dump_recipe, get_first_model, get_stage_ancestry
 from fieldcraft.evaluation import charts
 from fieldcraft.evaluation.achievement import describe_achievement
 from fieldcraft.evaluation.comparison import compare_over_seeds

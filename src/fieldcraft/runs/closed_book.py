@@ -14,9 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fieldcraft.config.recipe import (
-    get_closed_book_model,
-)
+from fieldcraft.config.recipe import get_closed_book_model
 from fieldcraft.data.sample_tallies import (
     EVALUATION,
     TRAINING,

@@ -38,12 +38,7 @@ from fieldcraft.runs.folder import find_model
 from fieldcraft.runs.sampling import Decoding, resolve_decoding
 from fieldcraft.train.loop import EvalCallback, skip_evaluation
 from fieldcraft.train.stages.base import StepMetrics, TrainingStage
-from fieldcraft.types import (
-    AnyTool,
-    Task,
-    Trajectory,
-    UserError,
-)
+from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
 

@@ -12,13 +12,7 @@ from pathlib import Path
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.sample_tallies import TallyJournal
 from fieldcraft.data.tasks import write_tasks
-from fieldcraft.data.world import (
-    SimulationVerdicts,
-    TrajectoryPair,
-    World,
-    WorldOracle,
-    make_world,
-)
+from fieldcraft.data.world import SimulationVerdicts, TrajectoryPair, World, WorldOracle, make_world
 from fieldcraft.environments.base import Environment
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines

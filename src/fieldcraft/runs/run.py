@@ -160,8 +160,8 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
     )
     write_report(report, folder.report_json)
     page_context = _make_page_context(context, names, list(curves))
-    shown = {**samples, **context.report_samples}
-    write_report_page(report, curves, shown, folder.report_html, page_context, training)
+    browsable = {**samples, **context.report_samples}
+    write_report_page(report, curves, browsable, folder.report_html, page_context, training)
     return report
 
 

@@ -38,12 +38,7 @@ from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import EnvironmentData, make_data_source
 from fieldcraft.runs.sources import DataSource
 from fieldcraft.train.lora import LoraAdapter
-from fieldcraft.train.model import (
-    choose_device,
-    describe_aux_losses,
-    load_model,
-    make_empty_model,
-)
+from fieldcraft.train.model import choose_device, describe_aux_losses, load_model, make_empty_model
 from fieldcraft.train.train_mode import describe_dropout
 from fieldcraft.train.twin import MAX_TWIN_PARAMETERS, require_forward_parity, require_twin_parity
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError

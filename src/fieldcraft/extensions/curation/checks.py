@@ -11,9 +11,7 @@ from fieldcraft.config.choices import Filters
 from fieldcraft.config.collection import TEACHER
 from fieldcraft.config.collection import TeacherConfig as TeacherSettings
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.extensions.curation.chat_models import (
-    NO_TEMPLATE_MESSAGE,
-)
+from fieldcraft.extensions.curation.chat_models import NO_TEMPLATE_MESSAGE
 from fieldcraft.extensions.curation.filtering import require_valid_filters
 from fieldcraft.extensions.curation.teachers import find_team, make_chat_client, read_truncation
 from fieldcraft.runs.event_loop import run_async

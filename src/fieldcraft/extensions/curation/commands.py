@@ -7,13 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fieldcraft.cli.app import (
-    AllowOption,
-    OverridesArgument,
-    RecipeArgument,
-    announce_imports,
-    app,
-)
+from fieldcraft.cli.app import AllowOption, OverridesArgument, RecipeArgument, announce_imports, app
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import EventBus
 from fieldcraft.records.files import require_writable

@@ -21,17 +21,10 @@ from fieldcraft.config.stages import Contrastive, Sft
 from fieldcraft.data.decontamination import normalise_text
 from fieldcraft.data.formats.convert import read_any_demonstrations
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.sample_tallies import (
-    SampleTally,
-    TallyJournal,
-    add_closed_book_rates,
-)
+from fieldcraft.data.sample_tallies import SampleTally, TallyJournal, add_closed_book_rates
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.data.tasks import read_tasks, write_tasks
-from fieldcraft.extensions.curation.filtering import (
-    make_byte_level_dialect,
-    write_data_card,
-)
+from fieldcraft.extensions.curation.filtering import make_byte_level_dialect, write_data_card
 from fieldcraft.extensions.curation.filters import (
     CardExample,
     DataCard,

@@ -25,14 +25,7 @@ from fieldcraft.records.costs import CostModel
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.evaluating import evaluate_rollouts
 from fieldcraft.tools.factory import collect_costs
-from fieldcraft.types import (
-    DemoStep,
-    Dialect,
-    Status,
-    Task,
-    ToolCall,
-    Trajectory,
-)
+from fieldcraft.types import DemoStep, Dialect, Status, Task, ToolCall, Trajectory
 
 RolloutFunction = Callable[[Task, str], Awaitable[Trajectory]]
 

@@ -16,10 +16,7 @@ from fieldcraft.config.sampling import SamplingConfig, parse_sampling_keys
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.data.steps_io import ContrastivePair
 from fieldcraft.data.world import WorldOracle
-from fieldcraft.extensions.curation.chat_models import (
-    ChatModel,
-    EngineChatModel,
-)
+from fieldcraft.extensions.curation.chat_models import ChatModel, EngineChatModel
 from fieldcraft.extensions.curation.pairs import make_pair
 from fieldcraft.extensions.curation.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
 from fieldcraft.extensions.curation.team import Team, TeamAgent, TeamMember

@@ -6,11 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fieldcraft.cli.app import (
-    HostOption,
-    PortOption,
-    serve_app,
-)
+from fieldcraft.cli.app import HostOption, PortOption, serve_app
 
 
 @serve_app.command("sandbox")
