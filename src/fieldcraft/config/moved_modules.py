@@ -14,6 +14,7 @@ MOVED_PACKAGES: Mapping[str, str] = {
     "fieldcraft.envs.environment": "fieldcraft.environments.tool_environment",
     "fieldcraft.evals": "fieldcraft.evaluation",
     "fieldcraft.gateway": "fieldcraft.extensions.external_envs",
+    "fieldcraft.rewards.mathematics": "fieldcraft.extensions.math.reward",
     "fieldcraft.rollout": "fieldcraft.environments",
     "fieldcraft.rollout.environments": "fieldcraft.environments.base",
     "fieldcraft.sandbox": "fieldcraft.extensions.sandbox",

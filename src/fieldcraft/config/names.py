@@ -86,7 +86,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "repair": "fieldcraft.rewards.rollouts:RepairReward",
         "otc-grpo": f"{_COST}:OtcGrpoReward",
         "otc-ppo": f"{_COST}:OtcPpoReward",
-        "math": "fieldcraft.rewards.mathematics:MathReward",
+        "math": "fieldcraft.extensions.math.reward:MathReward",
         "unit_tests": "fieldcraft.rewards.programs:UnitTestReward",
         "stdin_tests": "fieldcraft.rewards.programs:StdinTestReward",
         "answer_format": f"{_CODE}:FormattedVerdictReward",

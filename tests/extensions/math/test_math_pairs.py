@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fieldcraft.rewards.math_equality import is_equivalent
-from fieldcraft.rewards.math_parser import parse_math, rewrite_for_math_verify
-from fieldcraft.rewards.math_quantities import _SMALL as SMALL
-from fieldcraft.rewards.math_quantities import _TENS as TENS
-from fieldcraft.rewards.math_quantities import parse_number_words
+from fieldcraft.extensions.math.equality import is_equivalent
+from fieldcraft.extensions.math.parser import parse_math, rewrite_for_math_verify
+from fieldcraft.extensions.math.quantities import _SMALL as SMALL
+from fieldcraft.extensions.math.quantities import _TENS as TENS
+from fieldcraft.extensions.math.quantities import parse_number_words
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "graders" / "math_verify_cases.jsonl"
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # its own time limits are disabled

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fieldcraft.rewards.mathematics import MathGraderPool, MathReward
+from fieldcraft.extensions.math.reward import MathGraderPool, MathReward
 from fieldcraft.types import Status, Task, Trajectory
 
 TOWER = "9^{9^{9^{9}}}"  # sympy does not finish

@@ -16,7 +16,7 @@ from typing import Any
 from math_verify import verify
 from sympy import Basic, Expr, Float, MatrixBase, Rational, UnevaluatedExpr, floor, log
 
-from fieldcraft.rewards.math_units import Quantity
+from fieldcraft.extensions.math.units import Quantity
 
 MATCHING_DIGITS = 6  # after the decimal point; significant digits for a number below 1
 FLOAT_RELATIVE_ERROR = 1e-12  # relative error of floating-point results of a program

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-from fieldcraft.rewards.math_units import Unit, parse_currency, parse_unit
+from fieldcraft.extensions.math.units import Unit, parse_currency, parse_unit
 
 _OPENING = r"(\A|\\boxed\s*\{|(?<!\\)\$|\\\(|\\\[)\s*"
 _APPROXIMATE = re.compile(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fieldcraft.rewards.math_equality import is_equivalent
-from fieldcraft.rewards.math_parser import parse_math
+from fieldcraft.extensions.math.equality import is_equivalent
+from fieldcraft.extensions.math.parser import parse_math
 from fieldcraft.tools.killable_worker import serve_requests
 
 

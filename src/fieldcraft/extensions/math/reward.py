@@ -1,7 +1,7 @@
 """The reward `math`: equivalence of an answer to a gold answer, by Math-Verify.
 
 Equal texts are correct without parsing. All others are compared by sympy in a separate process with
-a limit on CPU time (`math_worker.py`); a process that exceeds it is replaced.
+a limit on CPU time (`worker.py`); a process that exceeds it is replaced.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MathGraderPool:
 
     def __init__(self, workers: int, seconds: float) -> None:
         self.seconds = seconds
-        self.pool = KillablePool("fieldcraft.rewards.math_worker", workers, seconds)
+        self.pool = KillablePool("fieldcraft.extensions.math.worker", workers, seconds)
 
     def submit(self, golds: list[str], answer: str) -> Future[float | None]:
         """Submit an answer. Its score is 1.0 if it equals one of the gold answers, else 0.0. An

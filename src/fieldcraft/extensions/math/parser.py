@@ -18,14 +18,14 @@ from typing import Any
 from math_verify import LatexExtractionConfig, parse
 from sympy import Basic
 
-from fieldcraft.rewards.answers import QUOTES, remove_redundant_space, strip_invisible
-from fieldcraft.rewards.math_quantities import (
+from fieldcraft.extensions.math.quantities import (
     convert_number_words,
     extract_stated_value,
     split_unit,
     strip_quantity_words,
 )
-from fieldcraft.rewards.math_units import Quantity
+from fieldcraft.extensions.math.units import Quantity
+from fieldcraft.rewards.answers import QUOTES, remove_redundant_space, strip_invisible
 
 # Delimiters of mathematics in Math-Verify. An escaped $ is a currency sign.
 MATH_DELIMITERS = re.compile(r"\\boxed|(?<!\\)\$|\\\(|\\\[")
