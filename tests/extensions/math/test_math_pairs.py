@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from fieldcraft.extensions.math.equality import is_equivalent
 from fieldcraft.extensions.math.parser import parse_math, rewrite_for_math_verify
-from fieldcraft.extensions.math.quantities import _SMALL as SMALL
-from fieldcraft.extensions.math.quantities import _TENS as TENS
-from fieldcraft.extensions.math.quantities import parse_number_words
+from fieldcraft.extensions.math.quantities import SMALL_NUMBERS, TENS, parse_number_words
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "graders" / "math_verify_cases.jsonl"
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # its own time limits are disabled
@@ -360,9 +358,9 @@ def test_numbers_in_words(number):
 
 def in_words(number):
     if number < 20:
-        return SMALL[number]
+        return SMALL_NUMBERS[number]
     if number < 100:
-        return TENS[number // 10 - 2] + (f"-{SMALL[number % 10]}" if number % 10 else "")
+        return TENS[number // 10 - 2] + (f"-{SMALL_NUMBERS[number % 10]}" if number % 10 else "")
     for scale, word in (
         (10**9, "billion"),
         (10**6, "million"),

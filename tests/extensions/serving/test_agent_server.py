@@ -66,7 +66,7 @@ def test_its_folder_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
         folders.append(resources.folder)
         assert resources.folder.stat().st_mode & 0o777 == 0o700
 
-    monkeypatch.setattr(server, "_run_server", serving)
+    monkeypatch.setattr(server, "run_server", serving)
     where = server.ListenAddress(host="127.0.0.1", port=0, token=None)
     for _ in range(2):
         server.serve_agent(None, "a", where, ServiceLimits())  # type: ignore[arg-type]

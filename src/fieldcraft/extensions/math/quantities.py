@@ -156,18 +156,18 @@ def _is_unit_after(value: str, suffix: str) -> bool:
 
 # -- numbers in words --------------------------------------------------------------------------
 
-_SMALL = (
+SMALL_NUMBERS = (
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
     *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen"),
     "nineteen",
 )
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_VALUES = {word: value for value, word in enumerate(_SMALL)}
-_VALUES |= {word: 10 * ten for ten, word in enumerate(_TENS, start=2)}
+TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_VALUES = {word: value for value, word in enumerate(SMALL_NUMBERS)}
+_VALUES |= {word: 10 * ten for ten, word in enumerate(TENS, start=2)}
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SCALES |= {"lakh": 10**5, "crore": 10**7}
 
-_DIGITS = frozenset(_SMALL[1:10])
+_DIGITS = frozenset(SMALL_NUMBERS[1:10])
 _BEFORE_AND = frozenset({"hundred", *_SCALES})
 _LEADING_ARTICLE = re.compile(rf"\Aa (?={'|'.join(sorted(_BEFORE_AND))})")
 _SCALED = re.compile(
@@ -236,6 +236,6 @@ def _parse_below_hundred(words: list[str]) -> int | None:
     match words:
         case [word]:
             return _VALUES.get(word)
-        case [tens, digit] if tens in _TENS and digit in _DIGITS:
+        case [tens, digit] if tens in TENS and digit in _DIGITS:
             return _VALUES[tens] + _VALUES[digit]
     return None

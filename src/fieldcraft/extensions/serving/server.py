@@ -60,16 +60,14 @@ def serve_agent(
         resources = RunResources(folder, on_event)
         try:
             run_async(
-                _run_server(
-                    agent, name, address, limits, decoding, request_log, listener, resources
-                )
+                run_server(agent, name, address, limits, decoding, request_log, listener, resources)
             )
         finally:
             with suppress(OSError):  # not empty: logs of engines remain
                 folder.rmdir()
 
 
-async def _run_server(
+async def run_server(
     agent: Agent,
     name: str,
     address: ListenAddress,
@@ -79,6 +77,7 @@ async def _run_server(
     listener: socket.socket,
     resources: RunResources,
 ) -> None:
+    """Serve the agent on the listener until the process is interrupted, then close resources."""
     try:
         service = await open_service(agent, name, limits, resources, decoding, request_log)
         await asyncio.sleep(0)  # delivers a Ctrl-C from the time of model loading
