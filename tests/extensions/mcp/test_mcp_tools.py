@@ -28,13 +28,13 @@ from mcp_parts import (
     DIES,
     SERVER,
     end,
-    free_port,
     lives,
     start_http,
     started,
     write_lister,
     write_server,
 )
+from ports import reserved_port
 
 SECONDS = 120.0  # enough to start a server on a busy machine
 TASK = Task("1", "What?", ())
@@ -365,14 +365,14 @@ def test_a_server_at_a_url_that_goes_and_comes_back(connection: str, tmp_path: P
         processes.append(await asyncio.to_thread(start_http, tmp_path, port))
         return [*answers, await tools["note"](text="b")]
 
-    port = free_port()
-    processes = [start_http(tmp_path, port)]
-    try:
-        url = f"http://127.0.0.1:{port}/mcp"
-        assert in_rollout(url, use_tools, connection=connection) == ["a", "b"]
-    finally:
-        for process in processes:
-            end(process)
+    with reserved_port() as port:
+        processes = [start_http(tmp_path, port)]
+        try:
+            url = f"http://127.0.0.1:{port}/mcp"
+            assert in_rollout(url, use_tools, connection=connection) == ["a", "b"]
+        finally:
+            for process in processes:
+                end(process)
 
 
 def test_the_time_server_of_the_protocol_s_authors() -> None:
