@@ -322,6 +322,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Limit the CPU time of a schema validation to a moment."""
     schemas._get_pool.cache_clear()
     monkeypatch.setattr(schemas, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("fieldcraft.tools.killable_pool.WALL_TIME_FACTOR", 1500)
     yield
     schemas._get_pool().close()
     schemas._get_pool.cache_clear()

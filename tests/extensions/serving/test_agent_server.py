@@ -27,6 +27,7 @@ from fieldcraft.runs.agent import Agent, find_agent
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import UserError
 from serving_parts import asyncs, client
+from waiting import wait_until
 
 CLIENTS = 200
 
@@ -130,10 +131,8 @@ def test_two_hundred_clients_at_once(agent: Agent) -> None:
 
     with serve_in_thread(create_app(service)) as url:
         ends = asyncio.run(all_of_them())
-        for _ in range(600):
-            metrics = httpx.get(f"{url}/metrics").text
-            if "fieldcraft_agent_under_way 0.0" in metrics:
-                break
+        wait_until(lambda: service.active_requests == 0)
+        metrics = httpx.get(f"{url}/metrics").text
         assert "fieldcraft_agent_engine_sessions 0.0" in metrics
     assert len(ends) == CLIENTS
     assert ends.count("left") == CLIENTS // 4
