@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 LAYERS = (
     *("version", "sampling", "types", "concurrency", "config", "records", "terminal"),
     *("hub", "recipes", "dialects", "tools", "engine", "rewards", "environments"),
-    *("extensions.agents", "data", "train", "evaluation"),
+    *("extensions.agents", "extensions.methods", "data", "train", "evaluation"),
     *("extensions.mcp", "extensions.sandbox", "extensions.vllm", "extensions.search"),
     *("extensions.web", "extensions.worlds", "extensions.trackers", "extensions.external_envs"),
     *("extensions.cluster", "runs", "__init__", "cli"),
@@ -23,7 +23,7 @@ LAYERS = (
 )
 # Extensions that a folder of the kernel imports by itself; all others enter by their names.
 IMPORTED_EXTENSIONS = {
-    "data": {"agents"},
+    "data": {"agents", "methods"},
     "runs": {"agents", "cluster", "sandbox", "search", "trackers", "vllm", "worlds"},
     "cli": {"sandbox", "search", "worlds"},
 }

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fieldcraft.data.autocoa import read_pairs, write_demonstrations, write_pairs
 from fieldcraft.data.published_trajectories import read_trajectories
 from fieldcraft.data.steps_io import ContrastivePair
-from fieldcraft.dialects.autocoa import AutoCoADialect
+from fieldcraft.extensions.methods.autocoa import AutoCoADialect
 from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall, UserError
 
 # In the format of the authors' prompts: an instruction with the tags in it, then the question.

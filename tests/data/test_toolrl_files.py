@@ -11,7 +11,7 @@ from fieldcraft.data.published_trajectories import read_trajectories
 from fieldcraft.data.tasks import read_tasks, write_tasks
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration
-from fieldcraft.rewards.code_agents import ToolRLExactReward, ToolRLFormatReward, ToolRLReward
+from fieldcraft.extensions.methods.toolrl import ToolRLExactReward, ToolRLFormatReward, ToolRLReward
 from fieldcraft.types import Answer, Task, Thought, UserError
 from source_files import lines, parquet
 

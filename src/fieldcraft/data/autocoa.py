@@ -19,7 +19,7 @@ from fieldcraft.data.prompts import strip_shared_instruction
 from fieldcraft.data.published_trajectories import AUTOCOA, make_task, parse_tagged_steps
 from fieldcraft.data.records import Record, RecordError, read_records, write_json_array
 from fieldcraft.data.steps_io import ContrastivePair
-from fieldcraft.dialects.autocoa import INSTRUCTION, AutoCoADialect
+from fieldcraft.extensions.methods.autocoa import CALL_TAGS, INSTRUCTION, AutoCoADialect
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall, UserError
 
@@ -193,7 +193,7 @@ def _render_step(step: DemoStep) -> str:
         case Thought(text):
             return f"{text}\n"
         case ToolCall(_, arguments):
-            return f" {arguments['query']} ".join(AutoCoADialect.call_tags)
+            return f" {arguments['query']} ".join((CALL_TAGS.opening, CALL_TAGS.closing))
         case Observation(text):
             return f"{AutoCoADialect.observation_padding}{text}".join(AutoCoADialect.delimiters)
         case Answer(text):

@@ -22,8 +22,8 @@ from fieldcraft.data.records import (
 )
 from fieldcraft.data.tasks import parse_task
 from fieldcraft.data.toolrl import is_toolrl_file, parse_turn
-from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.dialects.marked_answers import find_last_boxed
+from fieldcraft.extensions.methods.autocoa import AutoCoADialect
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall, UserError
 
 T = TypeVar("T")

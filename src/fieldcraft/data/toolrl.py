@@ -20,7 +20,7 @@ from typing import Any
 from fieldcraft.data.formats.values import parse_json
 from fieldcraft.data.records import Record, RecordError, read_valid_records
 from fieldcraft.dialects.calls import dump_call_json
-from fieldcraft.dialects.toolrl import (
+from fieldcraft.extensions.methods.toolrl import (
     DIALOGUE_HEADING,
     POLICY_TAGS,
     join_system_and_dialogue,

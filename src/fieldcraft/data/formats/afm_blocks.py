@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from fieldcraft.data.records import RecordError
-from fieldcraft.dialects.afm import (
+from fieldcraft.extensions.methods.afm import (
     CODE_BLOCK,
     OBSERVATION_DELIMITERS,
     ROLE_BLOCKS,
@@ -19,15 +19,15 @@ from fieldcraft.dialects.afm import (
     AfmMhqaDialect,
     AfmWebDialect,
     parse_program,
-    render_blocks,
     render_program,
 )
-from fieldcraft.dialects.afm_code import AfmCodeDialect
+from fieldcraft.extensions.methods.afm_code import AfmCodeDialect
+from fieldcraft.extensions.methods.tag_dialect import render_blocks
 from fieldcraft.types import Answer, DemoStep, Observation, Thought, ThoughtRole, ToolCall
 
 _CALL_TAGS = {
-    **AfmWebDialect.tools_by_tag,
-    **AfmMhqaDialect.tools_by_tag,
+    call.name: (call.tool, call.argument)
+    for call in (*AfmWebDialect.spec.calls, *AfmMhqaDialect.spec.calls)
 }  # tag -> tool, and its one argument
 _BLOCK_TAGS = (*ROLE_BLOCKS, *_CALL_TAGS, CODE_BLOCK, "observation", "answer")
 _BLOCK = re.compile(rf"\s*<({'|'.join(_BLOCK_TAGS)})>(.*?)</\1>\s*", re.DOTALL)

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.dialects import make_dialect
-from fieldcraft.dialects.afm_code import TAGS
 from fieldcraft.dialects.encoding import encode_demonstration
-from fieldcraft.extensions.agents.afm_code_team import AFM_CODE_TEAM, PROMPTS, find_fault
-from fieldcraft.extensions.agents.afm_team import reconstruct_requests
 from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus
-from fieldcraft.extensions.agents.team import TeamAgent, TeamMember
+from fieldcraft.extensions.agents.team import TeamAgent, TeamMember, reconstruct_requests
+from fieldcraft.extensions.methods.afm_code import AfmCodeDialect
+from fieldcraft.extensions.methods.afm_code_team import AFM_CODE_TEAM, PROMPTS, find_fault
 from fieldcraft.tools.base import tool
 from fieldcraft.tools.chat_client import ChatReply, TokenUsage
 from fieldcraft.types import Answer, Observation, Task, Thought, ThoughtRole, ToolCall, ToolError
@@ -175,7 +174,7 @@ def test_what_the_dialect_cannot_write(part: str, text: str, is_fault: bool) -> 
 
 PIECES = st.sampled_from(
     [
-        *TAGS,
+        *AfmCodeDialect.tags,
         "print(1)",
         "error",
         "x = 1\n",

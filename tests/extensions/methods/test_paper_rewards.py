@@ -4,15 +4,14 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.rewards.answers import ExactMatch
-from fieldcraft.rewards.code_agents import (
-    ExecutablePenalty,
-    FormattedVerdictReward,
-    SignedVerdictReward,
+from fieldcraft.extensions.methods.afm import FormattedVerdictReward
+from fieldcraft.extensions.methods.retool_torl import ExecutablePenalty, SignedVerdictReward
+from fieldcraft.extensions.methods.toolrl import (
     ToolRLExactReward,
     ToolRLFormatReward,
     ToolRLReward,
 )
+from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.types import CallOutcome, CallRecord, Status, Task, Trajectory, UserError
 
 TASK = Task("q", "6 * 7?", ("42",))

@@ -13,13 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fieldcraft.dialects.base import (
-    OBSERVATION_PLACEHOLDER,
-    SUMMARY_INSTRUCTION,
-    SearchDialect,
-    make_untagged_regex,
-)
+from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER, SUMMARY_INSTRUCTION
 from fieldcraft.dialects.marked_answers import find_last_boxed
+from fieldcraft.extensions.methods.tag_dialect import CallTags, TagDialect, TagSpec
 from fieldcraft.types import Answer, ThoughtRole, ToolCalls
 
 INSTRUCTION = """\
@@ -33,31 +29,24 @@ can be, as \\boxed{YOUR ANSWER}.
 
 Now answer this question:"""
 
-TAGS = (
-    "<think>",
-    "</think>",
-    "<begin_search>",
-    "</end_search>",
-    "<search_result>",
-    "</search_result>",
-)
-TEXT_REGEX = make_untagged_regex(TAGS)
-GRAMMAR_REGEX = re.compile(
-    rf"(?:{TEXT_REGEX}<begin_search>(?!\s*</end_search>){TEXT_REGEX}</end_search>\s*{OBSERVATION_PLACEHOLDER})*"
-    rf"{TEXT_REGEX}</think>{TEXT_REGEX}"
-)
+CALL_TAGS = CallTags("<begin_search>", "</end_search>", "search", "query")
+SPEC = TagSpec((CALL_TAGS,), result="search_result", roles=("think",), answer="")
+TEXT_REGEX = SPEC.text_regex
 
 
 @dataclass(frozen=True)
-class AutoCoADialect(SearchDialect):
+class AutoCoADialect(TagDialect):
     name = "autocoa"
-    stop_strings = ("</end_search>",)
-    tags = TAGS
+    spec = SPEC
     default_instruction = INSTRUCTION
     default_summary_instruction = SUMMARY_INSTRUCTION
+    padding = " "
     observation_padding = " "
-    call_tags = ("<begin_search>", "</end_search>")
     delimiters = ("\n\n<search_result>", " </search_result>\n\n")
+    grammar = re.compile(
+        rf"(?:{TEXT_REGEX}<begin_search>(?!\s*</end_search>){TEXT_REGEX}</end_search>\s*{OBSERVATION_PLACEHOLDER})*"
+        rf"{TEXT_REGEX}</think>{TEXT_REGEX}"
+    )
 
     @property
     def tagged_roles(self) -> tuple[ThoughtRole, ...]:
@@ -70,15 +59,12 @@ class AutoCoADialect(SearchDialect):
 
     def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
         if not any("</think>" in turn for turn in turns[:-1]):
-            call = self.parse_call("".join(turns[-1:]).partition("</think>")[0])
-            if call is not None:
-                return call
+            found = self.parse_reply("".join(turns[-1:]).partition("</think>")[0])
+            if found is not None:
+                return found
         # Turns are not concatenated directly, so that two halves of a tag cannot form one.
         answer = find_last_boxed(OBSERVATION_PLACEHOLDER.join(turns).partition("</think>")[2])
         return None if answer is None else Answer(answer)
-
-    def render_thought(self, text: str) -> str:
-        return f"{text}\n" if text else ""
 
     def render_answer(self, text: str) -> str:
         return f"</think>\n\n\\boxed{{{text}}}"
@@ -90,6 +76,6 @@ class AutoCoADialect(SearchDialect):
 
     def matches_grammar(self, joined_turns: str) -> bool:
         return (
-            GRAMMAR_REGEX.fullmatch(joined_turns) is not None
+            super().matches_grammar(joined_turns)
             and find_last_boxed(joined_turns.partition("</think>")[2]) is not None
         )

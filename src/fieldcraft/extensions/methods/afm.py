@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import cached_property
 from typing import Any, ClassVar
 
 from fieldcraft.dialects.afm_grades import (
@@ -29,27 +29,30 @@ from fieldcraft.dialects.afm_grades import (
 from fieldcraft.dialects.base import (
     OBSERVATION_PLACEHOLDER,
     SUMMARY_INSTRUCTION,
-    BaseDialect,
     make_untagged_regex,
 )
-from fieldcraft.dialects.code import (
+from fieldcraft.extensions.methods.code_dialect import (
     PYTHON_TOOL,
     get_fence_content,
     make_fence_regex,
     make_python_call,
     render_fenced_block,
 )
-from fieldcraft.dialects.marked_answers import unwrap_boxed
-from fieldcraft.dialects.thought_parser import strip_thoughts
+from fieldcraft.extensions.methods.tag_dialect import (
+    CallTags,
+    TagDialect,
+    TagSpec,
+    make_call_tags,
+    make_tags,
+)
+from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.types import (
-    ONLY_OBSERVATION,
-    Answer,
     MalformedCall,
-    ObservationPosition,
+    Reward,
     Thought,
     ThoughtRole,
     ToolCall,
-    ToolCalls,
+    Trajectory,
     UserError,
 )
 
@@ -60,25 +63,7 @@ PROGRAM_REGEX = re.compile(
 )
 
 
-# -- blocks ----------------------------------------------------------------------------------------
-
-
-def make_tags(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the opening and the closing tag of every name."""
-    return tuple(f"<{end}{name}>" for name in names for end in ("", "/"))
-
-
-def render_blocks(thoughts: Sequence[Thought], tags: Sequence[str]) -> str:
-    """Render thoughts between the tags of their roles; consecutive thoughts of one role share a
-    block. A role without a tag is rendered as thinking."""
-
-    def get_role(thought: Thought) -> ThoughtRole:
-        return thought.role if f"<{thought.role}>" in tags else ThoughtRole.THINK
-
-    return "".join(
-        f"<{role}>\n" + "\n\n".join(thought.text for thought in group) + f"\n</{role}>\n"
-        for role, group in groupby(thoughts, key=get_role)
-    )
+# -- programs ----------------------------------------------------------------------------------
 
 
 def parse_program(text: str) -> ToolCall | MalformedCall:
@@ -161,9 +146,12 @@ CALL_DESCRIPTIONS = {
 }
 
 
-def make_instruction(calls: Sequence[str], when: str) -> str:
-    """Return the instruction for the given calls; `when` states the condition for the answer."""
-    lines = [f"{number}. {CALL_DESCRIPTIONS[call]}" for number, call in enumerate(calls, start=3)]
+def make_instruction(spec: TagSpec, when: str) -> str:
+    """Return the instruction for the calls of a dialect; `when` states the condition for the
+    answer."""
+    lines = [
+        f"{number}. {CALL_DESCRIPTIONS[call.name]}" for number, call in enumerate(spec.calls, 3)
+    ]
     after = 3 + len(lines)
     filled = INSTRUCTION.format(
         calls="\n".join(lines), n=after, m=after + 1, last=after + 2, when=when
@@ -177,29 +165,44 @@ AFTER_CHECK = ", after a score of 3 or more"
 # -- the dialects ----------------------------------------------------------------------------------
 
 
+WEB_CALLS = (
+    make_call_tags("web_search", "search", "query"),
+    make_call_tags("crawl_page", "crawl_page", "url"),
+)
+WIKI_CALL = make_call_tags("wiki_search", "search", "query")
+CODE_CALL = make_call_tags(CODE_BLOCK, PYTHON_TOOL, "code")
+
+
 @dataclass(frozen=True)
-class AfmWebDialect(BaseDialect):
+class AfmWebDialect(TagDialect):
     """Dialect of the web agent, which searches, reads pages, and checks its answer before
     submitting it."""
 
     name = "afm-web"
-    tools_by_tag: ClassVar[Mapping[str, tuple[str, str]]] = {  # tag -> (tool, its only argument)
-        "web_search": ("search", "query"),
-        "crawl_page": ("crawl_page", "url"),
-    }
-    stop_strings: ClassVar[tuple[str, ...]] = ("</web_search>", "</crawl_page>", "</answer>")
-    tags = make_tags((*ROLE_BLOCKS, "web_search", "crawl_page", "observation", "answer"))
-    default_instruction = make_instruction(("web_search", "crawl_page"), AFTER_CHECK)
+    spec = TagSpec(WEB_CALLS, result="observation", roles=ROLE_BLOCKS)
+    delimiters = OBSERVATION_DELIMITERS
+    default_instruction = make_instruction(spec, AFTER_CHECK)
     default_summary_instruction = SUMMARY_INSTRUCTION
-    block_regex: ClassVar[re.Pattern[str]] = make_block_regex(
-        (*ROLE_BLOCKS, "web_search", "crawl_page", "answer")
-    )
-    block_order: ClassVar[BlockOrder] = make_block_order(
-        ("web_search", "crawl_page"), unchecked=False
-    )
+    empty_call_reason = "Nothing to look for: write {opening}, the {argument} and {closing}."
     # Blocks that do not require a preceding thought.
     blocks_without_thought: ClassVar[frozenset[str]] = frozenset()
+    checks_answers: ClassVar[bool] = True  # an answer follows a double check
     requires_grades: ClassVar[bool] = True  # every reflection grades each of CRITERIA
+
+    @cached_property
+    def calls_by_name(self) -> Mapping[str, CallTags]:
+        """Tags of each call by their name."""
+        return {call.name: call for call in self.spec.calls}
+
+    @cached_property
+    def block_regex(self) -> re.Pattern[str]:
+        """Pattern of one block or the placeholder of an observation."""
+        return make_block_regex((*ROLE_BLOCKS, *self.calls_by_name, "answer"))
+
+    @cached_property
+    def block_order(self) -> BlockOrder:
+        """Blocks that may follow each block."""
+        return make_block_order(tuple(self.calls_by_name), unchecked=not self.checks_answers)
 
     @property
     def example_final_turn(self) -> str:
@@ -214,74 +217,12 @@ class AfmWebDialect(BaseDialect):
         ]
         return self.render_thoughts(checked) + self.render_answer("x")
 
-    def encode_prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        """Encode the prompt. The instruction describes the tools; `tools` may contain any of
-        them."""
-        known = [tool for tool, _ in self.tools_by_tag.values()]
-        for tool in tools:
-            if (name := tool["function"]["name"]) not in known:
-                raise UserError(
-                    f"The dialect {self.name} can only call `{'` and `'.join(known)}`, not"
-                    f" `{name}`; use the dialect hermes for other tools."
-                )
-        return super().encode_prompt(question, [])
-
-    def observation_delimiters(
-        self, position: ObservationPosition = ONLY_OBSERVATION
-    ) -> tuple[str, str]:
-        return OBSERVATION_DELIMITERS
-
-    def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
-        turn = strip_thoughts(
-            text_so_far := "".join(turns[-1:]), self.tagged_roles, self.stop_strings
-        )
-        if turn is None:
-            for name, (tool, _) in self.tools_by_tag.items():
-                if found := self.parse_unfinished_thought(text_so_far, name, tool):
-                    return found
-            return None
-        ends = [(index, end) for end in self.stop_strings if (index := turn.find(end)) >= 0]
-        if not ends:
-            return None
-        index, end = min(ends)
-        name = end[2:-1]
-        _, opened, text = turn[:index].rpartition(f"<{name}>")
-        if name == "answer":
-            return Answer(unwrap_boxed(text)) if opened and text.strip() else None
-        return (self.parse_call(name, text if opened else ""),)
-
-    def parse_call(self, name: str, text: str) -> ToolCall | MalformedCall:
-        """Parse the call whose content is `text`, between the tags `name`."""
-        tool, argument = self.tools_by_tag[name]
-        if not text.strip():
-            reason = f"Nothing to look for: write <{name}>, the {argument} and </{name}>."
-            return MalformedCall(reason, tool)
-        return ToolCall(tool, {argument: text.strip()})
-
-    def render_thought(self, text: str) -> str:
-        return self.render_thoughts([Thought(text)] if text else [])
-
-    def render_thoughts(self, thoughts: Sequence[Thought]) -> str:
-        return render_blocks(thoughts, self.tags)
-
-    def render_call(self, call: ToolCall) -> str:
-        for name, (tool, argument) in self.tools_by_tag.items():
-            if (call.tool, *call.arguments) == (tool, argument):
-                return f"<{name}>\n{str(call.arguments[argument]).strip()}\n</{name}>"
-        known = ", ".join(f"{tool}({argument})" for tool, argument in self.tools_by_tag.values())
-        raise UserError(
-            f"The dialect {self.name} can only write {known}, not {call}; use the dialect hermes."
-        )
-
-    def render_answer(self, text: str) -> str:
-        return f"<answer>\n{text}\n</answer>"
-
     def matches_grammar(self, joined_turns: str) -> bool:
         blocks = self._split_blocks(joined_turns)
         last, allowed = START_BLOCK, self.block_order[START_BLOCK]
         for name, text in blocks:
             if name == "think":
-                if last == "think" or last in self.tools_by_tag:
+                if last == "think" or last in self.calls_by_name:
                     return False
             elif (
                 name not in allowed
@@ -310,8 +251,8 @@ class AfmWebDialect(BaseDialect):
 
     def _is_valid_block(self, name: str, text: str) -> bool:
         """Return whether the content of a block is valid."""
-        if name in self.tools_by_tag:
-            return isinstance(self.parse_call(name, text), ToolCall)
+        if call := self.calls_by_name.get(name):
+            return isinstance(self.parse_call(call, text), ToolCall)
         if name == "reflection" and self.requires_grades:
             return parse_grades(text).keys() == set(CRITERIA)
         if name == "double_check":
@@ -335,13 +276,10 @@ class AfmMhqaDialect(AfmWebDialect):
     soon as the agent is sure. It may check its answer first, like the web agent."""
 
     name = "afm-mhqa"
-    tools_by_tag: ClassVar[Mapping[str, tuple[str, str]]] = {"wiki_search": ("search", "query")}
-    stop_strings = ("</wiki_search>", "</answer>")
-    tags = make_tags((*ROLE_BLOCKS, "wiki_search", "observation", "answer"))
-    default_instruction = make_instruction(("wiki_search",), ", as soon as you are sure")
-    block_regex = make_block_regex((*ROLE_BLOCKS, "wiki_search", "answer"))
-    block_order = make_block_order(("wiki_search",), unchecked=True)
+    spec = TagSpec((WIKI_CALL,), result="observation", roles=ROLE_BLOCKS)
+    default_instruction = make_instruction(spec, ", as soon as you are sure")
     blocks_without_thought = frozenset({"plan", "reflection"})
+    checks_answers = False
     requires_grades = False
 
 
@@ -351,20 +289,11 @@ class AfmDialect(AfmWebDialect):
     combination of tags without having been trained on it."""
 
     name = "afm"
-    tools_by_tag: ClassVar[Mapping[str, tuple[str, str]]] = {
-        **AfmWebDialect.tools_by_tag,
-        CODE_BLOCK: (PYTHON_TOOL, "code"),
-    }
-    stop_strings = (*AfmWebDialect.stop_strings[:-1], "</code>", "</answer>")
-    tags = make_tags(
-        (*ROLE_BLOCKS, "web_search", "crawl_page", CODE_BLOCK, "observation", "answer")
-    )
-    default_instruction = make_instruction(("web_search", "crawl_page", CODE_BLOCK), AFTER_CHECK)
-    block_regex = make_block_regex((*ROLE_BLOCKS, "web_search", "crawl_page", CODE_BLOCK, "answer"))
-    block_order = make_block_order(("web_search", "crawl_page", CODE_BLOCK), unchecked=False)
+    spec = TagSpec((*WEB_CALLS, CODE_CALL), result="observation", roles=ROLE_BLOCKS)
+    default_instruction = make_instruction(spec, AFTER_CHECK)
 
-    def parse_call(self, name: str, text: str) -> ToolCall | MalformedCall:
-        return parse_program(text) if name == CODE_BLOCK else super().parse_call(name, text)
+    def parse_call(self, call: CallTags, text: str) -> ToolCall | MalformedCall:
+        return parse_program(text) if call == CODE_CALL else super().parse_call(call, text)
 
     def render_call(self, call: ToolCall) -> str:
         """Render a call. Raises UserError for a program that cannot be parsed back, such as one
@@ -380,3 +309,21 @@ class AfmDialect(AfmWebDialect):
             f" empty and holds no tag and no line with a fence, not {call}; change the program or"
             " use the dialect hermes."
         )
+
+
+# -- reward ------------------------------------------------------------------------------------
+
+
+class FormattedVerdictReward(StatelessReward):
+    """AFM's reward (arXiv 2508.13167): r_correct if the rollout is well-formed, else 0."""
+
+    name = "answer_format"
+
+    def __init__(self, correct: Reward) -> None:
+        self.correct = correct
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [
+            None if score is None else score * trajectory.well_formed
+            for trajectory, score in zip(group, self.correct(group), strict=True)
+        ]

@@ -4,12 +4,10 @@ AFM (arXiv 2508.13167, Chain-of-Agents) records the work of a team as one chain 
 on it. The paper's team and prompts are not public; this team has the agents that appear in the
 published chains. After every call the reflection grades three criteria. A poor grade, or a double
 check with a score below 3, leads to another plan. The chains match the grammars of
-`dialects/afm.py`.
+`afm.py`.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
 
 from fieldcraft.dialects.afm_grades import (
     CRITERIA,
@@ -20,7 +18,7 @@ from fieldcraft.dialects.afm_grades import (
 )
 from fieldcraft.extensions.agents.react_agent import AttemptStatus
 from fieldcraft.extensions.agents.team import TEXT, Blackboard, Team, TeamGaveUpError
-from fieldcraft.types import Answer, DemoStep, Observation, Thought, ThoughtRole, ToolCall
+from fieldcraft.types import ThoughtRole
 
 MAX_PLANS = 4
 READY = "answer"  # written by the lead in place of the name of a tool
@@ -115,27 +113,6 @@ async def _write(board: Blackboard, member: str, section: str, role: ThoughtRole
     board.write(reply["thought"])
     board.write(reply[section], role)
     return reply[section]
-
-
-def reconstruct_requests(steps: Sequence[DemoStep]) -> Iterator[tuple[int, int]]:
-    """Yield the requests that this team or the code team would have made to write a chain.
-
-    Each request is (number of steps in the member's prompt, number of steps after its reply). The
-    member that decides what comes next adds no steps.
-    """
-    start = 0  # index of the first step that the next member writes
-    for end, step in enumerate(steps, start=1):
-        match step:
-            case ToolCall() | Thought(role=ThoughtRole.SUGGEST):
-                yield start, start  # the lead
-                yield start, end
-            case Thought(role=ThoughtRole.THINK) | Answer():
-                continue  # the first step of a member's text; an answer that passed is copied
-            case Thought():
-                yield start, end
-            case Observation():
-                pass
-        start = end
 
 
 AFM_TEAM = Team(PROMPTS, run_afm_team, TOOL_PROMPTS)

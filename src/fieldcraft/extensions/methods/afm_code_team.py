@@ -11,12 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fieldcraft.dialects.afm_code import (
-    is_writable,
-    is_writable_answer,
-    is_writable_program,
-    make_review,
-)
 from fieldcraft.dialects.afm_grades import (
     CRITERIA,
     MIN_PASSING_SCORE,
@@ -25,6 +19,12 @@ from fieldcraft.dialects.afm_grades import (
 )
 from fieldcraft.extensions.agents.react_agent import AttemptStatus
 from fieldcraft.extensions.agents.team import TEXT, THOUGHT, Blackboard, Team, TeamGaveUpError
+from fieldcraft.extensions.methods.afm_code import (
+    is_writable,
+    is_writable_answer,
+    is_writable_program,
+    make_review,
+)
 from fieldcraft.types import ThoughtRole, ToolCall
 
 MAX_CHECKS = 3  # failed checks after which the team gives up

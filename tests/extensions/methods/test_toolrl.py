@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from checkpoints import tiny_tokenizer
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration
-from fieldcraft.dialects.toolrl import (
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.environments.loop import Policy, run_rollout
+from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.extensions.methods.toolrl import (
     DIALOGUE_HEADING,
     find_block_names,
     join_system_and_dialogue,
     parse_answer_calls,
     split_thought,
 )
-from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.types import (
     Answer,
     Author,

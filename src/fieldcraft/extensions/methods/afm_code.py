@@ -12,23 +12,25 @@ second block, fenced as `sh`, is the standard input of the program. An answer is
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fieldcraft.dialects.afm import (
+from fieldcraft.dialects.afm_grades import CRITERIA
+from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER
+from fieldcraft.dialects.marked_answers import find_last_boxed
+from fieldcraft.extensions.methods.afm import (
+    CODE_CALL,
     OBSERVATION_DELIMITERS,
     PYTHON_FENCE_REGEX,
-    make_tags,
     parse_program,
-    render_blocks,
     render_program,
 )
-from fieldcraft.dialects.afm_grades import CRITERIA
-from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER, make_untagged_regex
-from fieldcraft.dialects.code import CodeDialect, get_fence_content, render_fenced_block
-from fieldcraft.dialects.marked_answers import find_last_boxed
-from fieldcraft.dialects.thought_parser import strip_thoughts
-from fieldcraft.types import Answer, Thought, ThoughtRole, ToolCall, ToolCalls
+from fieldcraft.extensions.methods.code_dialect import (
+    CodeDialect,
+    get_fence_content,
+    render_fenced_block,
+)
+from fieldcraft.extensions.methods.tag_dialect import CallTags, TagSpec
+from fieldcraft.types import MalformedCall, Thought, ThoughtRole, ToolCall
 
 INSTRUCTION = """\
 Solve the task below. You write in blocks, each between its tags:
@@ -44,10 +46,9 @@ program between ```py and ``` if it asks for a program.
 
 Task:"""
 
-TAGS = make_tags(("plan", "think", "code", "observation", "reflection", "answer"))
-TEXT_REGEX = make_untagged_regex(TAGS)
+SPEC = TagSpec((CODE_CALL,), result="observation", roles=("plan", "think", "reflection"))
+TEXT_REGEX = SPEC.text_regex
 PROGRAM_REGEX = re.compile(PYTHON_FENCE_REGEX, re.MULTILINE)
-END_REGEX = re.compile("</code>|</answer>")
 
 
 def make_review(text: str, grade: str) -> Thought:
@@ -90,8 +91,7 @@ def _make_tagged_regex(tag: str) -> str:
 @dataclass(frozen=True)
 class AfmCodeDialect(CodeDialect):
     name = "afm-code"
-    stop_strings = ("</code>", "</answer>")
-    tags = TAGS
+    spec = SPEC
     default_instruction = INSTRUCTION
     allowed_arguments = frozenset({"code", "stdin"})
     delimiters = OBSERVATION_DELIMITERS
@@ -103,27 +103,11 @@ class AfmCodeDialect(CodeDialect):
         rf"{_make_tagged_regex('think')}{_make_tagged_regex('answer')}"
     )
 
-    def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
-        turn = strip_thoughts(
-            text_so_far := "".join(turns[-1:]), self.tagged_roles, self.stop_strings
-        )
-        if turn is None:
-            return self.parse_unfinished_thought(text_so_far, "code", self.tool_name)
-        end = END_REGEX.search(turn)
-        if end is None:
-            return None
-        if end[0] == "</code>":
-            _, opened, text = turn[: end.start()].rpartition("<code>")
-            return (parse_program(text if opened else ""),)
-        _, opened, text = turn[: end.start()].rpartition("<answer>")
-        answer = _parse_answer(text) if opened else ""
-        return Answer(answer) if answer else None
+    def parse_call(self, call: CallTags, text: str) -> ToolCall | MalformedCall:
+        return parse_program(text)
 
-    def render_thought(self, text: str) -> str:
-        return self.render_thoughts([Thought(text)] if text else [])
-
-    def render_thoughts(self, thoughts: Sequence[Thought]) -> str:
-        return render_blocks(thoughts, self.tags)
+    def parse_answer(self, text: str) -> str:
+        return _parse_answer(text)
 
     def render_program_call(self, action: ToolCall) -> str:
         return render_program(action.arguments)
@@ -133,6 +117,6 @@ class AfmCodeDialect(CodeDialect):
         """Opening of an answer, which may contain a program or a boxed result."""
         return "<answer>\n"
 
-    def render_answer(self, text: str) -> str:
-        """Render an answer. A multi-line answer is rendered as a program."""
-        return f"<answer>\n{_render_answer_content(text)}\n</answer>"
+    def render_answer_content(self, text: str) -> str:
+        """Render an answer between its tags. A multi-line answer is rendered as a program."""
+        return _render_answer_content(text)

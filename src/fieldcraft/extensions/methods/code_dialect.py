@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER, SingleToolDialect
+from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER
+from fieldcraft.extensions.methods.tag_dialect import TagDialect
 from fieldcraft.types import Answer, MalformedCall, ToolCall, UserError
 
 PYTHON_TOOL = "python"
@@ -43,13 +43,11 @@ def make_python_call(code: str) -> ToolCall | MalformedCall:
 
 
 @dataclass(frozen=True)
-class CodeDialect(SingleToolDialect):
+class CodeDialect(TagDialect):
     """A dialect with the tool `python(code)`. Only programs of the policy are executed: a program
     in an observation is text."""
 
-    tool_name = PYTHON_TOOL
     allowed_arguments: ClassVar[frozenset[str]] = frozenset({"code"})  # allowed arguments of a call
-    grammar: ClassVar[re.Pattern[str]]
 
     @abstractmethod
     def render_program_call(self, action: ToolCall) -> str:
@@ -59,7 +57,7 @@ class CodeDialect(SingleToolDialect):
         """Render a call. Raises UserError for another tool, and for a program that the dialect
         could not parse back, such as one with a closing tag in a string."""
         given = call.arguments
-        if call.tool == self.tool_name and {"code"} <= given.keys() <= self.allowed_arguments:
+        if call.tool == PYTHON_TOOL and {"code"} <= given.keys() <= self.allowed_arguments:
             text = self.render_program_call(call)
             if self.parse([text]) == (call,):
                 return text
@@ -73,7 +71,7 @@ class CodeDialect(SingleToolDialect):
     def matches_grammar(self, joined_turns: str) -> bool:
         *calls, final = joined_turns.split(OBSERVATION_PLACEHOLDER)
         return (
-            self.grammar.fullmatch(joined_turns) is not None
+            super().matches_grammar(joined_turns)
             and all(self._is_call_turn(turn) for turn in calls)
             and isinstance(self.parse([final]), Answer)
         )
