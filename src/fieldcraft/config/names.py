@@ -41,6 +41,7 @@ class ComponentKind(StrEnum):
     ENGINE = "engine"
     ENVIRONMENT = "environment"
     TRACKER = "tracker"
+    FORMAT = "format"
 
     @property
     def entry_point_group(self) -> str:
@@ -61,11 +62,12 @@ _FILTERS = "fieldcraft.data.rules"
 _QUESTION_FILTERS = "fieldcraft.data.rules"
 _VERIFIERS = "fieldcraft.evaluation.verifiers"
 _TRACKERS = "fieldcraft.extensions.trackers"
+_FORMATS = "fieldcraft.extensions.formats"
 # Modules that register the commands of the command line, in the order of its help.
 COMMAND_MODULES = (
     *("fieldcraft.cli.runs", "fieldcraft.extensions.planning.commands", "fieldcraft.cli.agents"),
     *("fieldcraft.cli.show", "fieldcraft.extensions.studio.commands", "fieldcraft.cli.data"),
-    "fieldcraft.extensions.serving.commands",
+    *("fieldcraft.extensions.formats.commands", "fieldcraft.extensions.serving.commands"),
 )
 BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     ComponentKind.TOOL: {
@@ -174,6 +176,13 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "trackio": f"{_TRACKERS}.trackio:TrackioTracker",
         "mlflow": f"{_TRACKERS}.mlflow:MlflowTracker",
     },
+    # In the order in which they are asked about a file.
+    ComponentKind.FORMAT: {
+        "toolrl": f"{_METHODS}.toolrl_files:ToolRLFormat",
+        "autocoa-pairs": f"{_FORMATS}.autocoa:AutoCoAPairs",
+        "chats": f"{_FORMATS}.chat_files:ChatFiles",
+        "trajectories": f"{_FORMATS}.published_trajectories:PublishedTrajectories",
+    },
 }
 
 # Required base class and attributes of a named class.
@@ -186,6 +195,7 @@ REQUIRED_BASES: Mapping[ComponentKind, tuple[str, Sequence[str]]] = {
     ComponentKind.ALGORITHM: ("fieldcraft.train.algorithm:Algorithm", ()),
     ComponentKind.STAGE: ("fieldcraft.train.stages.base:TrainingStage", ("Settings",)),
     ComponentKind.TRACKER: ("fieldcraft.extensions.trackers.base:Tracker", ()),
+    ComponentKind.FORMAT: ("fieldcraft.data.file_formats:FileFormat", ()),
 }
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pyarrow.parquet
 
-from fieldcraft.data.formats.tables import is_dataset_folder, read_dataset_folder
 from fieldcraft.data.literals import parse_text_values
+from fieldcraft.data.record_files import is_dataset_folder, read_dataset_folder
 from fieldcraft.data.table_files import (
     MismatchedRow,
     is_workbook,
@@ -112,6 +112,19 @@ def parse_line(found: Record | DuplicateKeyObject | InvalidLine) -> Record | Rec
             return RecordError("a line that is not a JSON object", f"the line {fault}")
         case DuplicateKeyObject():
             return make_repeated_key_error(found)
+    return found
+
+
+def parse_json(text: str, reason: str) -> Any:
+    """Return the value of a JSON text. Raises RecordError with the reason `reason`, and for a
+    repeated key."""
+    decoder = DuplicateKeyDecoder()
+    try:
+        found = decoder.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(reason) from error
+    if decoder.duplicates:
+        raise make_repeated_key_error(decoder.duplicates[0])
     return found
 
 
@@ -282,7 +295,7 @@ class RejectedRecords:
         self._wrong_key_message = ""
 
     def add(self, location: str, error: RecordError, hint: str = "") -> None:
-        """Count a record. `hint` names another use of the file (`recipe_key_hints.py`)."""
+        """Count a record. `hint` names another use of the file (`file_formats.py`)."""
         if not self.reasons:
             self._first_message = f"{location}: {error.message}"
             self._wrong_key_message = f"{location} holds {error}, but {hint}." if hint else ""

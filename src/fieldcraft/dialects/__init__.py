@@ -1,4 +1,5 @@
-"""Dialects: tag formats of models. Code outside this package does not handle tags."""
+"""Dialects: tag formats of models. Only dialects handle tags; `extensions/methods` has those of
+papers."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.formats.demonstration_formats import FORMATS
-from fieldcraft.data.formats.markup import parse_bracket_calls
 from fieldcraft.data.records import RecordError
+from fieldcraft.extensions.formats.demonstration_formats import FORMATS
+from fieldcraft.extensions.formats.markup import parse_bracket_calls
 from fieldcraft.types import Answer, ToolCall
 
 NAMES = st.sampled_from(["search", "Tram Timetable API", "ferries/price", "v1.get-all", "Zeit für"])

@@ -13,12 +13,21 @@ not executed, and each question has its own tools. So a question is converted to
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.data.formats.values import parse_json
-from fieldcraft.data.records import Record, RecordError, read_valid_records
+from fieldcraft.data.file_formats import FileFormat, TaskAndSteps
+from fieldcraft.data.records import (
+    Record,
+    RecordError,
+    parse_json,
+    read_records,
+    require_few_rejected,
+    require_record,
+)
+from fieldcraft.data.tasks import parse_task
 from fieldcraft.dialects.calls import dump_call_json
 from fieldcraft.extensions.methods.toolrl import (
     DIALOGUE_HEADING,
@@ -28,6 +37,31 @@ from fieldcraft.extensions.methods.toolrl import (
     split_thought,
 )
 from fieldcraft.types import Answer, DemoStep, MalformedCall, Thought
+
+
+class ToolRLFormat(FileFormat):
+    """Format of ToolRL's files, and of xLAM's questions."""
+
+    def normalise_question(self, record: Record) -> Record:
+        return normalise_xlam_record(normalise_toolrl_record(record))
+
+    def read_demonstrations(
+        self, path: Path, first: Record, max_left_out: float
+    ) -> tuple[list[TaskAndSteps], Counter[str]] | None:
+        if _split_record(first) is None:
+            return None
+        demonstrations: list[TaskAndSteps] = []
+        reasons = Counter[str]()
+        for _, found in read_records(path):
+            try:
+                record = require_record(found)
+                turn = parse_turn(record)
+                demonstrations.append((parse_task(record), turn))
+            except RecordError as error:
+                reasons[str(error)] += 1
+        total, example = len(demonstrations) + reasons.total(), next(iter(reasons), "")
+        require_few_rejected(path, total, reasons, max_left_out, example)
+        return demonstrations, reasons
 
 
 def normalise_toolrl_record(record: Record) -> Record:
@@ -53,12 +87,6 @@ def normalise_toolrl_record(record: Record) -> Record:
         "golden_answers": [answer],
         "metadata": {"calls": calls},
     }
-
-
-def is_toolrl_file(path: Path) -> bool:
-    """Return whether a file is ToolRL's, judging by its first record."""
-    _, record = next(read_valid_records(path), ("", {}))
-    return _split_record(record) is not None
 
 
 def parse_turn(record: Record) -> list[DemoStep]:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fieldcraft.data.autocoa import read_pairs, write_demonstrations, write_pairs
-from fieldcraft.data.published_trajectories import read_trajectories
 from fieldcraft.data.steps_io import ContrastivePair
+from fieldcraft.extensions.formats.autocoa import read_pairs, write_demonstrations, write_pairs
+from fieldcraft.extensions.formats.published_trajectories import read_trajectories
 from fieldcraft.extensions.methods.autocoa import AutoCoADialect
 from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall, UserError
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.data.formats.convert import read_any_pairs
-from fieldcraft.data.formats.preference_pairs import parse_pair
+from fieldcraft.data.file_formats import read_any_pairs
 from fieldcraft.data.records import RecordError
 from fieldcraft.data.steps_io import ContrastivePair, write_pairs
+from fieldcraft.extensions.formats.preference_pairs import parse_pair
 from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall, UserError
 from source_files import lines
 

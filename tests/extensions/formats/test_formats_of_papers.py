@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
-from fieldcraft.data.formats.convert import convert_demonstrations, read_any_demonstrations
-from fieldcraft.data.formats.demonstration_formats import FORMATS
-from fieldcraft.data.formats.tables import write_records
+from fieldcraft.data.file_formats import read_any_demonstrations
+from fieldcraft.data.record_files import write_records
 from fieldcraft.data.tasks import read_tasks
+from fieldcraft.extensions.formats.convert import convert_demonstrations
+from fieldcraft.extensions.formats.demonstration_formats import FORMATS
 from fieldcraft.types import Answer, Observation, Thought, ThoughtRole, ToolCall
 
 

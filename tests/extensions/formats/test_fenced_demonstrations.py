@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.formats.chat_messages import parse_chat
 from fieldcraft.data.records import RecordError
+from fieldcraft.extensions.formats.chat_messages import parse_chat
 from fieldcraft.types import Answer, DemoStep, Observation, Thought, ToolCall
 
 WORDS = st.text(alphabet="abc =$", min_size=1).map(str.strip).filter(bool)

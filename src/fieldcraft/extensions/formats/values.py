@@ -1,4 +1,4 @@
-"""Values in published records: texts, texts in parts, JSON in texts, empty cells, and flags.
+"""Values in published records: results of tools, empty cells, and flags.
 
 Values that cannot be parsed raise RecordError; none is replaced by an empty text. Flags exclude a
 text, or a part of it, from training. A demonstration is trained on as a whole, so a record with
@@ -11,17 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fieldcraft.data.records import RecordError, make_repeated_key_error
-from fieldcraft.records.jsonl import DuplicateKeyDecoder
-
-
-def extract_text(content: Any) -> str:
-    """Return the text of a message, which may be in parts."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list) and content:
-        return "".join(map(_part_text, content))
-    raise RecordError("a message without a text")
+from fieldcraft.data.prompts import extract_text
+from fieldcraft.data.records import RecordError
 
 
 def extract_result_text(content: Any) -> str:
@@ -42,33 +33,6 @@ def _is_content_part(value: Any) -> bool:
     return isinstance(kind, str) and (
         kind == "text" or drop_empty_keys(value).keys() == {"type", kind}
     )
-
-
-_TEXT_PART_TYPES = ("text", "input_text", "output_text", "reasoning.text", None)
-
-
-def _part_text(part: Any) -> str:
-    match part:
-        case str(text):
-            return text
-        case {"type": str(kind) | (None as kind), "text": str(text)} if kind in _TEXT_PART_TYPES:
-            return text
-        case {"text": str(text)} if "type" not in part:
-            return text
-    raise RecordError("a part of a message that is not text")
-
-
-def parse_json(text: str, reason: str) -> Any:
-    """Return the value of a JSON text. Raises RecordError with the reason `reason`, and for a
-    repeated key."""
-    decoder = DuplicateKeyDecoder()
-    try:
-        found = decoder.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(reason) from error
-    if decoder.duplicates:
-        raise make_repeated_key_error(decoder.duplicates[0])
-    return found
 
 
 def drop_empty_keys(value: Any) -> Any:

@@ -9,12 +9,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fieldcraft.data.formats.chat_messages import parse_chat, render_messages, strip_whitespace
-from fieldcraft.data.formats.convert import convert, convert_demonstrations, read_any_demonstrations
-from fieldcraft.data.formats.demonstration_formats import FORMATS, TaskAndSteps
+from fieldcraft.data.file_formats import TaskAndSteps, read_any_demonstrations
 from fieldcraft.data.records import RecordError
 from fieldcraft.data.steps_io import write_demonstrations
 from fieldcraft.data.tasks import read_tasks, write_verl
+from fieldcraft.extensions.formats.chat_messages import (
+    parse_chat,
+    render_messages,
+    strip_whitespace,
+)
+from fieldcraft.extensions.formats.convert import convert, convert_demonstrations
+from fieldcraft.extensions.formats.demonstration_formats import FORMATS
 from fieldcraft.types import (
     Answer,
     DemoStep,

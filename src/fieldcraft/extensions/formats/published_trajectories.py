@@ -1,4 +1,4 @@
-"""Readers of published trajectories: R1-Searcher, Search-R1, AutoCoA, ToolRL."""
+"""Readers of published trajectories: R1-Searcher, Search-R1, AutoCoA."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from fieldcraft.data.file_formats import FileFormat, TaskAndSteps
 from fieldcraft.data.gold_answers import parse_answers
 from fieldcraft.data.passages import Passage, format_passages
 from fieldcraft.data.prompts import strip_shared_instruction
-from fieldcraft.data.recipe_key_hints import suggest_recipe_key
 from fieldcraft.data.records import (
     Record,
     RecordError,
     make_question_id,
     read_records,
     read_valid_records,
-    require_record,
+    require_few_rejected,
 )
-from fieldcraft.data.tasks import parse_task
-from fieldcraft.data.toolrl import is_toolrl_file, parse_turn
 from fieldcraft.dialects.marked_answers import find_last_boxed
 from fieldcraft.extensions.methods.autocoa import AutoCoADialect
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall, UserError
@@ -29,21 +27,33 @@ from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolC
 T = TypeVar("T")
 
 
-def read_trajectories(path: Path) -> tuple[list[tuple[Task, list[DemoStep]]], Counter[str]]:
+class PublishedTrajectories(FileFormat):
+    """Formats of published trajectories."""
+
+    def read_demonstrations(
+        self, path: Path, first: Record, max_left_out: float
+    ) -> tuple[list[TaskAndSteps], Counter[str]] | None:
+        if path.suffix != ".txt" and first.keys().isdisjoint(("messages", "gen_text_store")):
+            return None
+        demonstrations, reasons = read_trajectories(path)
+        total, example = len(demonstrations) + reasons.total(), next(iter(reasons), "")
+        require_few_rejected(path, total, reasons, max_left_out, example)
+        return demonstrations, reasons
+
+
+def read_trajectories(path: Path) -> tuple[list[TaskAndSteps], Counter[str]]:
     """Read published trajectories as demonstrations, with counts of reasons for those left out.
 
-    A `.txt` file holds Search-R1 transcripts; any other file holds records: single turns of ToolRL,
-    AutoCoA's with `messages`, or R1-Searcher's, where `Task.meta["judged_correct"]` is the judge's
+    A `.txt` file holds Search-R1 transcripts; any other file holds records: AutoCoA's with
+    `messages`, or R1-Searcher's, where `Task.meta["judged_correct"]` is the judge's
     verdict. If gold answers are unknown, `answers` is empty; wrong answers are included.
     Observations are formatted as by the search tool.
 
     Raises:
         UserError: the file is missing or damaged, or of another format.
     """
-    if path.suffix != ".txt" and is_toolrl_file(path):
-        return _read_toolrl(path)
     read = _read_search_r1 if path.suffix == ".txt" else _read_records
-    demonstrations: list[tuple[Task, list[DemoStep]]] = []
+    demonstrations: list[TaskAndSteps] = []
     reasons = Counter[str]()
     for found in read(path):
         try:
@@ -51,19 +61,6 @@ def read_trajectories(path: Path) -> tuple[list[tuple[Task, list[DemoStep]]], Co
                 raise found
             task, text, style = found
             demonstrations.append((task, _parse_complete(text, style)))
-        except RecordError as error:
-            reasons[str(error)] += 1
-    return demonstrations, reasons
-
-
-def _read_toolrl(path: Path) -> tuple[list[tuple[Task, list[DemoStep]]], Counter[str]]:
-    demonstrations: list[tuple[Task, list[DemoStep]]] = []
-    reasons = Counter[str]()
-    for _, found in read_records(path):
-        try:
-            record = require_record(found)
-            turn = parse_turn(record)
-            demonstrations.append((parse_task(record), turn))
         except RecordError as error:
             reasons[str(error)] += 1
     return demonstrations, reasons
@@ -170,11 +167,9 @@ def _read_each(path: Path, read: Callable[[Record, str], T]) -> Iterator[T | Rec
 def _parse_r1_searcher(record: Record, location: str) -> RawTrajectory:
     text, question = record.get("gen_text_store"), record.get("question")
     if not isinstance(text, str) or not isinstance(question, str):
-        if hint := suggest_recipe_key(record, "demonstrations"):
-            raise UserError(f"{location} holds no demonstration, but {hint}.")
         raise UserError(
             f"{location}: this is not a trajectory of R1-Searcher, which needs 'question' and "
-            "'gen_text_store', or of AutoCoA, which needs 'messages'."
+            "'gen_text_store'."
         )
     verdict = record.get("gpt4o_output")
     meta = {} if verdict is None else {"judged_correct": verdict == "True"}
@@ -193,6 +188,18 @@ def _read_autocoa(path: Path) -> Iterator[RawTrajectory | RecordError]:
     questions = strip_shared_instruction([prompt for _, _, prompt, _ in found])
     for (location, record, _, text), question in zip(found, questions, strict=True):
         yield make_task(record, question, location), text, AUTOCOA
+
+
+def is_autocoa(record: Record) -> bool:
+    """Return whether a record is AutoCoA's: its `messages` are two, and the text of the second
+    starts inside a thought."""
+    match record.get("messages"):
+        case [*_, {"role": "user"}, {"role": "assistant", "content": str(text)}]:
+            starts_in_thought = (
+                not text.lstrip().startswith("<think>") and AUTOCOA.answer_start in text
+            )
+            return AUTOCOA.query_start in text or starts_in_thought
+    return False
 
 
 def _split_messages(record: Record, location: str) -> tuple[str, str]:

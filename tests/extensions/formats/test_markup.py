@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.formats.chat_messages import parse_chat
 from fieldcraft.data.records import RecordError
+from fieldcraft.extensions.formats.chat_messages import parse_chat
 from fieldcraft.types import Answer, Thought
 
 USER = {"role": "user", "content": "Q?"}

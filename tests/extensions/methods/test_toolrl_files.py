@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.data.published_trajectories import read_trajectories
+from fieldcraft.data.file_formats import read_any_demonstrations
 from fieldcraft.data.tasks import read_tasks, write_tasks
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration
@@ -49,7 +49,7 @@ def test_supervised_data(tmp_path):
     one, other = tasks = read_tasks(path)
     assert one == Task(one.id, QUESTION, (ANSWER,), {"calls": CALLS})
     assert other == Task(other.id, f"{QUESTION}!", (response,), {"calls": []})
-    assert read_trajectories(path) == (
+    assert read_any_demonstrations(path, 0.9) == (
         [
             (one, [Thought("I look it up."), Answer(ANSWER)]),
             (other, [Thought("No."), Answer(response)]),
@@ -66,7 +66,7 @@ def test_parquet_of_reinforcement_learning(tmp_path):
     assert read_tasks(path) == [
         Task(str(n), QUESTION.replace("?", f" {n}?"), (ANSWER,), meta) for n in (0, 1)
     ]
-    [(_, steps), _] = read_trajectories(path)[0]
+    [(_, steps), _] = read_any_demonstrations(path, 0.9)[0]
     assert steps == [Thought("I look it up."), Answer(ANSWER)]
 
 
@@ -89,7 +89,7 @@ def test_other_records_are_not_taken_for_toolrls(tmp_path):
     with pytest.raises(UserError, match="line 1: there is no question"):
         read_tasks(lines(tmp_path / "a.jsonl", sft(input="Which genres?")))
     path = lines(tmp_path / "b.jsonl", sft(), {"question": "Q?", "answer": "A"})
-    found, reasons = read_trajectories(path)
+    found, reasons = read_any_demonstrations(path, 0.9)
     assert len(found) == 1
     assert reasons == {"another format than ToolRL's, the format of the first record": 1}
 
@@ -101,7 +101,7 @@ NAMES_TAGS = {10, 44, 73, 76, 95, 97}
 def test_gold_outputs_of_real_data_have_the_highest_scores(shared):
     path = shared / "data/trajectories/toolrl_sft_150.json"
     outputs = [record["output"] for record in json.loads(path.read_text("utf-8"))]
-    found, reasons = read_trajectories(path)
+    found, reasons = read_any_demonstrations(path, 0.9)
     tokenizer = tiny_tokenizer()
     dialect = make_dialect("toolrl", tokenizer)
     encoded = [encode_demonstration(task, steps, dialect, []) for task, steps in found]

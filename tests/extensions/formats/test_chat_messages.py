@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fieldcraft.data.formats.chat_messages import parse_chat, render_messages
-from fieldcraft.data.formats.convert import read_any_demonstrations
-from fieldcraft.data.formats.demonstration_formats import FORMATS, detect_format
-from fieldcraft.data.formats.values import VERDICT_KEYS
+from fieldcraft.data.file_formats import read_any_demonstrations
 from fieldcraft.data.records import RecordError
+from fieldcraft.extensions.formats.chat_messages import parse_chat, render_messages
+from fieldcraft.extensions.formats.demonstration_formats import FORMATS, detect_format
+from fieldcraft.extensions.formats.values import VERDICT_KEYS
 from fieldcraft.types import Answer, DemoStep, Observation, Thought, ToolCall, UserError
 
 USER = {"role": "user", "content": "Q?"}

@@ -1,7 +1,7 @@
 """AutoCoA's training files (its data/README.md): reader of pairs, writers of all files.
 
 Demonstrations are JSON lines {"messages": [user, assistant]}, where the assistant's text starts
-after the `<think>` that the chat template writes; `trajectories.read_trajectories` reads them.
+after the `<think>` that the chat template writes; `published_trajectories.py` reads them.
 Pairs are a JSON array of {"conversation": [human], "chosen": gpt, "rejected": gpt}, where the
 human's value is the prompt, `<think>` and the shared prefix of both sides.
 
@@ -15,13 +15,28 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from fieldcraft.data.file_formats import FileFormat
 from fieldcraft.data.prompts import strip_shared_instruction
-from fieldcraft.data.published_trajectories import AUTOCOA, make_task, parse_tagged_steps
 from fieldcraft.data.records import Record, RecordError, read_records, write_json_array
 from fieldcraft.data.steps_io import ContrastivePair
+from fieldcraft.extensions.formats.published_trajectories import (
+    AUTOCOA,
+    make_task,
+    parse_tagged_steps,
+)
 from fieldcraft.extensions.methods.autocoa import CALL_TAGS, INSTRUCTION, AutoCoADialect
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall, UserError
+
+
+class AutoCoAPairs(FileFormat):
+    """Format of AutoCoA's pairs."""
+
+    def read_pairs(
+        self, path: Path, first: Record, max_left_out: float
+    ) -> tuple[list[ContrastivePair], Counter[str]] | None:
+        return read_pairs(path) if "conversation" in first else None
+
 
 # -- demonstrations ----------------------------------------------------------------------------
 

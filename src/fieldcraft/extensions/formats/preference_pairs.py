@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from fieldcraft.data.formats.chat_messages import Message, parse_chat
-from fieldcraft.data.formats.demonstration_formats import make_chat_task
-from fieldcraft.data.formats.values import require_trainable_record
 from fieldcraft.data.records import Record, RecordError
 from fieldcraft.data.steps_io import ContrastivePair
+from fieldcraft.extensions.formats.chat_messages import Message, parse_chat
+from fieldcraft.extensions.formats.demonstration_formats import make_chat_task
+from fieldcraft.extensions.formats.values import require_trainable_record
 from fieldcraft.types import Answer, DemoStep, ToolCall
 
 _SIDE_KEYS = ({"chosen", "rejected"}, {"preferred_output", "non_preferred_output"})

@@ -13,8 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from fieldcraft.data.formats import afm_blocks
-from fieldcraft.data.formats.chat_messages import (
+from fieldcraft.data.file_formats import UNVERIFIED_KEY, TaskAndSteps
+from fieldcraft.data.gold_answers import find_accepted_answers
+from fieldcraft.data.records import Record, RecordError, make_question_id, parse_json
+from fieldcraft.dialects.calls import parse_call_json
+from fieldcraft.dialects.encoding import DemonstrationEncodingError, require_valid_order
+from fieldcraft.extensions.formats import afm_blocks
+from fieldcraft.extensions.formats.chat_messages import (
     ChatDemonstration,
     Message,
     parse_chat,
@@ -22,25 +27,18 @@ from fieldcraft.data.formats.chat_messages import (
     render_thoughts,
     split_thoughts,
 )
-from fieldcraft.data.formats.markup import parse_bracket_calls
-from fieldcraft.data.formats.values import (
+from fieldcraft.extensions.formats.markup import parse_bracket_calls
+from fieldcraft.extensions.formats.values import (
     drop_empty_keys,
-    parse_json,
     require_trainable_record,
     require_trainable_turn,
 )
-from fieldcraft.data.gold_answers import find_accepted_answers
-from fieldcraft.data.records import Record, RecordError, make_question_id
-from fieldcraft.dialects.calls import parse_call_json
-from fieldcraft.dialects.encoding import DemonstrationEncodingError, require_valid_order
 from fieldcraft.records.meta import validate_meta
 from fieldcraft.types import Answer, DemoStep, Task, Thought, ToolCall
 
-TaskAndSteps = tuple[Task, list[DemoStep]]
 SYSTEM_KEY, TOOLS_KEY = "system", "tools"  # keys of a task's `meta` for parts of a chat
 T = TypeVar("T")
 RESULT_COUNT_MISMATCH = "observations that are not as many as the calls"
-UNVERIFIED_KEY = "unverified"  # key of `meta`: the accepted answer is taken from a demonstration
 _ROLES = {
     "system": "system",
     "human": "user",

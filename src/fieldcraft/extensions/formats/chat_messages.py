@@ -13,15 +13,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from fieldcraft.data.formats.markup import require_no_markup
-from fieldcraft.data.formats.values import (
-    drop_empty_keys,
-    extract_result_text,
-    extract_text,
-    parse_json,
-    require_trainable_turn,
-)
-from fieldcraft.data.records import RecordError, first_filled
+from fieldcraft.data.prompts import extract_text
+from fieldcraft.data.records import RecordError, first_filled, parse_json
 from fieldcraft.dialects.calls import (
     CallLabel,
     UnmatchedResultError,
@@ -31,6 +24,12 @@ from fieldcraft.dialects.calls import (
 )
 from fieldcraft.dialects.marked_answers import split_marked_answer
 from fieldcraft.dialects.thought_parser import FOREIGN_THOUGHT_TAGS
+from fieldcraft.extensions.formats.markup import require_no_markup
+from fieldcraft.extensions.formats.values import (
+    drop_empty_keys,
+    extract_result_text,
+    require_trainable_turn,
+)
 from fieldcraft.types import (
     Answer,
     DemoStep,

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from fieldcraft.data.published_trajectories import read_trajectories
+from fieldcraft.extensions.formats.published_trajectories import read_trajectories
 from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall, UserError
 from source_files import lines
 
@@ -97,9 +97,7 @@ def test_a_record_of_another_form_leaves_itself_out(tmp_path):
 
 def test_what_is_no_trajectory_is_named(tmp_path):
     with pytest.raises(UserError, match="line 1: this is not a trajectory of R1-Searcher"):
-        read_trajectories(lines(tmp_path / "a.jsonl", {"names": ["Ada"]}))
-    with pytest.raises(UserError, match="line 1 holds no demonstration, but a question: give the"):
-        read_trajectories(lines(tmp_path / "a.jsonl", {"question": "Q?", "answer": "A"}))
+        read_trajectories(lines(tmp_path / "a.jsonl", {"gen_text_store": "A"}))
     (tmp_path / "a.txt").write_text("Dear reader,")
     with pytest.raises(UserError, match="holds no Search-R1 transcript"):
         read_trajectories(tmp_path / "a.txt")
