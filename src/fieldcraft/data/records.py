@@ -12,9 +12,9 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.parquet
 
@@ -42,6 +42,7 @@ from fieldcraft.records.reading import raise_read_errors, require_file
 from fieldcraft.types import UserError
 
 Record = dict[str, Any]
+T = TypeVar("T")
 
 
 class RecordError(Exception):
@@ -310,6 +311,23 @@ class RejectedRecords:
         require_few_rejected(
             self.path, total, self.reasons, max_share, self._first_message.removesuffix(".")
         )
+
+
+def parse_records(
+    path: Path, parse: Callable[[Record], T], max_left_out: float
+) -> tuple[list[T], Counter[str]]:
+    """Return the records of a file as `parse` returns them, and counts of reasons for which others
+    were left out: those for which it raises RecordError. Raises UserError for a damaged file, or if
+    the fraction of left-out records exceeds `max_left_out`."""
+    parsed: list[T] = []
+    rejected = RejectedRecords(path)
+    for location, found in read_records(path):
+        try:
+            parsed.append(parse(require_record(found)))
+        except RecordError as error:
+            rejected.add(location, error)
+    rejected.require_few(len(parsed), max_left_out)
+    return parsed, rejected.reasons
 
 
 def require_few_rejected(

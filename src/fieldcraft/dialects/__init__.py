@@ -1,5 +1,7 @@
-"""Dialects: tag formats of models. Only dialects handle tags; `extensions/methods` has those of
-papers."""
+"""Dialects: tag formats of models.
+
+Only dialects handle tags; those of papers are in `extensions/methods/`.
+"""
 
 from __future__ import annotations
 

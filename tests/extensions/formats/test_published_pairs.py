@@ -8,7 +8,7 @@ import pytest
 from fieldcraft.data.file_formats import read_any_pairs
 from fieldcraft.data.records import RecordError
 from fieldcraft.data.steps_io import ContrastivePair, write_pairs
-from fieldcraft.extensions.formats.preference_pairs import parse_pair
+from fieldcraft.extensions.formats.chat_files import parse_pair
 from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall, UserError
 from source_files import lines
 

@@ -1,33 +1,33 @@
-"""Files of chats, of preference pairs and of AFM's chains, by the format of their first record."""
+"""Files of chats, of AFM's chains and of preference pairs, by the format of their first record.
+
+Preference pairs have the formats of their trainers, and are parsed to steps. TRL has `prompt`,
+`chosen` and `rejected`, as messages or texts; `chosen` and `rejected` may also be whole
+conversations with a common prefix. OpenAI has `input`, `preferred_output` and
+`non_preferred_output`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fieldcraft.data.file_formats import FileFormat, TaskAndSteps
-from fieldcraft.data.records import (
-    Record,
-    RecordError,
-    RejectedRecords,
-    read_records,
-    read_valid_records,
-    require_record,
-)
+from fieldcraft.data.records import Record, RecordError, parse_records, read_valid_records
 from fieldcraft.data.steps_io import ContrastivePair
 from fieldcraft.extensions.formats import afm_blocks
+from fieldcraft.extensions.formats.chat_messages import Message, parse_chat
 from fieldcraft.extensions.formats.demonstration_formats import (
     AfmFormat,
-    DemonstrationFormat,
     detect_format,
+    make_chat_task,
     normalise_chat_record,
 )
-from fieldcraft.extensions.formats.preference_pairs import is_pair, parse_pair
 from fieldcraft.extensions.formats.published_trajectories import is_autocoa
-from fieldcraft.types import UserError
+from fieldcraft.extensions.formats.values import require_trainable_record
+from fieldcraft.types import Answer, DemoStep, ToolCall, UserError
 
 _NUM_INSPECTED_RECORDS = 100  # first records inspected for a call
 _OPENAI_ADVICE = (
@@ -55,37 +55,12 @@ class ChatFiles(FileFormat):
             _require_supported_format(read_valid_records(path))
         if detected is None or is_autocoa(first):
             return None
-        return _read_records(path, detected, max_left_out)
+        return parse_records(path, detected.to_demonstration, max_left_out)
 
     def read_pairs(
         self, path: Path, first: Record, max_left_out: float
     ) -> tuple[list[ContrastivePair], Counter[str]] | None:
-        if not is_pair(first):
-            return None
-        rejected = RejectedRecords(path)
-        pairs: list[ContrastivePair] = []
-        for location, found in read_records(path):
-            try:
-                pairs.append(parse_pair(require_record(found)))
-            except RecordError as error:
-                rejected.add(location, error)
-        rejected.require_few(len(pairs), max_left_out)
-        return pairs, rejected.reasons
-
-
-def _read_records(
-    path: Path, source_format: DemonstrationFormat, max_left_out: float
-) -> tuple[list[TaskAndSteps], Counter[str]]:
-    """Return the demonstrations, and counts of reasons for which others were left out."""
-    demonstrations: list[TaskAndSteps] = []
-    rejected = RejectedRecords(path)
-    for location, each in read_records(path):
-        try:
-            demonstrations.append(source_format.to_demonstration(require_record(each)))
-        except RecordError as error:
-            rejected.add(location, error)
-    rejected.require_few(len(demonstrations), max_left_out)
-    return demonstrations, rejected.reasons
+        return parse_records(path, parse_pair, max_left_out) if is_pair(first) else None
 
 
 def _require_supported_format(located_records: Iterable[tuple[str, Record]]) -> None:
@@ -125,3 +100,93 @@ def _content_parts(messages: list[Any]) -> list[Any]:
 
 def _has_type(parts: list[Any], *types: str) -> bool:
     return any(isinstance(part, dict) and part.get("type") in types for part in parts)
+
+
+_SIDE_KEYS = ({"chosen", "rejected"}, {"preferred_output", "non_preferred_output"})
+
+
+def is_pair(record: Record) -> bool:
+    """Return whether a record appears to be a preference pair in any format."""
+    return any(record.keys() >= sides for sides in _SIDE_KEYS)
+
+
+class _PairSides(NamedTuple):
+    """The conversations of a pair, each from its start."""
+
+    chosen: list[Message]
+    rejected: list[Message]
+
+
+def parse_pair(record: Record) -> ContrastivePair:
+    """Return the pair of a record: the steps that both sides share precede it, and only the first
+    turn of each side is used. Raises RecordError for a record of another format, and for identical
+    sides."""
+    require_trainable_record(record)
+    sides = _split_sides(record)
+    chat, other = parse_chat(sides.chosen), parse_chat(sides.rejected)
+    if (chat.system, chat.question) != (other.system, other.question):
+        raise RecordError("sides that answer two questions")
+    if chat.steps == other.steps:
+        raise RecordError("both sides the same")
+    shared = _count_shared_steps(chat.steps, other.steps)
+    chosen, rejected = (_take_first_turn(side.steps[shared:]) for side in (chat, other))
+    if not chosen or not rejected or chosen == rejected:
+        raise RecordError("a side that is a prefix of the other")
+    input_fields = record["input"] if isinstance(record.get("input"), dict) else {}
+    task = make_chat_task({**input_fields, **record}, chat)
+    return ContrastivePair(task, tuple(chat.steps[:shared]), chosen, rejected)
+
+
+def _split_sides(record: Record) -> _PairSides:
+    match record:
+        case {
+            "input": {"messages": list(prompt)},
+            "preferred_output": list(chosen),
+            "non_preferred_output": list(rejected),
+        }:
+            return _PairSides([*prompt, *chosen], [*prompt, *rejected])
+        case {"chosen": chosen, "rejected": rejected}:
+            prompt_messages = _to_messages(record.get("prompt"), "user")
+            return _PairSides(
+                _append_side(prompt_messages, chosen), _append_side(prompt_messages, rejected)
+            )
+    raise RecordError("no two sides of a pair")
+
+
+def _to_messages(value: Any, role: str) -> list[Message]:
+    """Return the messages unchanged, or a text as one message of the given role."""
+    match value:
+        case None | "":
+            return []
+        case str():
+            return [{"role": role, "content": value}]
+        case list() if all(isinstance(message, dict) for message in value):
+            return value
+    raise RecordError("a side that is neither a text nor messages")
+
+
+def _append_side(prompt_messages: list[Message], value: Any) -> list[Message]:
+    """Return the messages of a side after the prompt, unless the side repeats the prompt."""
+    side = _to_messages(value, "assistant")
+    repeats = [message for message in side if message.get("role") == "user"]
+    if repeats and [m for m in prompt_messages if m.get("role") == "user"] not in ([], repeats):
+        raise RecordError("a side that answers another question")
+    return side if repeats else [*prompt_messages, *side]
+
+
+def _count_shared_steps(steps: Sequence[DemoStep], others: Sequence[DemoStep]) -> int:
+    """Return the number of steps that both share, excluding calls without a result."""
+    pairs = zip(steps, others, strict=False)
+    count = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(steps), len(others)))
+    while count and isinstance(steps[count - 1], ToolCall):
+        count -= 1
+    return count
+
+
+def _take_first_turn(steps: Sequence[DemoStep]) -> tuple[DemoStep, ...]:
+    """Return the steps up to the answer, or to the last call of the first turn with calls."""
+    for end, (step, next_step) in enumerate(zip_longest(steps, steps[1:]), start=1):
+        ends = isinstance(step, ToolCall) and not isinstance(next_step, ToolCall)
+        if ends or isinstance(step, Answer):
+            return tuple(steps[:end])
+    return tuple(steps)

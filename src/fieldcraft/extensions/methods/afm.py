@@ -29,21 +29,17 @@ from fieldcraft.dialects.afm_grades import (
 from fieldcraft.dialects.base import (
     OBSERVATION_PLACEHOLDER,
     SUMMARY_INSTRUCTION,
-    make_untagged_regex,
-)
-from fieldcraft.extensions.methods.code_dialect import (
-    PYTHON_TOOL,
-    get_fence_content,
-    make_fence_regex,
-    make_python_call,
-    render_fenced_block,
 )
 from fieldcraft.extensions.methods.tag_dialect import (
+    PYTHON_TOOL,
     CallTags,
     TagDialect,
     TagSpec,
+    get_fence_content,
     make_call_tags,
-    make_tags,
+    make_fence_regex,
+    make_python_call,
+    render_fenced_block,
 )
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.types import (
@@ -91,37 +87,11 @@ def render_program(arguments: Mapping[str, Any]) -> str:
     return "\n".join(("<code>", *blocks, "</code>"))
 
 
-# -- the grammar -----------------------------------------------------------------------------------
+# -- blocks ------------------------------------------------------------------------------------
 
 START_BLOCK = ""
 CODE_BLOCK = "code"
 ROLE_BLOCKS = ("think", "plan", "reflection", "suggested_answer", "double_check")
-# Patterns of a block and of the blocks that may follow it, ignoring thoughts.
-BlockOrder = Mapping[str, frozenset[str]]
-
-
-def make_block_order(calls: Sequence[str], unchecked: bool) -> BlockOrder:
-    """Return the order of blocks for the given calls. `unchecked` answers require no double
-    check."""
-    moves = frozenset({*calls, "suggested_answer", *(("answer",) if unchecked else ())})
-    return {
-        START_BLOCK: moves | {"plan"},
-        "plan": moves,
-        **dict.fromkeys(calls, frozenset({OBSERVATION_PLACEHOLDER})),
-        OBSERVATION_PLACEHOLDER: moves | {"reflection"},
-        "reflection": moves | {"plan"},
-        "suggested_answer": frozenset({"double_check"}),
-        "answer": frozenset(),
-    }
-
-
-def make_block_regex(names: Sequence[str]) -> re.Pattern[str]:
-    """Return a pattern for one block or the placeholder of an observation."""
-    text = make_untagged_regex(make_tags((*names, "observation")))
-    return re.compile(
-        rf"\s*+(?:<({'|'.join(names)})>({text})</\1>|({OBSERVATION_PLACEHOLDER}))\s*+"
-    )
-
 
 INSTRUCTION = """\
 Answer the question below. You write in blocks, each between its tags:
@@ -197,12 +167,25 @@ class AfmWebDialect(TagDialect):
     @cached_property
     def block_regex(self) -> re.Pattern[str]:
         """Pattern of one block or the placeholder of an observation."""
-        return make_block_regex((*ROLE_BLOCKS, *self.calls_by_name, "answer"))
+        names = "|".join((*ROLE_BLOCKS, *self.calls_by_name, "answer"))
+        return re.compile(
+            rf"\s*+(?:<({names})>({self.spec.text_regex})</\1>|({OBSERVATION_PLACEHOLDER}))\s*+"
+        )
 
     @cached_property
-    def block_order(self) -> BlockOrder:
-        """Blocks that may follow each block."""
-        return make_block_order(tuple(self.calls_by_name), unchecked=not self.checks_answers)
+    def block_order(self) -> Mapping[str, frozenset[str]]:
+        """Blocks that may follow each block, ignoring thoughts."""
+        unchecked = () if self.checks_answers else ("answer",)
+        moves = frozenset({*self.calls_by_name, "suggested_answer", *unchecked})
+        return {
+            START_BLOCK: moves | {"plan"},
+            "plan": moves,
+            **dict.fromkeys(self.calls_by_name, frozenset({OBSERVATION_PLACEHOLDER})),
+            OBSERVATION_PLACEHOLDER: moves | {"reflection"},
+            "reflection": moves | {"plan"},
+            "suggested_answer": frozenset({"double_check"}),
+            "answer": frozenset(),
+        }
 
     @property
     def example_final_turn(self) -> str:

@@ -24,12 +24,13 @@ from fieldcraft.extensions.methods.afm import (
     parse_program,
     render_program,
 )
-from fieldcraft.extensions.methods.code_dialect import (
+from fieldcraft.extensions.methods.tag_dialect import (
+    CallTags,
     CodeDialect,
+    TagSpec,
     get_fence_content,
     render_fenced_block,
 )
-from fieldcraft.extensions.methods.tag_dialect import CallTags, TagSpec
 from fieldcraft.types import MalformedCall, Thought, ThoughtRole, ToolCall
 
 INSTRUCTION = """\

@@ -30,15 +30,17 @@ from dataclasses import dataclass
 from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER
 from fieldcraft.dialects.marked_answers import find_last_boxed
 from fieldcraft.dialects.thought_parser import strip_thoughts
-from fieldcraft.extensions.methods.code_dialect import (
+from fieldcraft.extensions.methods.tag_dialect import (
     PYTHON_TOOL,
+    CallTags,
     CodeDialect,
+    TagSpec,
     get_fence_content,
+    make_call_tags,
     make_fence_regex,
     make_python_call,
     render_fenced_block,
 )
-from fieldcraft.extensions.methods.tag_dialect import CallTags, TagSpec, make_call_tags
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.types import (
     Answer,

@@ -23,9 +23,7 @@ from fieldcraft.data.records import (
     Record,
     RecordError,
     parse_json,
-    read_records,
-    require_few_rejected,
-    require_record,
+    parse_records,
 )
 from fieldcraft.data.tasks import parse_task
 from fieldcraft.dialects.calls import dump_call_json
@@ -36,7 +34,7 @@ from fieldcraft.extensions.methods.toolrl import (
     parse_answer_calls,
     split_thought,
 )
-from fieldcraft.types import Answer, DemoStep, MalformedCall, Thought
+from fieldcraft.types import Answer, MalformedCall, Thought
 
 
 class ToolRLFormat(FileFormat):
@@ -50,18 +48,7 @@ class ToolRLFormat(FileFormat):
     ) -> tuple[list[TaskAndSteps], Counter[str]] | None:
         if _split_record(first) is None:
             return None
-        demonstrations: list[TaskAndSteps] = []
-        reasons = Counter[str]()
-        for _, found in read_records(path):
-            try:
-                record = require_record(found)
-                turn = parse_turn(record)
-                demonstrations.append((parse_task(record), turn))
-            except RecordError as error:
-                reasons[str(error)] += 1
-        total, example = len(demonstrations) + reasons.total(), next(iter(reasons), "")
-        require_few_rejected(path, total, reasons, max_left_out, example)
-        return demonstrations, reasons
+        return parse_records(path, parse_demonstration, max_left_out)
 
 
 def normalise_toolrl_record(record: Record) -> Record:
@@ -89,14 +76,14 @@ def normalise_toolrl_record(record: Record) -> Record:
     }
 
 
-def parse_turn(record: Record) -> list[DemoStep]:
-    """Return the thought and the answer of a record. Raises RecordError for a record of another
-    kind."""
+def parse_demonstration(record: Record) -> TaskAndSteps:
+    """Return the question of a record, and its thought and its answer. Raises RecordError for a
+    record of another kind."""
     parts = _split_record(record)
     if parts is None:
         raise RecordError("another format than ToolRL's, the format of the first record")
     thought, answer = split_thought(parts[2])
-    return [Thought(thought), Answer(answer)]
+    return parse_task(record), [Thought(thought), Answer(answer)]
 
 
 def _split_record(record: Record) -> tuple[str, str, str] | None:
