@@ -14,12 +14,13 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 LAYERS = (
     *("version", "sampling", "types", "concurrency", "config", "records", "terminal"),
     *("hub", "recipes", "dialects", "tools", "engine", "rewards", "environments"),
-    *("extensions.agents", "data", "train", "evaluation"),
+    *("extensions.agents", "data", "train", "evaluation", "extensions.methods"),
     *("extensions.math", "extensions.mcp", "extensions.sandbox", "extensions.vllm"),
     "extensions.search",
     *("extensions.web", "extensions.worlds", "extensions.trackers", "extensions.external_envs"),
     *("extensions.cluster", "runs", "__init__", "cli"),
-    *("extensions.planning", "extensions.serving", "extensions.studio", "extensions"),
+    *("extensions.formats", "extensions.planning", "extensions.serving", "extensions.studio"),
+    *("extensions",),
     "__main__",
 )
 # Extensions that a folder of the kernel imports by itself; all others enter by their names.

@@ -19,11 +19,11 @@ from engine_parity import sharp_model
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.sections import BudgetConfig, Optim
 from fieldcraft.config.stages import Stage
-from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
 from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.extensions.methods.autocoa import AutoCoADialect
 from fieldcraft.records.events import EventBus, write_metrics
 from fieldcraft.train.algorithm import StepModels
 from fieldcraft.train.batch import Sample, SampleUnit, TokenRun, to_sample

@@ -1,4 +1,4 @@
-"""Commands about data and servers: world, synthesise, convert, index, serve, bench."""
+"""Commands about data and servers: world, synthesise, index, serve, bench."""
 
 from __future__ import annotations
 
@@ -114,33 +114,6 @@ def synthesise(
     questions_folder = synthesise_questions(settings, folder, depth, width, events)
     for name in ("tasks.jsonl", "card.html"):
         print_line(questions_folder / name)
-
-
-@app.command()
-def convert(
-    source: Annotated[Path, typer.Argument(help="A file, or a folder of datasets.")],
-    to: Annotated[
-        str,
-        typer.Option(
-            help="Format to write: openai, trl, trl-prompt, sharegpt, afm, autocoa, steps,"
-            " questions or verl."
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", help="File (.jsonl, .json, .parquet) or folder to write.")
-    ],
-    max_left_out: MaxLeftOutOption = 0.1,
-) -> None:
-    """Convert demonstrations or questions to another format."""
-    from fieldcraft.data.formats import convert as formats
-
-    if not out.suffix:
-        require_empty_folder(out)
-    require_writable(out)
-    written, reasons = formats.convert(source, to, out, max_left_out)
-    for reason, count in reasons.most_common():
-        print_line(f"{count} left out: {reason}")
-    print_line(f"{out}: {written} written")
 
 
 @app.command("index")

@@ -29,9 +29,8 @@ from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
 from fieldcraft.evaluation.summary import RequestCost, summarise_evaluation
 from fieldcraft.evaluation.verifiers import record_picks
-from fieldcraft.extensions.agents.afm_team import reconstruct_requests
 from fieldcraft.extensions.agents.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
-from fieldcraft.extensions.agents.team import TeamAgent, render_step
+from fieldcraft.extensions.agents.team import TeamAgent, reconstruct_requests, render_step
 from fieldcraft.recipes.exported import read_trained_with_tools
 from fieldcraft.records.costs import CostModel
 from fieldcraft.records.events import EvaluationCompleted, ignore_event

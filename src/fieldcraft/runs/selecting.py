@@ -14,8 +14,8 @@ from fieldcraft.config.collection import TEACHER, SelectConfig
 from fieldcraft.config.recipe import Recipe, dump_recipe, list_toolless_datasets, uses_tools
 from fieldcraft.config.stages import Contrastive, Sft
 from fieldcraft.data.duplicates import normalise_text
+from fieldcraft.data.file_formats import read_any_demonstrations
 from fieldcraft.data.filters import apply_filters
-from fieldcraft.data.formats.convert import read_any_demonstrations
 from fieldcraft.data.funnel import DataCard, pick_examples
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.selection import (
