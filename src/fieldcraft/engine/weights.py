@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, final
@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fieldcraft.engine.model_files import write_model, write_tokenizer
 from fieldcraft.engine.parity import make_spaced_ids
@@ -28,6 +29,8 @@ T = TypeVar("T")
 PROBE_TOKENS = 64
 PROBE_TEMPERATURE = 0.5  # not 1, to distinguish raw log-probabilities from processed ones
 SHARED_MEMORY_FOLDER = Path("/dev/shm")
+TRAINED_ADAPTER = "default"  # PEFT's name of the trained adapter
+BASE_LAYER_SUFFIX = ".base_layer"  # suffix in PEFT of a layer that has an adapter
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class ModelWeights:
         self._model = model
 
     def write(self, folder: Path) -> ProbeLogprobs:
-        write_model(folder, self._model, merge_lora_weights(self._model))
+        write_model(folder, self._model, dict(merge_lora(self._model.state_dict(), self._model)))
         return run_probe(self._model)
 
 
@@ -155,29 +158,29 @@ def delete_when_collected(owner: Any, folder: Path) -> None:
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
 
 
-def merge_lora_weights(model: Any) -> dict[str, torch.Tensor]:
-    """Return the weights of a model, with LoRA adapters merged, keyed by the names without an
-    adapter.
+def merge_lora(state: Mapping[str, Tensor], model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a model's state with its adapter merged (LoRA, arXiv 2106.09685, section
+    4.1), under the names of the model without adapter.
 
-    The delta of a LoRA layer is added to a copy, in float32: the model continues to be trained, and
-    adding and subtracting the delta in place would leave rounding errors in frozen weights.
+    Merged weights are new tensors in float32: the model may continue to be trained, and adding and
+    subtracting in place would leave rounding errors in frozen weights.
     """
-    state: dict[str, torch.Tensor] = model.state_dict()
-    layers = [
-        n.removesuffix(".base_layer.weight") for n in state if n.endswith("base_layer.weight")
-    ]
-    plain = {
-        name.replace(".base_layer.", "."): tensor
-        for name, tensor in state.items()
-        if not any(name.startswith(f"{layer}.lora_") for layer in layers)
-    }
-    with torch.no_grad():
-        for layer in layers:
-            module = model.get_submodule(layer)
-            (adapter,) = module.active_adapters
-            delta = module.get_delta_weight(adapter).float()
-            plain[f"{layer}.weight"] = plain[f"{layer}.weight"].float() + delta
-    return plain
+    for name, tensor in state.items():
+        if f"{name.partition('.lora_')[0]}{BASE_LAYER_SUFFIX}.weight" in state:
+            continue
+        layer = name.removesuffix(f"{BASE_LAYER_SUFFIX}.weight")
+        merged = tensor if layer == name else tensor.float() + _compute_delta(state, layer, model)
+        yield name.replace(f"{BASE_LAYER_SUFFIX}.", "."), merged
+
+
+def _compute_delta(state: Mapping[str, Tensor], layer: str, model: Any) -> Tensor:
+    """Return the difference, in float32, that the adapter makes to the weight of a layer."""
+    module = model.get_submodule(layer)
+    is_embedding = f"{layer}.lora_embedding_A.{TRAINED_ADAPTER}" in state
+    kind, end = ("lora_embedding_", "") if is_embedding else ("lora_", ".weight")
+    up, down = (state[f"{layer}.{kind}{part}.{TRAINED_ADAPTER}{end}"].float() for part in "BA")
+    delta = module.scaling[TRAINED_ADAPTER] * (up @ down)
+    return delta.T if is_embedding or module.fan_in_fan_out else delta
 
 
 def make_probe_ids(config: Any) -> list[int]:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from fieldcraft.config.names import get_first_line
 from fieldcraft.config.sections import LoraConfig
+from fieldcraft.engine.weights import BASE_LAYER_SUFFIX, TRAINED_ADAPTER, merge_lora
 from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE
 from fieldcraft.records.files import copy_file_mode
 from fieldcraft.records.reading import advise_repair, raise_read_errors, require_readable
@@ -27,11 +28,7 @@ from fieldcraft.train.saving import save_model
 from fieldcraft.types import UserError
 
 OTHER_ADAPTER_ADVICE = "specify the folder of another one"  # for an adapter outside a run
-BASE_LAYER_SUFFIX = ".base_layer"  # suffix in PEFT of a layer that has an adapter
-TRAINED_ADAPTER, INITIAL_ADAPTER = (
-    "default",
-    "start",
-)  # names of the trained adapter and of a copy of its initial state
+INITIAL_ADAPTER = "start"  # name of a copy of the trained adapter's initial state
 
 
 @final
@@ -124,7 +121,12 @@ class LoraAdapter:
     def merge(self) -> Any:
         """Merge the adapter into the weights of the model, in their dtype, and return the model;
         the adapter is unusable afterwards."""
-        return self.peft_model.merge_and_unload()
+        model = self.peft_model.get_base_model()
+        state: dict[str, torch.Tensor] = model.state_dict()
+        weights = {name.replace(f"{BASE_LAYER_SUFFIX}.", "."): w for name, w in state.items()}
+        for name, merged in merge_lora(state, model):
+            weights[name].copy_(merged)
+        return self.peft_model.unload()
 
     def save_initial(self) -> None:
         """Copy the current adapter for `use_initial`."""

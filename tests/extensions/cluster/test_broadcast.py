@@ -12,7 +12,7 @@ import torch
 from engine_parity import PROMPT, TOKENIZER
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
-from fieldcraft.engine.weights import WeightSnapshot, merge_lora_weights, run_probe
+from fieldcraft.engine.weights import WeightSnapshot, merge_lora, run_probe
 from fieldcraft.extensions.cluster.sources import ShardedWeights
 from fieldcraft.extensions.cluster.vllm_servers import BroadcastServerPool
 from fieldcraft.extensions.cluster.weights import WeightSender
@@ -41,7 +41,7 @@ class Ranks:
     def store_weights(
         self, name: str, label: str, dtype: torch.dtype, retained_labels: Sequence[str]
     ) -> list[TensorMeta]:
-        state = merge_lora_weights(self.model)
+        state = dict(merge_lora(self.model.state_dict(), self.model))
         return self.sender.store(label, self.model, state, dtype, retained_labels)
 
     def call_sender(self, method: str, *args: Any) -> Any:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fieldcraft.engine.model_files import write_model
+from fieldcraft.engine.weights import merge_lora
 from fieldcraft.extensions.cluster.remote import describe_heartbeat_timeout, import_ray
 from fieldcraft.extensions.cluster.session import ClusterSession
 from fieldcraft.extensions.cluster.sharding.mesh import RankPlacement
@@ -23,7 +24,6 @@ from fieldcraft.extensions.cluster.weights import (
     PackedTensor,
     WeightSender,
     count_bytes,
-    merge_lora_state,
     pack_tensors,
 )
 from fieldcraft.extensions.vllm.worker.fieldcraft_wire import TensorMeta
@@ -111,7 +111,7 @@ class TrainerActor:
         if not is_first:
             return None, {}
         model = self._rank.models[name].model
-        return model, merge_lora_state(state, model)
+        return model, dict(merge_lora(state, model))
 
 
 @final
