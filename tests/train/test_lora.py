@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
 from fieldcraft.config.sections import LoraConfig, Optim
-from fieldcraft.engine.weights import ModelWeights, merge_lora
+from fieldcraft.engine.weights import ModelWeights, WeightFolder, merge_lora
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.distillation import DistillationLoss
 from fieldcraft.train.lora import LoraAdapter
@@ -205,11 +206,14 @@ def test_a_merged_weight_is_the_base_and_the_scaled_product(tmp_path: Path) -> N
 @pytest.mark.parametrize("target", ["down_proj", "embed_tokens"])
 def test_snapshots_and_exports_merge_to_the_same_bits(tmp_path: Path, target: str) -> None:
     adapter = random_adapter(tmp_path / "base", target)
-    ModelWeights(adapter.peft_model.get_base_model()).write(tmp_path / "snapshot")
+    source = ModelWeights(adapter.peft_model.get_base_model())
+    make_folder = partial(WeightFolder, tmp_path, tiny_tokenizer())
+    published = source.take_snapshot(1, torch.float32, make_folder)
     peft_merged = copy.deepcopy(adapter.peft_model).merge_and_unload().state_dict()
     save_model(tmp_path / "export", adapter.merge(), tiny_tokenizer())
     snapshot, export = (
-        load_file(tmp_path / name / "model.safetensors") for name in ("snapshot", "export")
+        load_file(folder / "model.safetensors")
+        for folder in (published.folder, tmp_path / "export")
     )
     assert_same(snapshot, export)
     assert_same(export, peft_merged)

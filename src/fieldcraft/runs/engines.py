@@ -16,9 +16,9 @@ from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.streaming import StreamingEngine
 from fieldcraft.extensions.cluster.engine_pool import EnginePool
+from fieldcraft.extensions.cluster.ranks import ShardedWeights
 from fieldcraft.extensions.cluster.session import ClusterSession
-from fieldcraft.extensions.cluster.sources import ShardedWeights
-from fieldcraft.extensions.cluster.vllm_servers import ClusterServerPool
+from fieldcraft.extensions.cluster.vllm_servers import make_server_pool
 from fieldcraft.extensions.vllm.engine import VllmEngine
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.types import Tokenizer, UserError
@@ -55,7 +55,7 @@ def make_engine(
     factory = resolve(ComponentKind.ENGINE, config.name)
     if cluster_session is not None and cluster_session.select_placements("engine"):
         offered["threads"] = 1 if cluster_session.device == "cpu" else None
-        offered["pool_factory"] = partial(ClusterServerPool, cluster_session)
+        offered["pool_factory"] = partial(make_server_pool, cluster_session)
         if config.name == LOCAL_ENGINE:
             factory = resources.get_or_create(
                 "engines", partial(EnginePool, cluster_session, resources)

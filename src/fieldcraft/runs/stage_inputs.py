@@ -20,14 +20,13 @@ from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.environments.base import EnvironmentRunner
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
-from fieldcraft.extensions.cluster.ranks import RayTrainerGroup
+from fieldcraft.extensions.cluster.ranks import RayTrainerGroup, ShardedWeights
 from fieldcraft.extensions.cluster.sharding.specs import CriticSpec, PolicySpec, ReferenceSpec
 from fieldcraft.extensions.cluster.sharding.trainer import (
     ShardedCritic,
     ShardedTrainer,
     make_reference,
 )
-from fieldcraft.extensions.cluster.sources import ShardedWeights
 from fieldcraft.records.events import EventHandler, LogMessage
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_program_runner, make_rubric

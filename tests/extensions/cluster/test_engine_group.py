@@ -130,7 +130,7 @@ def test_an_engine_that_comes_back_holds_the_newest_weights() -> None:
 
     virtually(scene())
     assert [engine.holds.version for engine in rig.engines if engine.holds] == [2, 2]
-    assert [engine.holds.tensors.logprobs[0] for engine in rig.engines if engine.holds] == [
+    assert [engine.holds.handle.logprobs[0] for engine in rig.engines if engine.holds] == [
         1.0,
         1.0,
     ]

@@ -1,6 +1,7 @@
 import asyncio
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from starlette.responses import JSONResponse
 from engine_parity import PROMPT, TOKENIZER, plain_logprobs, sharp_model
 from fieldcraft.config.sections import LoraConfig
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.engine.weights import ModelWeights, write_snapshot
+from fieldcraft.engine.weights import ModelWeights, WeightFolder
 from fieldcraft.extensions.vllm.engine import VllmEngine
 from fieldcraft.extensions.vllm.process import require_vllm
 from fieldcraft.sampling import NO_TRUNCATION, SamplingParams, StopReason, Truncation
@@ -251,7 +252,8 @@ def test_an_adapter_is_merged_into_what_is_published(rig: VllmRig, tmp_path: Pat
 
 
 def test_files_of_weights_that_nobody_holds_are_deleted(rig: VllmRig, tmp_path: Path) -> None:
-    weights = write_snapshot(ModelWeights(rig.model), TOKENIZER, 0, tmp_path / "place")
+    make_folder = partial(WeightFolder, tmp_path / "place", TOKENIZER)
+    weights = ModelWeights(rig.model).take_snapshot(0, torch.float32, make_folder)
     folder = weights.folder
     assert (folder / "model.safetensors").exists()
     del weights

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fieldcraft.engine.model_files import write_model
-from fieldcraft.engine.weights import ProbeLogprobs, merge_lora, run_probe
+from fieldcraft.engine.weights import TensorMeta, WeightSnapshot, merge_lora, run_probe
 from fieldcraft.extensions.cluster.remote import import_ray
 from fieldcraft.extensions.vllm.worker.fieldcraft_wire import (
     CHANNEL_ERRORS,
     BroadcastChannel,
-    TensorMeta,
     make_tensor_metas,
 )
 
@@ -37,23 +36,12 @@ class PackedTensor:
     data: ByteArray
 
 
-@dataclass(frozen=True)
-class PackedWeightSnapshot:
-    """Weight snapshot for engines. `tensors` is a `dict[str, PackedTensor]`, or Ray's handle of
-    one. `probe` has the log-probabilities that the trained model assigns to the probe."""
-
-    version: int
-    tensors: Any
-    nbytes: int
-    probe: ProbeLogprobs
-
-
-def pack_model(model: Any, dtype: torch.dtype, version: int) -> PackedWeightSnapshot:
-    """Return a snapshot of a model in this process, converted to a dtype; an adapter is merged."""
+def pack_model(model: Any, dtype: torch.dtype, version: int) -> WeightSnapshot:
+    """Return a snapshot of a model in this process for engines, converted to a dtype; an adapter is
+    merged."""
     tensors = pack_tensors(dict(merge_lora(model.state_dict(), model)), dtype)
-    return PackedWeightSnapshot(
-        version, import_ray().put(tensors), count_bytes(tensors), run_probe(model)
-    )
+    handle = import_ray().put(tensors)
+    return WeightSnapshot(version, run_probe(model), count_bytes(tensors), handle=handle)
 
 
 def pack_tensors(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, PackedTensor]:

@@ -27,12 +27,12 @@ from fieldcraft.engine.weights import (
     choose_exchange_folder,
 )
 from fieldcraft.extensions.vllm.client import CompletionChoice, ServerLostError
+from fieldcraft.extensions.vllm.process import LocalLauncher, VllmServerSettings
 from fieldcraft.extensions.vllm.servers import (
     MAX_CONSECUTIVE_FAILURES,
     AttachedServerPool,
-    LocalServerPool,
+    LaunchedServerPool,
     VllmServerPool,
-    VllmServerSettings,
 )
 from fieldcraft.sampling import Completion, SamplingParams, StopReason, VersionSpan
 from fieldcraft.types import Tokenizer, UserError
@@ -120,8 +120,9 @@ class VllmEngine:
                 return pool_factory(python, weight_folder, settings, resources)
             if python is None:
                 return AttachedServerPool(urls, weight_folder, settings, resources)
-            default_folder = choose_exchange_folder(model, resources.folder)
-            return LocalServerPool(python, weight_folder, settings, resources, default_folder)
+            parent = weight_folder or choose_exchange_folder(model, resources.folder)
+            launcher = LocalLauncher(python, parent, resources.folder / "vllm.log")
+            return LaunchedServerPool(launcher, settings, resources)
 
         self.model = model
         self.tokenizer = tokenizer
