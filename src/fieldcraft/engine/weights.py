@@ -1,4 +1,4 @@
-"""Weights of a policy on their way to engines: snapshots, merged adapters, and a verifying probe."""
+"""Weights on their way to engines: snapshots, merged adapters, and a probe that verifies them."""
 
 from __future__ import annotations
 

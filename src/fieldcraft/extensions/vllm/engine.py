@@ -26,6 +26,7 @@ from fieldcraft.engine.weights import (
     WeightSource,
     choose_exchange_folder,
 )
+from fieldcraft.extensions.vllm import DEFAULT_KV_CACHE_GB
 from fieldcraft.extensions.vllm.client import CompletionChoice, ServerLostError
 from fieldcraft.extensions.vllm.process import LocalLauncher, VllmServerSettings
 from fieldcraft.extensions.vllm.servers import (
@@ -91,7 +92,7 @@ class VllmEngine:
         threads: int | None = None,
         python: Path | None = None,
         urls: tuple[str, ...] = (),
-        kv_cache_gb: PositiveNumber = 1.0,
+        kv_cache_gb: PositiveNumber = DEFAULT_KV_CACHE_GB,
         max_model_len: Count | None = None,
         dtype: Dtype = "float32",
         weight_folder: Path | None = None,
