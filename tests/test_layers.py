@@ -26,7 +26,7 @@ LAYERS = (
 # Extensions that a folder of the kernel imports by itself; all others enter by their names.
 IMPORTED_EXTENSIONS = {
     "data": {"agents"},
-    "runs": {"agents", "cluster", "sandbox", "search", "trackers", "vllm", "worlds"},
+    "runs": {"agents", "cluster", "sandbox", "search", "trackers", "worlds"},
     "cli": {"sandbox", "search", "worlds"},
 }
 EQUALITY = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
@@ -129,6 +129,7 @@ import sys
 def loaded(*names): return [name for name in names if name in sys.modules]
 import fieldcraft, fieldcraft.types, fieldcraft.config.recipe
 assert not loaded("torch", "transformers", "numpy", "matplotlib", "tantivy"), sys.modules.keys()
+assert fieldcraft.config.recipe.EngineConfig(name="vllm").features.kv_cache_gb
 import fieldcraft.cli
 assert not loaded("torch", "transformers", "tantivy", "uvicorn", "starlette"), sys.modules.keys()
 import fieldcraft.extensions.agents.workflows, fieldcraft.extensions.worlds.atlas.curriculum
@@ -136,6 +137,19 @@ import fieldcraft.rewards.rubric
 assert not loaded("torch", "transformers"), sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_engines_are_told_apart_by_their_features() -> None:
+    """A module asks what an engine can do, not which one it is. The exception chooses settings."""
+    names = {"LOCAL_ENGINE", "VLLM_ENGINE", "LocalEngine", "VllmEngine"}
+    found: set[str] = set()
+    for name, path in FILES.items():
+        for node in ast.walk(tree_of(path)):
+            match node:
+                case ast.Compare() | ast.Call(func=ast.Name(id="isinstance")):
+                    if names & {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}:
+                        found.add(name)
+    assert found == {"runs.engines"}
 
 
 def test_only_rewards_compare_answers() -> None:

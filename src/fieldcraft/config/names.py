@@ -185,6 +185,11 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     },
 }
 
+# Capabilities (`config.choices.EngineFeatures`) of built-in engines, without importing the engines.
+ENGINE_FEATURES: Mapping[str, str] = {
+    LOCAL_ENGINE: "fieldcraft.engine.local:FEATURES",
+    VLLM_ENGINE: "fieldcraft.extensions.vllm:FEATURES",
+}
 # Required base class and attributes of a named class.
 REQUIRED_BASES: Mapping[ComponentKind, tuple[str, Sequence[str]]] = {
     ComponentKind.DIALECT: (

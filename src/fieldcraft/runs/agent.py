@@ -11,16 +11,15 @@ from typing import Any
 
 import torch
 
-from fieldcraft.config.names import LOCAL_ENGINE
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.rules import AGENT_RULES, require_valid
 from fieldcraft.config.sampling import TRUNCATION_KEYS
 from fieldcraft.config.url_secrets import require_no_secret
 from fieldcraft.data.records import MAX_REJECTED_SHARE
 from fieldcraft.dialects import BaseDialect
+from fieldcraft.engine.base import StreamingEngine
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
-from fieldcraft.engine.streaming import StreamingEngine
 from fieldcraft.environments.base import isolate_failures
 from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.tool_environment import ToolEnvironment
@@ -247,7 +246,7 @@ class Agent:
     def make_streaming_engine(self, resources: RunResources) -> StreamingEngine:
         """Return the engine of its recipe with its weights; `resources` provides the server's
         folder. Raises UserError for unknown settings, and for an engine without streaming."""
-        if self.recipe.engine.name == LOCAL_ENGINE:
+        if self.recipe.engine.features.in_process:
             return self.engine
         model, tokenizer = self._load_model(), load_tokenizer(self.model)
         return make_streaming_engine(

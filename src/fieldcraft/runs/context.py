@@ -23,9 +23,8 @@ from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.threads import ThreadCounts, find_fastest_threads
 from fieldcraft.environments.base import EnvironmentRunner, isolate_failures
 from fieldcraft.environments.tool_environment import ToolEnvironment
-from fieldcraft.extensions.cluster.ranks import RayTrainerGroup
+from fieldcraft.extensions.cluster.ranks import RayTrainerGroup, ShardedWeights
 from fieldcraft.extensions.cluster.session import ClusterSession, open_cluster
-from fieldcraft.extensions.cluster.sources import ShardedWeights
 from fieldcraft.extensions.search.client import RemoteSearchTool
 from fieldcraft.extensions.search.index import MANIFEST_FILE, build_index, read_manifest
 from fieldcraft.records.events import EventBus, LogMessage

@@ -11,15 +11,13 @@ from typing import Any
 from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import LOCAL_ENGINE, ComponentKind, resolve
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.engine.base import PolicyEngine
+from fieldcraft.engine.base import PolicyEngine, StreamingEngine
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
-from fieldcraft.engine.streaming import StreamingEngine
 from fieldcraft.extensions.cluster.engine_pool import EnginePool
+from fieldcraft.extensions.cluster.ranks import ShardedWeights
 from fieldcraft.extensions.cluster.session import ClusterSession
-from fieldcraft.extensions.cluster.sources import ShardedWeights
-from fieldcraft.extensions.cluster.vllm_servers import ClusterServerPool
-from fieldcraft.extensions.vllm.engine import VllmEngine
+from fieldcraft.extensions.cluster.vllm_servers import make_server_pool
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.types import Tokenizer, UserError
 
@@ -55,8 +53,8 @@ def make_engine(
     factory = resolve(ComponentKind.ENGINE, config.name)
     if cluster_session is not None and cluster_session.select_placements("engine"):
         offered["threads"] = 1 if cluster_session.device == "cpu" else None
-        offered["pool_factory"] = partial(ClusterServerPool, cluster_session)
-        if config.name == LOCAL_ENGINE:
+        offered["pool_factory"] = partial(make_server_pool, cluster_session)
+        if config.features.cluster == "processes":
             factory = resources.get_or_create(
                 "engines", partial(EnginePool, cluster_session, resources)
             ).make_group
@@ -122,7 +120,8 @@ def check_engine(
     """Check that the engine is available; `model` requires no weights. Nothing is started, but
     running servers must respond. `draft` is a folder for temporary files."""
     engine = make_engine(recipe, model, tokenizer, 1, RunResources(draft))
-    if isinstance(engine, VllmEngine):
-        run_async(engine.require_usable())
+    require_usable = getattr(engine, "require_usable", None)
+    if require_usable is not None:
+        run_async(require_usable())
     notes.append(recipe.engine.name)
     yield from ()

@@ -18,7 +18,7 @@ from fieldcraft.config.sections import Dtype
 from fieldcraft.dialects.base import encode_untrusted, get_bos_ids
 from fieldcraft.dialects.chat_template import render_chat
 from fieldcraft.engine.model_files import add_eos_token
-from fieldcraft.extensions.cluster.sharding.policies import CPU, load_policy, load_sharded_policy
+from fieldcraft.extensions.cluster.sharding.checkpoint import load_sharded_policy
 from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE
 from fieldcraft.recipes.exported import (
     read_agent_settings,
@@ -32,6 +32,7 @@ from fieldcraft.runs.build import make_prompt_only_tools
 from fieldcraft.runs.dialects import load_dialect, require_usable_tokenizer, with_dialect
 from fieldcraft.runs.evaluating import ever_trained_with_tools
 from fieldcraft.runs.folder import RunFolder, find_model, find_unmerged_checkpoint
+from fieldcraft.train.lora import CPU, load_policy
 from fieldcraft.train.model import load_model, load_tokenizer, to_torch_dtype
 from fieldcraft.train.parity import probe_model
 from fieldcraft.train.protocols import ProbeResult

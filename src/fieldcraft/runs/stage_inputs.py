@@ -20,21 +20,20 @@ from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.environments.base import EnvironmentRunner
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
-from fieldcraft.extensions.cluster.ranks import RayTrainerGroup
+from fieldcraft.extensions.cluster.ranks import RayTrainerGroup, ShardedWeights
 from fieldcraft.extensions.cluster.sharding.specs import CriticSpec, PolicySpec, ReferenceSpec
 from fieldcraft.extensions.cluster.sharding.trainer import (
     ShardedCritic,
     ShardedTrainer,
     make_reference,
 )
-from fieldcraft.extensions.cluster.sources import ShardedWeights
 from fieldcraft.records.events import EventHandler, LogMessage
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_program_runner, make_rubric
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.filtering import DEMONSTRATIONS_FILE, filter_demonstrations, write_filtered
 from fieldcraft.train.critic import Critic
-from fieldcraft.train.lora import LoraAdapter
+from fieldcraft.train.lora import load_policy
 from fieldcraft.train.model import load_model, make_empty_model, require_tokenizer, to_torch_dtype
 from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy, ValueModel
 from fieldcraft.train.stages.base import PreferencePair, StepMetrics
@@ -122,14 +121,12 @@ class LocalStageInputs:
         Merging the previous adapter into the weights instead would lose updates below their
         precision: in bfloat16, anything below a 256th of a weight.
         """
-        settings = self.recipe.lora
-        if settings is None:
-            model = load_model(self.start_model, self.context.device)
-            return Trainer(model, optim, steps, dtype=to_torch_dtype(self.recipe.dtype))
-        base, last_adapter = self._base_and_adapter
-        model = load_model(base, self.context.device, self.recipe.dtype)
-        adapter = LoraAdapter(model, settings, self.seed, last_adapter)
-        return Trainer(model, optim, steps, adapter)
+        lora, dtype, device = self.recipe.lora, self.recipe.dtype, self.context.device
+        folder, last_adapter = self._base_and_adapter
+        model, adapter = load_policy(folder, dtype, lora, self.seed, last_adapter, device)
+        return Trainer(
+            model, optim, steps, adapter, None if adapter is not None else to_torch_dtype(dtype)
+        )
 
     def make_reference(self, stage: str | None, optim: Optim) -> ReferenceModel:
         return Trainer(self._load_stage_model(stage), optim, 1)
@@ -171,7 +168,10 @@ class LocalStageInputs:
 
     @property
     def _base_and_adapter(self) -> tuple[Path, Path | None]:
-        """Folders of an adapter's base model, and of the adapter of the previous stage, if any."""
+        """Folders of the model that a trainer loads, and of the adapter of the previous stage on
+        it, if any. An adapter stays on the run's first model."""
+        if self.recipe.lora is None:
+            return self.start_model, None
         base = self.context.folder.model("start")
         return base, None if self.start_model == base else self.start_model.with_name("adapter")
 
@@ -192,21 +192,15 @@ class ShardedStageInputs(LocalStageInputs):
     trainers: RayTrainerGroup
 
     def make_trainer(self, optim: Optim, steps: int) -> TrainablePolicy:
-        lora, dtype = self.recipe.lora, self.recipe.dtype
-        if lora is None:
-            spec = PolicySpec(
-                folder=self.start_model.absolute(), optim=optim, steps=steps, dtype=dtype
-            )
-            return ShardedTrainer(self.trainers, spec)
-        base, last_adapter = self._base_and_adapter
+        folder, last_adapter = self._base_and_adapter
         return ShardedTrainer(
             self.trainers,
             PolicySpec(
-                folder=base.absolute(),
+                folder=folder.absolute(),
                 optim=optim,
                 steps=steps,
-                dtype=dtype,
-                lora=lora,
+                dtype=self.recipe.dtype,
+                lora=self.recipe.lora,
                 seed=self.seed,
                 adapter=last_adapter and last_adapter.absolute(),
             ),

@@ -6,9 +6,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from fieldcraft.config.names import ComponentKind, resolve
 from fieldcraft.config.recipe import Recipe
@@ -25,8 +22,7 @@ from fieldcraft.runs.evaluating import open_eval_callback
 from fieldcraft.runs.memory import raise_memory_errors
 from fieldcraft.runs.stage_inputs import LocalStageInputs, ShardedStageInputs
 from fieldcraft.train.loop import run_steps
-from fieldcraft.train.lora import LoraAdapter
-from fieldcraft.train.model import load_model
+from fieldcraft.train.lora import load_policy
 from fieldcraft.train.saving import (
     list_checkpoint_steps,
     list_newest_steps,
@@ -95,12 +91,13 @@ async def _train(context: RunContext, name: str, settings: Stage, start: Path) -
         finally:
             await stage.close()
     write = partial(stage.trainer.write, tokenizer=tokenizer)
-    if context.recipe.lora is not None:
+    if (lora := context.recipe.lora) is not None:
         context.folder.make_once(f"{name}/{folder.adapter.name}", write)
-        model = _merge_adapter(context, folder.adapter)
-        write = partial(
-            save_model, model=model, tokenizer=tokenizer, probe=stage.trainer.run_probe()
-        )
+        base, dtype = context.folder.model("start"), context.recipe.dtype
+        _, adapter = load_policy(base, dtype, lora, adapter=folder.adapter)
+        assert adapter is not None
+        probe = stage.trainer.run_probe()
+        write = partial(save_model, model=adapter.merge(), tokenizer=tokenizer, probe=probe)
     write_final = partial(_write_final_model, write, dialect)
     context.folder.make_once(f"{name}/{folder.model.name}", write_final)
     seconds = setup_seconds + sum(row["seconds"] for row in rows)
@@ -136,13 +133,3 @@ def find_stage_class(settings: Stage) -> type[TrainingStage]:
     stage class."""
     found: type[TrainingStage] = resolve(ComponentKind.STAGE, settings.type)
     return found
-
-
-def _merge_adapter(context: RunContext, adapter: Path) -> Any:
-    """Return the first model with an adapter merged into its weights, in float32, which represents
-    both."""
-    recipe = context.recipe
-    assert recipe.lora is not None
-    base_folder = context.folder.model("start")
-    base = load_model(base_folder, torch.device("cpu"), recipe.dtype).float()
-    return LoraAdapter(base, recipe.lora, recipe.seed, adapter).merge()

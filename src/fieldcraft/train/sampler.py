@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil, floor
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.rl import Rl
@@ -35,21 +35,11 @@ from fieldcraft.types import Task, Trajectory
 
 RolloutGroup = Sequence[Trajectory]
 RolloutCallable = Callable[[Task, str], Awaitable[Trajectory]]
-_Metrics = dict[str, Any]
 T = TypeVar("T")
 NO_CALL_PENALTY = 0.5  # penalty of a correct rollout without tool calls
 # Added to penalties, so that a clean rollout is at most 11 times as likely as one in which every
 # call failed.
 PENALTY_OFFSET = 0.1
-
-
-@runtime_checkable
-class RemoteEngine(Protocol):
-    """Engine that receives its weights by transfer."""
-
-    @property
-    def last_update_metrics(self) -> _Metrics:
-        """Costs of the last `update_weights`, as metrics of a step."""
 
 
 @dataclass(frozen=True, slots=True)

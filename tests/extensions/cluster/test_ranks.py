@@ -19,11 +19,15 @@ from engine_parity import PROMPT, TOKENIZER, sharp_model
 from fieldcraft.config.sections import ClusterConfig, Optim
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.extensions.cluster.engine_pool import EnginePool
-from fieldcraft.extensions.cluster.ranks import HEALTH_GROUP, RayTrainerGroup, TrainersLostError
+from fieldcraft.extensions.cluster.ranks import (
+    HEALTH_GROUP,
+    RayTrainerGroup,
+    ShardedWeights,
+    TrainersLostError,
+)
 from fieldcraft.extensions.cluster.session import open_cluster
 from fieldcraft.extensions.cluster.sharding.specs import PolicySpec
 from fieldcraft.extensions.cluster.sharding.trainer import ShardedTrainer
-from fieldcraft.extensions.cluster.sources import ShardedWeights
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.losses import CrossEntropyLoss

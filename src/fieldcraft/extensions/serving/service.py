@@ -21,7 +21,7 @@ from fieldcraft.data.request_logs import (
     UserFeedback,
 )
 from fieldcraft.data.steps_io import serialise_demonstration
-from fieldcraft.engine.streaming import StreamingEngine
+from fieldcraft.engine.base import StreamingEngine
 from fieldcraft.environments.loop import run_rollout
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.extensions.external_envs.protocol import get_model

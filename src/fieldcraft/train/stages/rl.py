@@ -39,7 +39,6 @@ from fieldcraft.train.rollout_metrics import (
     describe_no_signal,
 )
 from fieldcraft.train.sampler import (
-    RemoteEngine,
     RolloutGroup,
     RolloutSampler,
     has_equal_rewards,
@@ -186,9 +185,7 @@ class RlStage(TrainingStage):
             self.record_rollouts(_pick_informative_group(sampled.groups, learned, number))
         with timeline.track_trainer_phase("publish"):
             await self.sampler.publish(number + 1)
-        engine: object = self.engine
-        if isinstance(engine, RemoteEngine):
-            row |= engine.last_update_metrics
+        row |= getattr(self.engine, "last_update_metrics", {})
         self.record_times(timeline.flush_step(number))
         return row
 
