@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from fieldcraft.config.sections import DEFAULT_ANSWER_TOKENS, BudgetConfig
 from fieldcraft.dialects.base import encode_policy_text
-from fieldcraft.environments.tool_environment import LIMIT_REACHED_MESSAGE
+from fieldcraft.environments.tool_session import LIMIT_REACHED_MESSAGE
 from fieldcraft.environments.turns import RolloutSession, sample_turn_into
 from fieldcraft.records.chains import get_context_ids, split_chains
 from fieldcraft.types import (

@@ -21,7 +21,8 @@ from branching_parts import (
     sampler,
 )
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
+from fieldcraft.environments.tool_environment import run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.studio.branching.sample_store import open_sample_store
 from fieldcraft.extensions.studio.branching.sampler import TrajectoryEdit
 from fieldcraft.extensions.studio.branching.steps import split_into_steps, truncate_after_step

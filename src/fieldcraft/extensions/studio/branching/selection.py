@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.environments.loop import Policy
+from fieldcraft.environments.turns import Policy
 from fieldcraft.evaluation.evaluate import make_verdict_rubric
 from fieldcraft.extensions.studio.branching.sample_store import SampleStore
 from fieldcraft.extensions.studio.branching.sampler import ContinuationSampler
@@ -114,7 +114,7 @@ async def open_sampler(
     """
     return ContinuationSampler(
         policy=Policy(engine=agent.engine, temperature=temperature, seed=seed),
-        env=await agent.open_environment(),
+        env=await agent.open_tool_environment("continued"),
         rubric=make_verdict_rubric(None, await open_verdict_reward(agent.recipe)),
         samples=samples,
         concurrency=agent.recipe.evaluation.concurrency,
