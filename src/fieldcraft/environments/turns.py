@@ -128,6 +128,11 @@ class RolloutSession:
     key: str
     simulator: Simulator | None = None
 
+    def with_budget(self, **changes: Any) -> RolloutSession:
+        """Return the rollout session with other keys of its budget."""
+        budget = self.tool_session.budget.model_copy(update=changes)
+        return replace(self, tool_session=replace(self.tool_session, budget=budget))
+
     def append_question(self, question: str) -> None:
         """Append the prompt for a question."""
         tools = self.tool_session

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fieldcraft.dialects.base import BaseDialect, encode_untrusted
 from fieldcraft.dialects.chat import ChatRenderer
@@ -232,7 +231,7 @@ async def _try_and_reflect(rollout: RolloutSession) -> None:
     trajectory, notes, last_answer = rollout.trajectory, list[str](), ""
     max_calls = rollout.tool_session.budget.max_calls
     for trials_left in reversed(range(MAX_TRIALS)):
-        trial = _with_max_calls(rollout, max_calls + len(trajectory.calls))
+        trial = rollout.with_budget(max_calls=max_calls + len(trajectory.calls))
         await act_until_answer(trial)
         last_answer = trajectory.answer or last_answer
         if trials_left == 0 or (
@@ -247,12 +246,6 @@ async def _try_and_reflect(rollout: RolloutSession) -> None:
     if last_answer:
         rollout.finish(Answer(last_answer))
     set_well_formed(trajectory)
-
-
-def _with_max_calls(rollout: RolloutSession, max_calls: int) -> RolloutSession:
-    """Return the rollout session with another limit on calls."""
-    budget = rollout.tool_session.budget.model_copy(update={"max_calls": max_calls})
-    return replace(rollout, tool_session=replace(rollout.tool_session, budget=budget))
 
 
 async def _accepts_answer(trial: RolloutSession, answer: str) -> bool:

@@ -116,9 +116,7 @@ async def _is_wrong(trajectory: Trajectory, verdict_reward: Reward) -> bool:
 def _with_fresh_budget(rollout: RolloutSession) -> RolloutSession:
     """Return the rollout session with a new budget on top of the trajectory's usage so far."""
     trajectory, budget = rollout.trajectory, rollout.tool_session.budget
-    changes = {
-        "max_calls": budget.max_calls + len(trajectory.calls),
-        "max_context_tokens": budget.max_context_tokens + len(trajectory.ids),
-    }
-    tool_session = replace(rollout.tool_session, budget=budget.model_copy(update=changes))
-    return replace(rollout, tool_session=tool_session)
+    return rollout.with_budget(
+        max_calls=budget.max_calls + len(trajectory.calls),
+        max_context_tokens=budget.max_context_tokens + len(trajectory.ids),
+    )

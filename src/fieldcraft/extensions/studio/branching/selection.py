@@ -110,11 +110,13 @@ async def open_sampler(
     """Open a sampler of continuations with an agent, in the running event loop; its tools are
     opened.
 
-    Raises UserError for tools that cannot be used.
+    Raises UserError for tools that cannot be used, and for an agent of an external environment,
+    whose rollouts cannot be continued.
     """
+    env = await agent.open_tool_environment("continued")
     return ContinuationSampler(
         policy=Policy(engine=agent.engine, temperature=temperature, seed=seed),
-        env=await agent.open_tool_environment("continued"),
+        env=env,
         rubric=make_verdict_rubric(None, await open_verdict_reward(agent.recipe)),
         samples=samples,
         concurrency=agent.recipe.evaluation.concurrency,
