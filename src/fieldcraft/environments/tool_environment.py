@@ -242,24 +242,20 @@ class ToolFreeEnvironment(ToolEnvironment):
 
 
 async def _run_agent_loop(rollout: RolloutSession) -> None:
-    if await _loop_until_spent(termination.with_answer_reserve(rollout)):
-        await termination.finish_exhausted(rollout)
-
-
-async def _loop_until_spent(rollout: RolloutSession) -> bool:
-    """Run turns until the rollout ends. Returns whether the budget ended it."""
     dialect, trajectory = rollout.tool_session.dialect, rollout.trajectory
-    while await rollout.sample_turn(dialect.stop_strings) is not StopReason.LENGTH:
+    limited = termination.with_answer_reserve(rollout)
+    while await limited.sample_turn(dialect.stop_strings) is not StopReason.LENGTH:
         parsed = dialect.parse(get_policy_turns(split_chains(trajectory)[-1]))
         if parsed is None or isinstance(parsed, Answer):
-            rollout.finish(parsed)
-            return False
-        await termination.run_calls(rollout, parsed)
-        if termination.is_budget_spent(rollout):
-            return True
-        if rollout.should_fold and not await rollout.fold():
-            return trajectory.status is Status.TRUNCATED
-    return True
+            return rollout.finish(parsed)
+        await termination.run_calls(limited, parsed)
+        if termination.is_budget_spent(limited):
+            break
+        if limited.should_fold and not await limited.fold():
+            if trajectory.status is not Status.TRUNCATED:
+                return None
+            break
+    return await termination.finish_exhausted(rollout)
 
 
 async def _answer_without_tools(rollout: RolloutSession) -> None:

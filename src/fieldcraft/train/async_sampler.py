@@ -188,7 +188,8 @@ class AsyncRolloutSampler(RolloutSampler):
         env = self.select_environments(tasks, batch, version, simulated=simulated)[index]
 
         async def run_member(key: str) -> Trajectory:
-            trajectory = await self.run_rollout(tasks[index], env, key)
+            with self.timeline.collect_spans():
+                trajectory = await env.run(tasks[index], self.policy, key)
             self.emit(TrajectoryCompleted(self.name, trajectory))
             return trajectory
 

@@ -159,12 +159,13 @@ class RolloutSampler:
             for g in range(size)
         }
 
-        done = await run_concurrently(
-            [(task, key) for key, (task, _) in jobs.items()],
-            lambda task, key: self.run_rollout(task, jobs[key][1], key),
-            len(jobs),
-            lambda t: self.emit(TrajectoryCompleted(self.name, t)),
-        )
+        with self.timeline.collect_spans():
+            done = await run_concurrently(
+                [(task, key) for key, (task, _) in jobs.items()],
+                lambda task, key: jobs[key][1].run(task, self.policy, key),
+                len(jobs),
+                lambda t: self.emit(TrajectoryCompleted(self.name, t)),
+            )
         await self.rubric.score_async_rewards(done)
         return [done[p * size : (p + 1) * size] for p in range(len(tasks))]
 
@@ -209,13 +210,9 @@ class RolloutSampler:
             )
         return environments
 
-    async def run_rollout(self, task: Task, env: OpenEnvironment, key: str) -> Trajectory:
-        """Run the rollout of a task in its environment."""
-        with self.timeline.collect_spans():
-            return await env.run(task, self._policy, key)
-
     @property
-    def _policy(self) -> Policy:
+    def policy(self) -> Policy:
+        """Policy of the rollouts."""
         return Policy(engine=self.engine, temperature=self.settings.temperature, seed=self.seed)
 
     @property
@@ -226,7 +223,7 @@ class RolloutSampler:
         if temperatures is None:
             return None
         engine = self.frozen_engine or self.engine
-        policy = replace(self._policy, engine=engine, temperature=temperatures[1])
+        policy = replace(self.policy, engine=engine, temperature=temperatures[1])
         return self.remote_simulator or PolicySimulator(policy)
 
     def _resample(
