@@ -44,7 +44,7 @@ def test_a_stage_called_base_is_evaluated_with_what_it_knows(
 ) -> None:
     given: list[Any] = []
 
-    async def evaluate(context: Any, name: str, model: Path, used: list[str], run: Any) -> None:
+    async def evaluate(context: Any, name: str, model: Path, used: list[str]) -> None:
         given.append(used)
 
     monkeypatch.setattr(evaluating, "_evaluate", evaluate)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -11,9 +12,10 @@ from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
-from fieldcraft.environments.tool_environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
+from fieldcraft.environments.tool_session import LIMIT_REACHED_MESSAGE
+from fieldcraft.environments.turns import Policy
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import Author, CallOutcome, Status, Task, ToolError, Trajectory, UserError
 from training_parts import FixedTool, never
@@ -38,7 +40,7 @@ def run_scripted(
 ) -> Trajectory:
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
     simulator = PolicySimulator(policy) if simulated else None
-    return asyncio.run(run_rollout(TASK, policy, where, "key", simulator))
+    return asyncio.run(replace(where, simulator=simulator).run(TASK, policy, "key"))
 
 
 def texts(trajectory: Trajectory) -> list[tuple[Author, str]]:

@@ -21,8 +21,8 @@ from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.threads import ThreadCounts, find_fastest_threads
-from fieldcraft.environments.base import EnvironmentRunner, isolate_failures
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.base import OpenEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, Workflow, run_rollout
 from fieldcraft.extensions.cluster.ranks import RayTrainerGroup, ShardedWeights
 from fieldcraft.extensions.cluster.session import ClusterSession, open_cluster
 from fieldcraft.extensions.search.client import RemoteSearchTool
@@ -35,14 +35,14 @@ from fieldcraft.rewards.answers import RULES
 from fieldcraft.rewards.judge import JUDGE_RULES, JudgeReward
 from fieldcraft.runs.build import (
     attach_world_files,
-    make_environment,
     make_external_environment,
     make_verdict_reward,
+    open_environment,
     open_judge,
     open_tools,
 )
 from fieldcraft.runs.dialect_choice import read_dialect_choice, write_dialect_choice
-from fieldcraft.runs.dialects import choose_dialect, load_dialect
+from fieldcraft.runs.dialects import choose_dialect
 from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder
@@ -182,26 +182,27 @@ class RunContext:
         """Schemas of the tools, as a prompt shows them."""
         return [tool.schema for tool in self.tools]
 
-    def load_dialect(self, model: Path) -> BaseDialect:
-        """Return the dialect of the recipe, bound to the tokenizer of a model."""
-        return load_dialect(self.recipe, model)
-
-    def make_environment(self, dialect: Dialect) -> ToolEnvironment:
-        """Return an environment with all tools of the recipe."""
-        return make_environment(self.recipe, dialect, self.tools)
-
     @asynccontextmanager
-    async def open_external_environment(
-        self, dialect: BaseDialect, budget: BudgetConfig
-    ) -> AsyncIterator[EnvironmentRunner | None]:
-        """Yield a function that runs rollouts in the recipe's external environment, within a budget
-        and inside the block; None if the recipe uses tools."""
-        if self.external_environment is None:
-            yield None
-            return
-        costs = self.recipe.environment.tool_costs
-        async with isolate_failures(self.external_environment, dialect, budget, costs) as runner:
-            yield runner
+    async def open_environment(
+        self,
+        dialect: BaseDialect,
+        budget: BudgetConfig,
+        tools: Sequence[AnyTool] | None = None,
+        workflow: Workflow = run_rollout,
+    ) -> AsyncIterator[OpenEnvironment]:
+        """Open the environment of the recipe, with a budget: the external one, or the workflow with
+        `tools`, by default all tools of the recipe."""
+        tool_environment = ToolEnvironment(
+            dialect,
+            self.tools if tools is None else tools,
+            budget,
+            workflow=workflow,
+            verdict_reward=self.verdict_reward,
+        )
+        async with open_environment(
+            self.recipe, self.external_environment, tool_environment
+        ) as environment:
+            yield environment
 
     def make_engine(
         self, model: Any, dialect: Dialect, weight_source: ShardedWeights | None = None

@@ -30,13 +30,14 @@ from fieldcraft.data.selection import (
 )
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.data.tasks import read_tasks, write_tasks
-from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.monitors import EvaluationMonitor
+from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.turns import Policy
 from fieldcraft.evaluation.evaluate import make_verdict_rubric
 from fieldcraft.evaluation.report import StageSummary, build_report, write_report, write_report_page
 from fieldcraft.records.events import EventBus, JobsCompleted, track_phase
-from fieldcraft.runs.build import make_environment
 from fieldcraft.runs.context import RunContext, open_run_context
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.filtering import DEMONSTRATIONS_FILE, make_byte_level_dialect, write_data_card
 from fieldcraft.runs.knowledge import measure_knowledge
@@ -180,8 +181,8 @@ def make_rollout_check(
 ) -> CorrectnessCheck:
     """Return the check of rollouts of a model, `count` in total, graded by the verdict reward.
     `name` determines their seeds."""
-    recipe, dialect = context.recipe, context.load_dialect(model)
-    env = make_environment(recipe, dialect, tools)
+    recipe, dialect = context.recipe, load_dialect(context.recipe, model)
+    env = ToolEnvironment(dialect, tools, recipe.budget)
     engine = context.make_engine(context.load_policy_model(model), dialect)
     seed = zlib.crc32(f"{recipe.seed}:{name}".encode())
     policy = Policy(
@@ -191,7 +192,7 @@ def make_rollout_check(
     monitor = EvaluationMonitor(name, count, recipe.evaluation.max_broken)
 
     async def is_correct(task: Task, key: str) -> bool | None:
-        trajectory = await run_rollout(task, policy, env, key)
+        trajectory = await env.run(task, policy, key)
         monitor.add(trajectory)
         await rubric.score_async_rewards([trajectory])
         await rubric.score([trajectory])
@@ -208,7 +209,7 @@ def collect_trained_questions(context: RunContext, models: Mapping[str, Path]) -
     for name, stage in recipe.stages.items():
         if name not in models or getattr(stage, "dataset", None) in list_toolless_datasets(recipe):
             continue
-        args = (context.load_dialect(models[name]), context.schemas)
+        args = (load_dialect(context.recipe, models[name]), context.schemas)
         if isinstance(stage, Sft) and stage.filters:
             demonstrations = read_demonstrations(
                 context.folder.stage(name).path / "data" / DEMONSTRATIONS_FILE

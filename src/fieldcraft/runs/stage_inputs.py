@@ -17,8 +17,7 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.environments.base import EnvironmentRunner
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
 from fieldcraft.extensions.cluster.ranks import RayTrainerGroup, ShardedWeights
 from fieldcraft.extensions.cluster.sharding.specs import CriticSpec, PolicySpec, ReferenceSpec
@@ -49,7 +48,7 @@ class LocalStageInputs:
     name: str
     start_model: Path
     dialect: Dialect
-    runner: EnvironmentRunner | None  # in an external environment
+    environment: OpenEnvironment
 
     def __post_init__(self) -> None:
         self.recipe: Recipe = self.context.recipe
@@ -141,9 +140,6 @@ class LocalStageInputs:
         model = load_model(self.start_model, self.context.device) if is_separate else trainer.model
         dtype = to_torch_dtype(self.recipe.dtype)
         return Critic(model, settings.critic, settings.optim, settings.steps, dtype)
-
-    def make_environment(self) -> ToolEnvironment:
-        return self.context.make_environment(self.dialect)
 
     def make_engine(self, trainer: TrainablePolicy) -> PolicyEngine:
         assert isinstance(trainer, Trainer)

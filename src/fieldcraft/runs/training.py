@@ -13,11 +13,12 @@ from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.model_files import add_eos_token
-from fieldcraft.environments.base import EnvironmentRunner
+from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.extensions.cluster.ranks import TrainersLostError
 from fieldcraft.records.events import LogMessage
 from fieldcraft.records.files import write_json
 from fieldcraft.runs.context import RunContext
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.evaluating import open_eval_callback
 from fieldcraft.runs.memory import raise_memory_errors
 from fieldcraft.runs.stage_inputs import LocalStageInputs, ShardedStageInputs
@@ -73,17 +74,17 @@ async def _train_with_restarts(
 async def _train(context: RunContext, name: str, settings: Stage, start: Path) -> None:
     started = time.perf_counter()
     folder = context.folder.stage(name)
-    dialect = context.load_dialect(start)
+    dialect = load_dialect(context.recipe, start)
     tokenizer = dialect.tokenizer
     budget = _find_stage_budget(context.recipe, settings)
-    async with context.open_external_environment(dialect, budget) as runner:
-        stage_inputs = _make_stage_inputs(context, name, start, dialect, runner)
+    async with context.open_environment(dialect, budget) as environment:
+        stage_inputs = _make_stage_inputs(context, name, start, dialect, environment)
         stage = await find_stage_class(settings).create(settings, stage_inputs)
         setup_seconds = time.perf_counter() - started
         try:
             make_engine = partial(stage_inputs.make_engine, stage.trainer)
             async with open_eval_callback(
-                context, start, stage, runner, budget, make_engine
+                context, start, stage, environment, make_engine
             ) as eval_callback:
                 rows = await run_steps(
                     stage, settings, folder.path, tokenizer, context.emit, eval_callback
@@ -111,7 +112,7 @@ def _write_final_model(write: Callable[[Path], None], dialect: BaseDialect, fold
 
 
 def _find_stage_budget(recipe: Recipe, settings: Stage) -> BudgetConfig:
-    """Return the budget of a stage in an external environment, which is opened once."""
+    """Return the budget of the first step of a stage, with which its environment is opened."""
     return next((period.budget for period in settings.budget_periods(recipe.budget)), recipe.budget)
 
 
@@ -120,12 +121,12 @@ def _make_stage_inputs(
     name: str,
     start: Path,
     dialect: BaseDialect,
-    runner: EnvironmentRunner | None,
+    environment: OpenEnvironment,
 ) -> LocalStageInputs:
     trainers = context.start_trainers()
     if trainers is None:
-        return LocalStageInputs(context, name, start, dialect, runner)
-    return ShardedStageInputs(context, name, start, dialect, runner, trainers)
+        return LocalStageInputs(context, name, start, dialect, environment)
+    return ShardedStageInputs(context, name, start, dialect, environment, trainers)
 
 
 def find_stage_class(settings: Stage) -> type[TrainingStage]:

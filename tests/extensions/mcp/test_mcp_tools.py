@@ -11,7 +11,7 @@ import pytest
 
 from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import MCP_TOOL, ComponentKind, resolve
-from fieldcraft.environments.tool_environment import open_session_tools
+from fieldcraft.environments.tool_session import open_session_tools
 from fieldcraft.extensions.mcp import schemas
 from fieldcraft.extensions.mcp.server import McpServer
 from fieldcraft.types import (

@@ -11,8 +11,8 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.methods.toolrl import (
     DIALOGUE_HEADING,
     find_block_names,

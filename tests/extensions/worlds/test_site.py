@@ -17,8 +17,8 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.web.page_text import read_page
 from fieldcraft.extensions.worlds.atlas.world import AtlasWorld
 from fieldcraft.extensions.worlds.pages import SLOW_ONE_IN

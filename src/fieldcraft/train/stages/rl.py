@@ -133,7 +133,7 @@ class RlStage(TrainingStage):
         sampler = sampler_type(
             settings=settings,
             tasks=select_tasks(settings, inputs.load_training_tasks()),
-            env=inputs.make_environment(),
+            env=inputs.environment,
             engine=inputs.make_engine(trainer),
             rubric=inputs.make_rubric(settings),
             seed=inputs.seed,
@@ -141,7 +141,7 @@ class RlStage(TrainingStage):
             if settings.simulator == "frozen"
             else None,
             remote_simulator=await _open_remote_simulator(settings, inputs),
-            runner=inputs.runner,
+            base_budget=inputs.recipe.budget,
             name=inputs.name,
             emit=inputs.emit,
         )
@@ -209,7 +209,7 @@ class RlStage(TrainingStage):
 
     async def close(self) -> None:
         await self.sampler.close()
-        if isinstance(self.sampler.remote_simulator, EndpointSimulator):
+        if self.sampler.remote_simulator is not None:
             await self.sampler.remote_simulator.endpoint.close()
 
     def explain_idle(self, row: StepMetrics) -> str | None:
