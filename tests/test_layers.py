@@ -17,8 +17,8 @@ LAYERS = (
     *("extensions.agents", "data", "train", "evaluation", "extensions.methods"),
     *("extensions.math", "extensions.mcp", "extensions.sandbox", "extensions.vllm"),
     "extensions.search",
-    *("extensions.web", "extensions.worlds", "extensions.trackers", "extensions.external_envs"),
-    *("extensions.cluster", "runs", "__init__", "cli"),
+    *("extensions.web", "extensions.worlds", "extensions.external_envs"),
+    *("runs", "__init__", "cli", "extensions.cluster", "extensions.trackers"),
     *("extensions.formats", "extensions.planning", "extensions.serving", "extensions.studio"),
     *("extensions",),
     "__main__",
@@ -26,7 +26,7 @@ LAYERS = (
 # Extensions that a folder of the kernel imports by itself; all others enter by their names.
 IMPORTED_EXTENSIONS = {
     "data": {"agents"},
-    "runs": {"agents", "cluster", "sandbox", "search", "trackers", "worlds"},
+    "runs": {"agents", "sandbox", "search", "worlds"},
     "cli": {"sandbox", "search", "worlds"},
 }
 EQUALITY = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)

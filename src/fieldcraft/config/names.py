@@ -63,6 +63,9 @@ _QUESTION_FILTERS = "fieldcraft.data.rules"
 _VERIFIERS = "fieldcraft.evaluation.verifiers"
 _TRACKERS = "fieldcraft.extensions.trackers"
 _FORMATS = "fieldcraft.extensions.formats"
+# Modules of extensions that a run imports once its recipe has a cluster, or trackers.
+CLUSTER_MODULE = "fieldcraft.extensions.cluster.backend"
+TRACKERS_MODULE = "fieldcraft.extensions.trackers.subscriber"
 # Modules that register the commands of the command line, in the order of its help.
 COMMAND_MODULES = (
     *("fieldcraft.cli.runs", "fieldcraft.extensions.planning.commands", "fieldcraft.cli.agents"),

@@ -16,7 +16,12 @@ from pathlib import Path
 
 from fieldcraft.config.choices import Filters
 from fieldcraft.config.collection import TEACHER
-from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
+from fieldcraft.config.names import (
+    BUILTIN_COMPONENTS,
+    TRACKERS_MODULE,
+    ComponentKind,
+    import_object,
+)
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.stages import Stage
@@ -44,7 +49,6 @@ from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.runs.memory import check_disk, check_memory
 from fieldcraft.runs.setup import EXPENSIVE_GRADERS, CheckContext
 from fieldcraft.runs.teachers import check_teacher_model, check_teachers
-from fieldcraft.runs.tracker_subscriber import check_trackers
 from fieldcraft.runs.training import find_stage_class
 from fieldcraft.tools.chat_client import open_chat_client
 from fieldcraft.train.stages.base import PreferencePair
@@ -100,6 +104,7 @@ def check_recipe(
         ]
         passed += [run_check("tools", context.load_tools)]
         if recipe.trackers:
+            check_trackers = import_object(f"{TRACKERS_MODULE}:check_trackers")
             run_check("trackers", partial(check_trackers, recipe))
         uses_prompts = recipe.collect is None and not recipe.environment.is_external
         if examine is not None and all(passed) and not uses_prompts:

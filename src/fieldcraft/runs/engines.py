@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.engine.base import PolicyEngine, StreamingEngine
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
-from fieldcraft.extensions.cluster.engine_pool import EnginePool
-from fieldcraft.extensions.cluster.ranks import ShardedWeights
-from fieldcraft.extensions.cluster.session import ClusterSession
-from fieldcraft.extensions.cluster.vllm_servers import make_server_pool
+from fieldcraft.engine.weights import WeightSource
+from fieldcraft.runs.cluster import ClusterBackend
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.types import Tokenizer, UserError
 
@@ -37,11 +34,11 @@ def make_engine(
     tokenizer: Tokenizer,
     threads: int | None,
     resources: RunResources,
-    cluster_session: ClusterSession | None = None,
-    weight_source: ShardedWeights | None = None,
+    cluster: ClusterBackend | None = None,
+    weight_source: WeightSource | None = None,
 ) -> PolicyEngine:
     """Return the engine of a recipe for a model in this process. `threads` is the number of CPU
-    threads for sampling, `resources` belongs to the run, `cluster_session` has the processes of a
+    threads for sampling, `resources` belongs to the run, `cluster` has the processes of a
     cluster, and `weight_source` the weights of a model outside this process. Raises UserError for
     unknown settings, or an object that is not an engine."""
     config = recipe.engine
@@ -51,13 +48,9 @@ def make_engine(
         "pool_factory": None,
     }
     factory = resolve(ComponentKind.ENGINE, config.name)
-    if cluster_session is not None and cluster_session.select_placements("engine"):
-        offered["threads"] = 1 if cluster_session.device == "cpu" else None
-        offered["pool_factory"] = partial(make_server_pool, cluster_session)
-        if config.features.cluster == "processes":
-            factory = resources.get_or_create(
-                "engines", partial(EnginePool, cluster_session, resources)
-            ).make_group
+    if cluster is not None:
+        factory, placed = cluster.place_engine(config, factory, resources)
+        offered |= placed
     engine = instantiate(
         ComponentKind.ENGINE, config.name, factory, config.settings, offered, ["name"]
     )

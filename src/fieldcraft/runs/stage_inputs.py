@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import GenerationConfig
-from transformers.utils import GENERATION_CONFIG_NAME
-
 from fieldcraft.config.choices import Filters
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
@@ -19,13 +16,6 @@ from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
-from fieldcraft.extensions.cluster.ranks import RayTrainerGroup, ShardedWeights
-from fieldcraft.extensions.cluster.sharding.specs import CriticSpec, PolicySpec, ReferenceSpec
-from fieldcraft.extensions.cluster.sharding.trainer import (
-    ShardedCritic,
-    ShardedTrainer,
-    make_reference,
-)
 from fieldcraft.records.events import EventHandler, LogMessage
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_program_runner, make_rubric
@@ -33,7 +23,7 @@ from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.filtering import DEMONSTRATIONS_FILE, filter_demonstrations, write_filtered
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.lora import load_policy
-from fieldcraft.train.model import load_model, make_empty_model, require_tokenizer, to_torch_dtype
+from fieldcraft.train.model import load_model, require_tokenizer, to_torch_dtype
 from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy, ValueModel
 from fieldcraft.train.stages.base import PreferencePair, StepMetrics
 from fieldcraft.train.trainer import Trainer
@@ -179,59 +169,3 @@ class LocalStageInputs:
 
     def _load_frozen_model(self, folder: Path) -> Any:
         return load_model(folder, self.context.device, self.recipe.dtype)
-
-
-@dataclass
-class ShardedStageInputs(LocalStageInputs):
-    """Stage inputs with all trained models, and read-only ones next to them, on ranks."""
-
-    trainers: RayTrainerGroup
-
-    def make_trainer(self, optim: Optim, steps: int) -> TrainablePolicy:
-        folder, last_adapter = self._base_and_adapter
-        return ShardedTrainer(
-            self.trainers,
-            PolicySpec(
-                folder=folder.absolute(),
-                optim=optim,
-                steps=steps,
-                dtype=self.recipe.dtype,
-                lora=self.recipe.lora,
-                seed=self.seed,
-                adapter=last_adapter and last_adapter.absolute(),
-            ),
-        )
-
-    def make_reference(self, stage: str | None, optim: Optim) -> ReferenceModel:
-        folder = self.start_model if stage is None else self.context.folder.model(stage)
-        return self._make_reference("reference", folder, optim)
-
-    def load_external_model(self, folder: Path, optim: Optim) -> ReferenceModel:
-        require_tokenizer(folder, self.dialect.tokenizer)
-        return self._make_reference("teacher", folder, optim)
-
-    def make_critic(self, settings: Rl, trainer: TrainablePolicy) -> ValueModel:
-        assert isinstance(trainer, ShardedTrainer)
-        return ShardedCritic(
-            self.trainers,
-            CriticSpec(
-                settings=settings.critic,
-                optim=settings.optim,
-                steps=settings.steps,
-                policy=trainer.name,
-                folder=self.start_model.absolute(),
-                dtype=self.recipe.dtype,
-            ),
-        )
-
-    def make_engine(self, trainer: TrainablePolicy) -> PolicyEngine:
-        assert isinstance(trainer, ShardedTrainer)
-        model = make_empty_model(self.start_model)
-        if (self.start_model / GENERATION_CONFIG_NAME).exists():  # has the end tokens
-            model.generation_config = GenerationConfig.from_pretrained(self.start_model)
-        weight_source = ShardedWeights(self.trainers, trainer, model.config)
-        return self.context.make_engine(model, self.dialect, weight_source)
-
-    def _make_reference(self, name: str, folder: Path, optim: Optim) -> ReferenceModel:
-        spec = ReferenceSpec(folder=folder.absolute(), optim=optim, dtype=self.recipe.dtype)
-        return make_reference(self.trainers, name, spec)

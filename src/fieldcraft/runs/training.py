@@ -14,16 +14,16 @@ from fieldcraft.config.stages import Stage
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.model_files import add_eos_token
 from fieldcraft.environments.base import OpenEnvironment
-from fieldcraft.extensions.cluster.ranks import TrainersLostError
 from fieldcraft.records.events import LogMessage
 from fieldcraft.records.files import write_json
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.evaluating import open_eval_callback
 from fieldcraft.runs.memory import raise_memory_errors
-from fieldcraft.runs.stage_inputs import LocalStageInputs, ShardedStageInputs
+from fieldcraft.runs.stage_inputs import LocalStageInputs
 from fieldcraft.train.loop import run_steps
 from fieldcraft.train.lora import load_policy
+from fieldcraft.train.protocols import TrainersLostError
 from fieldcraft.train.saving import (
     list_checkpoint_steps,
     list_newest_steps,
@@ -123,10 +123,8 @@ def _make_stage_inputs(
     dialect: BaseDialect,
     environment: OpenEnvironment,
 ) -> LocalStageInputs:
-    trainers = context.start_trainers()
-    if trainers is None:
-        return LocalStageInputs(context, name, start, dialect, environment)
-    return ShardedStageInputs(context, name, start, dialect, environment, trainers)
+    sharded = context.cluster and context.cluster.find_stage_inputs()
+    return (sharded or LocalStageInputs)(context, name, start, dialect, environment)
 
 
 def find_stage_class(settings: Stage) -> type[TrainingStage]:

@@ -23,7 +23,6 @@ from fieldcraft.extensions.cluster.ranks import (
     HEALTH_GROUP,
     RayTrainerGroup,
     ShardedWeights,
-    TrainersLostError,
 )
 from fieldcraft.extensions.cluster.session import open_cluster
 from fieldcraft.extensions.cluster.sharding.specs import PolicySpec
@@ -32,6 +31,7 @@ from fieldcraft.sampling import SamplingParams
 from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.model import load_model, make_empty_model
+from fieldcraft.train.protocols import TrainersLostError
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.extensions.trackers.subscriber import attach_trackers
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.records.events import (
     EvaluationCompleted,
@@ -17,7 +18,6 @@ from fieldcraft.records.events import (
 from fieldcraft.records.files import write_json
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.resume import open_run_folder
-from fieldcraft.runs.tracker_subscriber import attach_trackers
 
 STAGES = {
     "sft": {"type": "sft", "dataset": "base", "steps": 4, "batch_size": 2, "optim": {"lr": 1e-3}},

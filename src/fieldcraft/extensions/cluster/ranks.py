@@ -32,6 +32,7 @@ from fieldcraft.extensions.cluster.weights import (
 )
 from fieldcraft.tools.serving import find_free_port
 from fieldcraft.train.parity import run_policy_probe
+from fieldcraft.train.protocols import TrainersLostError
 from fieldcraft.types import UserError
 
 HEALTH_CHECK_SECONDS = 10.0  # seconds of waiting before ranks are checked
@@ -40,10 +41,6 @@ LOSS_DETECTION_SECONDS = (
     60.0  # seconds until the crash of a rank is known, after another rank failed because of it
 )
 SIOCGIFADDR = 0x8915  # SIOCGIFADDR of Linux
-
-
-class TrainersLostError(Exception):
-    """A rank has crashed or hangs, and the state of all ranks is lost."""
 
 
 class TrainerActor:

@@ -76,11 +76,7 @@ def attach_trackers(folder: RunFolder, events: EventBus) -> Iterator[None]:
     """Send the events inside the block to the trackers of the run. Raises UserError like
     `make_trackers`, and for a damaged trackers.json; other errors of trackers do not stop the
     run."""
-    trackers = make_trackers(folder.recipe)
-    if not trackers and not folder.trackers_file.exists():
-        yield
-        return
-    subscriber = TrackerSubscriber(folder, events, trackers)
+    subscriber = TrackerSubscriber(folder, events, make_trackers(folder.recipe))
     events.subscribe(subscriber)
     try:
         yield
