@@ -360,3 +360,12 @@ def test_every_turn_of_every_rollout_draws_its_own_numbers_reproducibly() -> Non
     assert seeds("0/0/0", 0) == seeds("0/0/0", 0)
     every = seeds("0/0/0", 0) + seeds("0/0/1", 0) + seeds("1/0/0", 0) + seeds("0/0/0", 1)
     assert len(set(every)) == 8
+
+
+def test_an_environment_runs_its_workflow() -> None:
+    async def guess(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
+        return Trajectory(task, answer=f"{key}: {env.tools[0].name}")
+
+    where = replace(env(), workflow=guess)
+    found = asyncio.run(where.run(TASK, Policy(engine=ScriptedEngine(TOKENIZER, [])), "key"))
+    assert found.answer == f"key: {where.tools[0].name}"
