@@ -270,13 +270,13 @@ async def open_run_context(
             context = RunContext(recipe, folder, data_source, device, judge, events, cluster)
             context.set_data_source(data_source)
             try:
-                with _attach_trackers(folder, events):
+                with attach_trackers(folder, events):
                     yield context
             finally:
                 await context.close()
 
 
-def _attach_trackers(folder: RunFolder, events: EventBus) -> AbstractContextManager[None]:
+def attach_trackers(folder: RunFolder, events: EventBus) -> AbstractContextManager[None]:
     """Send the events inside the block to the trackers of the run, which may have had some before
     it was resumed."""
     if not folder.recipe.trackers and not folder.trackers_file.exists():

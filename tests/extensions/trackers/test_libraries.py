@@ -16,7 +16,7 @@ import httpx
 import pytest
 from tracking_parts import CURVES, Played, open_folder, play_stopped_run
 
-from fieldcraft.extensions.trackers.subscriber import attach_trackers
+from fieldcraft.runs.context import attach_trackers
 from fieldcraft.types import UserError
 from ports import NOBODY
 

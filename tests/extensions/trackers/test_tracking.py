@@ -9,7 +9,7 @@ from tracking_parts import CURVES, Played, open_folder, play_stopped_run, rewind
 
 from fieldcraft.extensions.trackers import subscriber as tracking_module
 from fieldcraft.extensions.trackers.base import flatten_metrics
-from fieldcraft.extensions.trackers.subscriber import attach_trackers
+from fieldcraft.runs.context import attach_trackers
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.types import UserError
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.extensions.trackers.subscriber import attach_trackers
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.records.events import (
     EvaluationCompleted,
@@ -16,6 +15,7 @@ from fieldcraft.records.events import (
     write_metrics,
 )
 from fieldcraft.records.files import write_json
+from fieldcraft.runs.context import attach_trackers
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.resume import open_run_folder
 
