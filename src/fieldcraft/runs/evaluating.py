@@ -73,10 +73,14 @@ STATUS_BY_ATTEMPT_END = {
 
 
 async def evaluate_model(context: RunContext, name: str, model: Path) -> None:
-    """Evaluate a model with tools, or without them if no training stage, of this run or an earlier
-    one, included a tool."""
-    tools = context.tools if ever_trained_with_tools(context.recipe, name) else []
-    await _evaluate(context, name, model, tools)
+    """Evaluate a model with the tools that it can use."""
+    await _evaluate(context, name, model, select_tools(context, name))
+
+
+def select_tools(context: RunContext, name: str) -> Sequence[AnyTool]:
+    """Return the tools for an evaluation; none if no training stage of its model, of this run or an
+    earlier one, included a tool."""
+    return context.tools if ever_trained_with_tools(context.recipe, name) else []
 
 
 async def evaluate_workflows(context: RunContext, model: Path) -> None:
