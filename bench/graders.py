@@ -27,8 +27,8 @@ from math_verify import parse, verify
 
 from fieldcraft.data.records import Record, read_records
 from fieldcraft.data.tasks import read_tasks
+from fieldcraft.extensions.math.reward import MathReward
 from fieldcraft.extensions.sandbox.tool import GradingSandbox
-from fieldcraft.rewards.mathematics import MathReward
 from fieldcraft.rewards.programs import UnitTestReward
 from fieldcraft.rewards.rubric import AsyncReward
 from fieldcraft.types import Status, Task, Trajectory, UserError

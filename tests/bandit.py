@@ -15,9 +15,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, 
 
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
-from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.extensions.methods.autocoa import AutoCoADialect
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.runs.build import make_rubric
 from fieldcraft.train.critic import Critic

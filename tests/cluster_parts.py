@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fieldcraft.engine.weights import ProbeLogprobs
+from fieldcraft.engine.weights import ProbeLogprobs, WeightSnapshot
 from fieldcraft.extensions.cluster.engine_group import EngineGroup
 from fieldcraft.extensions.cluster.remote import ActorLostError
-from fieldcraft.extensions.cluster.weights import PackedWeightSnapshot
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 
 
@@ -27,7 +26,7 @@ class ModelledEngine:
         self.name = f"engine {number}"
         self.slow = slow
         self.unit = unit
-        self.holds: PackedWeightSnapshot | None = None
+        self.holds: WeightSnapshot | None = None
         self.sampled = 0
         self.read = 0
         self.starts = 0
@@ -39,10 +38,10 @@ class ModelledEngine:
         self.starts += 1
         await asyncio.sleep(1.0)
 
-    async def load_snapshot(self, snapshot: PackedWeightSnapshot) -> ProbeLogprobs:
+    async def load_snapshot(self, snapshot: WeightSnapshot) -> ProbeLogprobs:
         await asyncio.sleep(0.1)
         self.holds = snapshot
-        return snapshot.tensors
+        return snapshot.handle
 
     async def generate(
         self, ids: Sequence[int], sampling: SamplingParams, session: str
@@ -96,12 +95,11 @@ class EngineGroupRig:
         self.loads = 0
         self.group = EngineGroup(engines, self._load, 1e-4, self.messages.append)
 
-    async def _load(self, version: int) -> PackedWeightSnapshot:
+    async def _load(self, version: int) -> WeightSnapshot:
         self.loads += 1
         await asyncio.sleep(self.gathering)
-        return PackedWeightSnapshot(
-            version, make_probe(self.weights), 1000, make_probe(self.weights)
-        )
+        probe = make_probe(self.weights)
+        return WeightSnapshot(version, probe, 1000, handle=probe)
 
 
 async def run_rollout(

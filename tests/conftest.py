@@ -3,8 +3,10 @@
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import settings
 
@@ -30,6 +32,15 @@ def settings_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     """Keep consent that tests give or that their runs remember apart from the user's settings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def answers_may_take_long() -> Iterator[None]:
+    """Give the servers of tests more than the 5 s of httpx, which a busy machine may need."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("get", "post"):
+            patch.setattr(httpx, name, partial(getattr(httpx, name), timeout=300))
         yield
 
 

@@ -1,6 +1,5 @@
 """Shared helpers of the hub tests: a local hub that the real clients talk to."""
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import huggingface_hub
 import pytest
 
 from hub_server import Hub, serving_hub
+from ports import NOBODY
 
 NAME = "org/tiny-model"
 
@@ -51,7 +51,4 @@ def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def nobody_answers(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Configure the clients to use a port without a hub."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ask_at(f"http://127.0.0.1:{port}", cache, monkeypatch)
+    ask_at(NOBODY, cache, monkeypatch)

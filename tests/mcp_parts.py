@@ -105,14 +105,11 @@ def started(folder: Path) -> list[int]:
 
 def lives(process: int) -> bool:
     """Return whether a process is running; one that exited and was not waited for is not."""
-    status = Path(f"/proc/{process}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # also if it ends while it is read
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def start_http(folder: Path, port: int) -> subprocess.Popen[bytes]:

@@ -9,9 +9,9 @@ from openai import AsyncOpenAI, OpenAI
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig as Budget
-from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.extensions.methods.autocoa import AutoCoADialect
 from fieldcraft.extensions.serving.service import AgentService, RequestLog, ServiceLimits
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.tools.base import tool

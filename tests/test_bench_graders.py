@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fieldcraft.extensions.math.reward import MathReward
 from fieldcraft.extensions.sandbox.tool import GradingSandbox
-from fieldcraft.rewards.mathematics import MathReward
 from fieldcraft.rewards.programs import UnitTestReward
 from fieldcraft.types import Task, UserError
 from script_modules import load_script

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -31,6 +30,7 @@ from fieldcraft.data.steps_io import ContrastivePair, write_pairs
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.types import Answer, Task, Thought, ToolCall
+from ports import reserved_port
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -255,11 +255,9 @@ def write_lines(name, records):
 class Terminal:
     """Terminal that runs command lines as a user would; servers run in the background."""
 
-    def __init__(self):
+    def __init__(self, port):
         self.servers = []
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = port
 
     def type(self, line):
         if line.startswith(NOT_RUN):
@@ -298,9 +296,11 @@ class Terminal:
 
 @pytest.fixture
 def terminal():
-    opened, threads = Terminal(), torch.get_num_threads()
-    yield opened
-    opened.close()
+    threads = torch.get_num_threads()
+    with reserved_port() as port:
+        opened = Terminal(port)
+        yield opened
+        opened.close()
     torch.set_num_threads(threads)  # a run sets the fastest options
 
 

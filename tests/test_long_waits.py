@@ -86,7 +86,7 @@ def test_a_place_in_the_sandbox():
 def test_an_index_that_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Building blocks the whole thread, so the line comes from a different one."""
     monkeypatch.setattr(waits, "REPORT_AFTER_SECONDS", 0.0)
-    lines, logged, write = [], threading.Event(), index._write_index
+    lines, logged, write = [], threading.Event(), index.write_index
 
     def write_line(line: str) -> None:
         lines.append(line)
@@ -96,7 +96,7 @@ def test_an_index_that_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         assert logged.wait()
         return write(*arguments)
 
-    monkeypatch.setattr(index, "_write_index", write_after_log)
+    monkeypatch.setattr(index, "write_index", write_after_log)
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1", "contents": "\\"A\\"\\nB"}\n')
     with report_waits_to(write_line):

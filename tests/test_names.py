@@ -57,7 +57,7 @@ RETIRED_CONSTANTS = re.compile(r"_*MOST_")
 # Keys of recipes and of files, which are not renamed with the code.
 KEYS = {
     ("data/sample_tallies.py", "of"),
-    ("runs/tracker_subscriber.py", "told"),
+    ("extensions/trackers/subscriber.py", "told"),
     ("extensions/studio/branch_command.py", "at"),
 }
 

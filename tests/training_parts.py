@@ -19,11 +19,11 @@ from engine_parity import sharp_model
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.sections import BudgetConfig, Optim
 from fieldcraft.config.stages import Stage
-from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
 from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.turns import Policy
+from fieldcraft.extensions.methods.autocoa import AutoCoADialect
 from fieldcraft.records.events import EventBus, write_metrics
 from fieldcraft.train.algorithm import StepModels
 from fieldcraft.train.batch import Sample, SampleUnit, TokenRun, to_sample
@@ -215,22 +215,18 @@ def chatty_rollouts(
     engine: LocalEngine, temperature: float, simulated: bool = False
 ) -> list[Trajectory]:
     tool = FixedTool(never if simulated else lambda query: OBSERVATION)
+    policy = Policy(engine=engine, temperature=temperature)
     env = ToolEnvironment(
         Chatty(tiny_tokenizer(), ""),
         [tool],
         BudgetConfig(max_turn_tokens=12, max_context_tokens=400),
+        PolicySimulator(policy) if simulated else None,
     )
-    policy = Policy(engine=engine, temperature=temperature)
-    simulator = PolicySimulator(policy) if simulated else None
     jobs = [
         (Task(str(i), f"Who was born in Northport {i}?", ("x",)), str(i))
         for i in range(CHATTY_ROLLOUTS)
     ]
-    return asyncio.run(
-        run_concurrently(
-            jobs, lambda t, k: run_rollout(t, policy, env, k, simulator), CHATTY_ROLLOUTS
-        )
-    )
+    return asyncio.run(run_concurrently(jobs, lambda t, k: env.run(t, policy, k), CHATTY_ROLLOUTS))
 
 
 def assert_agree(trainer: Trainer, done: list[Trajectory], temperature: float) -> list[SampleUnit]:

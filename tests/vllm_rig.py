@@ -49,7 +49,7 @@ class VllmRig:
     def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
         async def run_and_close() -> Any:
             try:
-                async with asyncio.timeout(120):  # a bug must not hang the test
+                async with asyncio.timeout(300):  # a bug must not hang the test
                     return await work()
             finally:
                 await self.resources.close()

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from aiotools import VirtualClock
 
@@ -164,18 +164,16 @@ def _make_sampler(pipeline: PipelineModel) -> RolloutSampler:
     engines = [
         SimulatedEngine(speed, pipeline.rows, pipeline.publish_seconds) for speed in pipeline.speeds
     ]
-    unused: Any = None
     sampler_type = AsyncRolloutSampler if staleness else RolloutSampler
     return sampler_type(
         settings=settings,
         tasks=[Task(str(i), "", ("",)) for i in range(pipeline.questions * ahead)],
-        env=unused,
-        engine=SimulatedEngineGroup(engines),
-        rubric=Rubric([(ConstantReward(), 1.0)]),
-        seed=pipeline.seed,
-        runner=SimulatedRunner(
+        env=SimulatedRunner(
             pipeline.workload,
             ConcurrencyLimiter(pipeline.concurrent_calls),
             random.Random(pipeline.seed).randrange(2**32),
         ),
+        engine=SimulatedEngineGroup(engines),
+        rubric=Rubric([(ConstantReward(), 1.0)]),
+        seed=pipeline.seed,
     )

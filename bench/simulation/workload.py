@@ -8,6 +8,7 @@ import random
 from dataclasses import dataclass, field
 
 from fieldcraft.concurrency import ConcurrencyLimiter
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.environments.turns import Policy
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
@@ -60,14 +61,15 @@ class SimulatedTrajectory(Trajectory):
 
 @dataclass(frozen=True)
 class SimulatedRunner:
-    """Runner of simulated rollouts; implements `rollout.environments.EnvironmentRunner`. Calls pass
-    the limiter."""
+    """Runner of simulated rollouts; implements `environments.base.OpenEnvironment`. Calls pass the
+    limiter."""
 
     workload: RolloutWorkload
     limiter: ConcurrencyLimiter
     seed: int = 0
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
 
-    async def __call__(self, task: Task, policy: Policy, key: str) -> SimulatedTrajectory:
+    async def run(self, task: Task, policy: Policy, key: str) -> SimulatedTrajectory:
         workload, rng = self.workload, random.Random(f"{self.seed}:{key}")
         trajectory = SimulatedTrajectory(
             task, status=Status.ANSWERED, num_tokens=workload.prompt_tokens

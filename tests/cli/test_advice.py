@@ -13,6 +13,7 @@ from fault_parts import Home, draw, ended, follow, read_sentences
 from fieldcraft.extensions.search.index import SearchIndex
 from fieldcraft.extensions.search.server import create_app
 from fieldcraft.tools.serving import serve_in_thread
+from ports import NOBODY
 
 COUNT = 300
 SAMPLE = (3, 8, 10, 11, 13, 23, 24, 25, 28, 51)  # of the default suite: fast ones of all kinds
@@ -88,8 +89,7 @@ def test_servers_that_cannot_be_searched_with(name: str, home: Home, capsys: Any
         with raw_server(BEHAVIOURS.get(name, slow)) as (url, _):
             [message] = run_sentences(asking(url), capsys)
     else:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        url = NOBODY
         [message] = run_sentences(asking(url), capsys)
     assert url in message
     assert "start" in message or "search.url" in message or "--search-url" in message, message

@@ -9,12 +9,9 @@ from starlette.responses import PlainTextResponse
 
 from chat_server import answering, completion
 from cli_parts import TINY, lines, sentence, status
-from fieldcraft.environments.loop import run_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
 from fieldcraft.records.trajectories import read_trajectories
-from fieldcraft.runs import agent, evaluating
 from fieldcraft.tools.serving import serve_in_thread
-from fieldcraft.train import sampler
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
 pytestmark = pytest.mark.long
@@ -148,11 +145,11 @@ def test_eval_offers_other_tools(
 ) -> None:
     offered = []
 
-    async def answer(task: Task, _: object, env: ToolEnvironment, *more: object) -> Trajectory:
+    async def answer(env: ToolEnvironment, task: Task, *_: object) -> Trajectory:
         offered.append([tool.name for tool in env.tools])
         return Trajectory(task, answer="x", status=Status.ANSWERED)
 
-    monkeypatch.setattr(agent, "run_rollout", answer)
+    monkeypatch.setattr(ToolEnvironment, "run", answer)
     tasks = lines(tmp_path / "tasks.jsonl", [{"question": "Who?", "answer": "x"}])
     given = ["--model", files["model"], "--dialect", "hermes", "--tasks", tasks]
     assert status("eval", *given, "--tool", f"{__name__}:lookup", "--tool", "python") == 0
@@ -163,10 +160,10 @@ def test_eval_offers_other_tools(
 
 
 def test_eval_asks_a_judge(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def answer(task: Task, *_: object) -> Trajectory:
+    async def answer(env: ToolEnvironment, task: Task, *_: object) -> Trajectory:
         return Trajectory(task, answer=f"{task.answers[0]} it is", status=Status.ANSWERED)
 
-    monkeypatch.setattr(agent, "run_rollout", answer)
+    monkeypatch.setattr(ToolEnvironment, "run", answer)
     tasks = [{"question": f"Who is {name}?", "answer": name} for name in ("Vir", "Ser")]
     app, got = answering(completion("Hello."), completion("Verdict: correct"))
     with serve_in_thread(app) as url:
@@ -197,13 +194,12 @@ def test_a_judge_that_is_not_there_stops_an_eval_before_it_begins(
 
 
 def test_a_run_with_a_judge_as_its_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def answered(*given: Any) -> Trajectory:
-        trajectory = await run_rollout(*given)
+    async def answered(env: ToolEnvironment, *given: Any) -> Trajectory:
+        trajectory = await run_rollout(*given[:2], env, given[2])
         trajectory.answer = "Nobody"  # such a small model does not get that far
         return trajectory
 
-    for module in (evaluating, sampler):
-        monkeypatch.setattr(module, "run_rollout", answered)
+    monkeypatch.setattr(ToolEnvironment, "run", answered)
     app, got = answering(completion("Verdict: correct"))
     with serve_in_thread(app) as url:
         judge = [f"judge.url={url}/v1", "judge.model=m", "judge.votes=1"]

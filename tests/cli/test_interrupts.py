@@ -105,7 +105,7 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(module: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "place", [(server, "bind_socket"), (server, "_run_server"), (Agent, "make_streaming_engine")]
+    "place", [(server, "bind_socket"), (server, "run_server"), (Agent, "make_streaming_engine")]
 )
 def test_an_interrupt_while_a_server_starts_is_one_line(
     place: tuple[Any, str],

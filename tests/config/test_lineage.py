@@ -1,7 +1,6 @@
 """Models that were trained with a tool: decided by the training stages, not by the models'
 names."""
 
-import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 from fieldcraft.config.recipe import sort_by_run_order, was_trained_with_tools
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs import evaluating
+from fieldcraft.runs.evaluating import select_tools
 
 MEETS = ("base", "workflow", "sft2", "rl2")
 
@@ -39,20 +38,11 @@ def test_a_first_model_has_met_none() -> None:
 
 
 @pytest.mark.parametrize(("data", "tools"), [("base", []), ("demonstrations", ["search"])])
-def test_a_stage_called_base_is_evaluated_with_what_it_knows(
-    data: str, tools: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[Any] = []
-
-    async def evaluate(context: Any, name: str, model: Path, used: list[str], run: Any) -> None:
-        given.append(used)
-
-    monkeypatch.setattr(evaluating, "_evaluate", evaluate)
+def test_a_stage_called_base_is_evaluated_with_what_it_knows(data: str, tools: list[str]) -> None:
     context: Any = SimpleNamespace(
         recipe=load_recipe("smoke", [f"stages.base.dataset={data}"]), tools=["search"]
     )
-    asyncio.run(evaluating.evaluate_model(context, "base", Path("model")))
-    assert given == [tools]
+    assert select_tools(context, "base") == tools
 
 
 def test_stages_and_evaluations_have_one_order() -> None:

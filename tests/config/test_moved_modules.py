@@ -6,8 +6,13 @@ import pkgutil
 import pytest
 
 import fieldcraft
-from fieldcraft.config.moved_modules import MOVED_PACKAGES, find_current_module
-from fieldcraft.config.names import ComponentKind, import_object, resolve_path
+from fieldcraft.config.moved_modules import (
+    MOVED_OBJECTS,
+    MOVED_PACKAGES,
+    find_current_module,
+    find_current_path,
+)
+from fieldcraft.config.names import ComponentKind, import_object, resolve, resolve_path
 
 
 @pytest.mark.parametrize("former", MOVED_PACKAGES)
@@ -31,3 +36,31 @@ def test_a_stored_component_is_imported_from_its_present_module() -> None:
     stored = "fieldcraft.worlds.atlas.program:program"
     assert resolve_path(ComponentKind.WORKFLOW, stored) == stored
     assert import_object(stored).__module__ == "fieldcraft.extensions.worlds.atlas.program"
+
+
+@pytest.mark.parametrize("former", MOVED_OBJECTS)
+def test_an_object_of_a_divided_module_is_found(former: str) -> None:
+    current = find_current_path(former)
+    assert current != former
+    assert find_current_path(current) == current
+    found = import_object(former)
+    assert f"{found.__module__}:{found.__name__}" == current
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("afm", "AfmDialect"),
+        ("afm", "AfmWebDialect"),
+        ("afm", "AfmMhqaDialect"),
+        ("afm_code", "AfmCodeDialect"),
+        ("autocoa", "AutoCoADialect"),
+        ("retool", "ReToolDialect"),
+        ("search_r1", "OtcDialect"),
+        ("search_r1", "SearchR1Dialect"),
+        ("toolrl", "ToolRLDialect"),
+        ("torl", "ToRLDialect"),
+    ],
+)
+def test_a_dialect_of_a_paper_answers_to_its_former_name(module: str, name: str) -> None:
+    assert resolve(ComponentKind.DIALECT, f"fieldcraft.dialects.{module}:{name}").__name__ == name

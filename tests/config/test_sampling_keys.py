@@ -105,5 +105,5 @@ def test_the_code_agent_is_evaluated_as_in_the_paper() -> None:
     assert settings.explicit_keys == {"temperature": 0.8, "top_p": 1.0}
     assert (recipe.budget.max_calls, recipe.evaluation_recipe.budget.max_calls) == (8, 12)
     named = ("aime24", "AIME2025", "math-ai/amc23", "math500", "OlympiadBench")
-    counts = [settings.num_samples_for(make_task(data_source=name)) for name in named]
+    counts = [count_samples(settings.samples, make_task(data_source=name)) for name in named]
     assert counts == [16, 16, 16, 1, 1]

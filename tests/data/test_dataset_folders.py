@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.data.formats.tables import write_records
+from fieldcraft.data.record_files import write_records
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.types import UserError
 

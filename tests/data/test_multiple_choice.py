@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.formats.convert import read_any_demonstrations
+from fieldcraft.data.file_formats import read_any_demonstrations
 from fieldcraft.data.multiple_choice import append_options, find_correct_options
 from fieldcraft.data.tasks import parse_task, read_task_file, read_tasks
 from source_files import lines

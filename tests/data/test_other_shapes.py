@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.data.formats.convert import read_any_demonstrations
+from fieldcraft.data.file_formats import read_any_demonstrations
 from fieldcraft.types import UserError
 from source_files import lines
 

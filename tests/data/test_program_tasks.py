@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.formats.convert import read_any_demonstrations
+from fieldcraft.data.file_formats import read_any_demonstrations
 from fieldcraft.data.tasks import read_tasks, write_tasks
 from fieldcraft.types import Task, UserError
 from source_files import lines

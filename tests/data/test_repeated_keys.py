@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldcraft.data.corpora import CorpusFile
-from fieldcraft.data.formats.convert import read_any_demonstrations
-from fieldcraft.data.formats.values import parse_json
+from fieldcraft.data.file_formats import read_any_demonstrations
 from fieldcraft.data.literals import parse_value
 from fieldcraft.data.passages import read_corpus
-from fieldcraft.data.records import RecordError, read_records
+from fieldcraft.data.records import RecordError, parse_json, read_records
 from fieldcraft.data.tasks import read_task_file, read_tasks
 from fieldcraft.types import UserError
 

@@ -13,7 +13,7 @@ from dialect_parts import ACTING, action_of
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.calls import parse_turn
 from fieldcraft.dialects.encoding import DemonstrationEncodingError, encode_demonstration
-from fieldcraft.dialects.toolrl import parse_answer_calls
+from fieldcraft.extensions.methods.toolrl import parse_answer_calls
 from fieldcraft.records.chains import get_policy_turns
 from fieldcraft.types import (
     Answer,

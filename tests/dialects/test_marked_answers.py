@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.data.formats.chat_messages import parse_chat
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.marked_answers import split_marked_answer
+from fieldcraft.extensions.formats.chat_messages import parse_chat
 from fieldcraft.types import Answer, Thought
 
 HERMES = make_dialect("hermes", tiny_tokenizer())

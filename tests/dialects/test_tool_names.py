@@ -15,8 +15,8 @@ from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration, encode_pair, round_trips
 from fieldcraft.dialects.tool_names import ToolNameMap, add_name_variants
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.tools.base import tool
 from fieldcraft.tools.factory import apply_tool_config
 from fieldcraft.types import (

@@ -15,8 +15,8 @@ from fieldcraft.dialects.chat import ChatRenderer
 from fieldcraft.dialects.chat_template import find_turn_end
 from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.environments.loop import Policy, run_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import Answer, Task, Thought, UserError

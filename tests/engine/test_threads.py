@@ -31,7 +31,7 @@ def test_the_fastest_number_of_threads(
         threads = torch.get_num_threads()
         return threads if ids.shape == threads_module.SAMPLING_SHAPE else times[threads]
 
-    monkeypatch.setattr(threads_module, "_time_forward", timed)
+    monkeypatch.setattr(threads_module, "time_forward", timed)
     model = sharp_model(tmp_path, "llama")
     assert threads_module.find_fastest_threads(model) == threads_module.ThreadCounts(fastest, 1)
     assert torch.get_num_threads() == 6
@@ -68,7 +68,7 @@ def test_a_slow_model_is_measured_with_few_forwards(
         taken.append(ids.shape)
         return 0.9 * threads_module.MAX_MEASURE_SECONDS
 
-    monkeypatch.setattr(threads_module, "_time_forward", timed)
+    monkeypatch.setattr(threads_module, "time_forward", timed)
     monkeypatch.setattr(threads_module, "LARGE_MODEL_PARAMETERS", 10)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     threads_module.find_fastest_threads(sharp_model(tmp_path, "llama"))

@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from architectures import EQUAL, made, plain_logprobs, sampled_gap, small_keys, trained_gap
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.train.packed_attention import WINDOW_CHUNK_QUERIES, _attend_run
+from fieldcraft.train.packed_attention import WINDOW_CHUNK_QUERIES, attend_run
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
 
@@ -53,7 +53,7 @@ def test_pieces_of_a_run_are_as_one(window: int, past: int) -> None:
     seen = torch.arange(past + count) <= past + torch.arange(count)[:, None]
     seen &= torch.arange(past + count) > past + torch.arange(count)[:, None] - window
     whole = scaled_dot_product_attention(query, keys, values, attn_mask=seen)
-    found = _attend_run(scaled_dot_product_attention, query, keys, values, window)
+    found = attend_run(scaled_dot_product_attention, query, keys, values, window)
     torch.testing.assert_close(found, whole)
 
 

@@ -9,7 +9,8 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.environments.guards import BrokenToolError
-from fieldcraft.environments.tool_environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_session import LIMIT_REACHED_MESSAGE
 from fieldcraft.tools.base import tool
 from fieldcraft.types import CallOutcome, CallRecord, MalformedCall, Task, ToolCall, ToolError
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
 from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.turns import Policy
 from fieldcraft.records.chains import concat_ids, get_context_ids, split_chains
 from fieldcraft.types import (
     Answer,
@@ -57,7 +58,7 @@ def run_scripted(
     engine = ScriptedEngine(TOKENIZER, turns)
     policy = Policy(engine=engine)
     simulator = PolicySimulator(policy) if simulated else None
-    return asyncio.run(run_rollout(TASK, policy, where, "key", simulator)), engine
+    return asyncio.run(replace(where, simulator=simulator).run(TASK, policy, "key")), engine
 
 
 def texts(trajectory: Trajectory) -> list[tuple[str, str]]:

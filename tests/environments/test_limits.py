@@ -17,7 +17,8 @@ from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.base import encode_untrusted
 from fieldcraft.environments import guards
 from fieldcraft.environments.guards import BrokenToolError, truncate_middle
-from fieldcraft.environments.tool_environment import ToolEnvironment, ToolSession
+from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_session import ToolSession
 from fieldcraft.tools.base import tool
 from fieldcraft.types import (
     CallOutcome,
@@ -179,8 +180,6 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.tool_environment import ToolEnvironment
-from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Task
 

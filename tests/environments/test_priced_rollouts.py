@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from transformers import PreTrainedTokenizerFast
 
@@ -10,9 +11,9 @@ from fieldcraft.config.choices import ToolConfig
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.records.costs import compute_acting_cost, count_policy_tokens, sum_call_costs
 from fieldcraft.tools.factory import apply_tool_config
 from fieldcraft.types import AnyTool, CallOutcome, Task, Trajectory
@@ -31,7 +32,7 @@ def run_scripted(
 ) -> Trajectory:
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
     simulator = PolicySimulator(policy) if simulated else None
-    return asyncio.run(run_rollout(TASK, policy, where, "key", simulator))
+    return asyncio.run(replace(where, simulator=simulator).run(TASK, policy, "key"))
 
 
 def test_a_rollout_is_priced_by_its_tools_and_its_budget() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -11,9 +12,10 @@ from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
-from fieldcraft.environments.tool_environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
+from fieldcraft.environments.tool_session import LIMIT_REACHED_MESSAGE
+from fieldcraft.environments.turns import Policy
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import Author, CallOutcome, Status, Task, ToolError, Trajectory, UserError
 from training_parts import FixedTool, never
@@ -38,7 +40,7 @@ def run_scripted(
 ) -> Trajectory:
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
     simulator = PolicySimulator(policy) if simulated else None
-    return asyncio.run(run_rollout(TASK, policy, where, "key", simulator))
+    return asyncio.run(replace(where, simulator=simulator).run(TASK, policy, "key"))
 
 
 def texts(trajectory: Trajectory) -> list[tuple[Author, str]]:
@@ -358,3 +360,12 @@ def test_every_turn_of_every_rollout_draws_its_own_numbers_reproducibly() -> Non
     assert seeds("0/0/0", 0) == seeds("0/0/0", 0)
     every = seeds("0/0/0", 0) + seeds("0/0/1", 0) + seeds("1/0/0", 0) + seeds("0/0/0", 1)
     assert len(set(every)) == 8
+
+
+def test_an_environment_runs_its_workflow() -> None:
+    async def guess(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
+        return Trajectory(task, answer=f"{key}: {env.tools[0].name}")
+
+    where = replace(env(), workflow=guess)
+    found = asyncio.run(where.run(TASK, Policy(engine=ScriptedEngine(TOKENIZER, [])), "key"))
+    assert found.answer == f"key: {where.tools[0].name}"

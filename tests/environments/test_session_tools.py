@@ -14,8 +14,8 @@ from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.search.workflows import rag
 from fieldcraft.types import Author, StatefulTool, Status, Task, Tool, Trajectory, UserError
 from virtual_time import virtually

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
-from fieldcraft.environments.tool_environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_session import LIMIT_REACHED_MESSAGE
+from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.search.workflows import rag
 from fieldcraft.types import Author, CallOutcome, Status, Task, Trajectory
 from training_parts import FixedTool, never
@@ -30,7 +32,7 @@ def run_scripted(
 ) -> Trajectory:
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
     simulator = PolicySimulator(policy) if simulated else None
-    return asyncio.run(run_rollout(TASK, policy, where, "key", simulator))
+    return asyncio.run(replace(where, simulator=simulator).run(TASK, policy, "key"))
 
 
 def texts(trajectory: Trajectory) -> list[tuple[Author, str]]:

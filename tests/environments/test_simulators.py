@@ -5,6 +5,7 @@ Simulation by a local model is tested with the rollout loop and the stages.
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.simulators import EndpointSimulator
 from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.turns import Policy
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.tools.chat_client import ChatClient
@@ -67,7 +68,7 @@ def simulate(response: Response, **settings: Any) -> tuple[Trajectory, list[dict
     with serve_in_thread(app) as url:
         endpoint = ChatClient(f"{url}/v1", "m", retries=0)
         simulator = EndpointSimulator(endpoint, top_k=2, **settings)
-        found = asyncio.run(run_rollout(TASK, policy, environment(), "key", simulator))
+        found = asyncio.run(replace(environment(), simulator=simulator).run(TASK, policy, "key"))
     return found, got
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,14 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout, run_tool_free_rollout
 from fieldcraft.environments.simulators import PolicySimulator
 from fieldcraft.environments.termination import NO_ROOM_MESSAGE, count_reserved_tokens
-from fieldcraft.environments.tool_environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
+from fieldcraft.environments.tool_environment import (
+    ToolEnvironment,
+    run_tool_free_rollout,
+)
+from fieldcraft.environments.tool_session import LIMIT_REACHED_MESSAGE
+from fieldcraft.environments.turns import Policy
 from fieldcraft.records.chains import get_context_ids
 from fieldcraft.records.trajectories import from_json, to_json
 from fieldcraft.records.transcript import EntryKind, TranscriptEntry, build_transcript
@@ -48,7 +53,7 @@ def run_scripted(
     engine = ScriptedEngine(TOKENIZER, turns)
     policy = Policy(engine=engine)
     simulator = PolicySimulator(policy) if simulated else None
-    return asyncio.run(run_rollout(TASK, policy, where, "key", simulator)), engine
+    return asyncio.run(replace(where, simulator=simulator).run(TASK, policy, "key")), engine
 
 
 def after_prompt(trajectory: Trajectory) -> list[tuple[str, str]]:

@@ -8,8 +8,12 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout, run_tool_free_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import (
+    ToolEnvironment,
+    run_rollout,
+    run_tool_free_rollout,
+)
+from fieldcraft.environments.turns import Policy
 from fieldcraft.records.trajectories import from_json, to_json
 from fieldcraft.rewards.answers import FormatPenaltyReward
 from fieldcraft.types import AnyTool, Author, Status, Task, Tool, Trajectory

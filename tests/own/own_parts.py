@@ -9,9 +9,8 @@ from typing import Any, Literal, Self
 import fieldcraft as fc
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER
-from fieldcraft.environments.loop import run_rollout
 from fieldcraft.environments.tool_environment import ToolEnvironment
-from fieldcraft.environments.turns import Policy, RolloutSession, run_session
+from fieldcraft.environments.turns import Policy, RolloutSession
 from fieldcraft.sampling import StopReason
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.epochs import draw_epoch_batch
@@ -181,7 +180,7 @@ CAREFUL = {
 
 async def ask_first(task: fc.Task, policy: Policy, env: ToolEnvironment, key: str) -> fc.Trajectory:
     """Call the tool with the last word of the question, then let the model answer."""
-    return await run_session(task, policy, env, key, _ask_first)
+    return await env.run_session(fc.Trajectory(task), policy, key, _ask_first)
 
 
 async def _ask_first(conversation: RolloutSession) -> None:
@@ -212,7 +211,7 @@ class Rejection(fc.TrainingStage):
         self.settings, self.seed = settings, material.seed
         self.trainer = material.make_trainer(settings.optim, settings.steps)
         self.engine = material.make_engine(self.trainer)
-        self.env = material.make_environment()
+        self.env = material.environment
         self.tasks = material.load_training_tasks()
 
     @classmethod
@@ -226,9 +225,7 @@ class Rejection(fc.TrainingStage):
         ]
         jobs = [(t, f"{number}/{p}/{g}") for p, t in enumerate(chosen) for g in range(s.group)]
         policy = Policy(engine=self.engine, seed=self.seed)
-        done = await run_concurrently(
-            jobs, lambda t, key: run_rollout(t, policy, self.env, key), len(jobs)
-        )
+        done = await run_concurrently(jobs, lambda t, key: self.env.run(t, policy, key), len(jobs))
         await self.engine.sleep()
         right = [t for t in done if t.answer in t.task.answers]
         units = [(to_sample(t, {Author.POLICY}),) for t in right]

@@ -66,7 +66,7 @@ def test_a_tool_that_never_returns(model: Path, tmp_path: Path) -> None:
         list(map(str, command)),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         cwd=Path(__file__).parent,
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.data.formats.tables import write_records
+from fieldcraft.data.record_files import write_records
 from fieldcraft.data.records import write_json_array
 from fieldcraft.data.sample_tallies import SampleTally, TallyJournal
 from fieldcraft.records.files import write_json

@@ -36,7 +36,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, file: Path, error: OSError) -> N
 
     monkeypatch.setattr(Path, "open", refuse)
     denied = isinstance(error, PermissionError)
-    monkeypatch.setattr(reading, "_is_accessible", lambda part: not (denied and part == file))
+    monkeypatch.setattr(reading, "is_accessible", lambda part: not (denied and part == file))
 
 
 @pytest.mark.parametrize("own", [True, False])

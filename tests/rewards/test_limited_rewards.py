@@ -102,20 +102,20 @@ def test_one_that_hangs_every_time_stops_the_run():
 
 def test_one_that_hangs_now_and_then_does_not():
     class Sometimes(Hangs):
-        def __init__(self) -> None:
-            self.count = 0
+        hangs = False
 
         def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-            self.count += 1
-            return super().__call__(group) if self.count % 2 else [1.0] * len(group)
+            return super().__call__(group) if self.hangs else [1.0] * len(group)
 
-    reward = with_time_limit(Sometimes(), 300)
+    sometimes = Sometimes()
+    reward = with_time_limit(sometimes, 300)
     assert isinstance(reward, TimedGroupReward)
 
     async def several() -> list[float | None]:
         found = []
         for turn in range(2 * MAX_CONSECUTIVE_TIMEOUTS):
-            reward._limit.seconds = 300 if turn % 2 else 0.01
+            sometimes.hangs = turn % 2 == 0
+            reward._limit.seconds = 0.01 if sometimes.hangs else 300
             found += [t.reward for t in (await graded(Rubric([(reward, 1.0)])))[:1]]
         return found
 

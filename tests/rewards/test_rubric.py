@@ -8,9 +8,9 @@ import pytest
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.evaluation.evaluate import make_verdict_rubric
+from fieldcraft.extensions.math.reward import MathReward
+from fieldcraft.extensions.methods.retool_torl import SignedVerdictReward
 from fieldcraft.rewards.answers import ExactMatch, FormatReward, StatelessReward
-from fieldcraft.rewards.code_agents import SignedVerdictReward
-from fieldcraft.rewards.mathematics import MathReward
 from fieldcraft.rewards.rubric import AsyncReward, GradingCounts, Rubric
 from fieldcraft.runs.build import make_rubric
 from fieldcraft.types import Status, Task, Trajectory, UserError

@@ -24,6 +24,7 @@ from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Task, Trajectory, UserError
+from ports import reserved_port
 
 RECIPE = """
 name: tiny
@@ -49,18 +50,17 @@ GONE = r"was stopped, because 1 of its 12 questions had .* 'Search failed: the s
 class Server:
     """A search server that can be stopped and restarted at the same address."""
 
-    def __init__(self, index: SearchIndex) -> None:
+    def __init__(self, index: SearchIndex, port: int) -> None:
         self.app = create_app(index)
         self.life = ExitStack()
-        self.port = 0
+        self.port = port
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        url = self.life.enter_context(serve_in_thread(self.app, self.port))
-        self.port = int(url.rpartition(":")[2])
+        self.life.enter_context(serve_in_thread(self.app, self.port))
 
     def end(self) -> None:
         self.life.close()
@@ -72,10 +72,11 @@ def server(tmp_path: Path) -> Iterator[Server]:
     world = tmp_path / "world"
     world.mkdir()
     make_data_source(load_recipe(str(tmp_path / "recipe.yaml"), [])).write_files(world)
-    server = Server(build_index(world / "corpus.jsonl", tmp_path / "index"))
-    server.start()
-    yield server
-    server.end()
+    with reserved_port() as port:
+        server = Server(build_index(world / "corpus.jsonl", tmp_path / "index"), port)
+        server.start()
+        yield server
+        server.end()
 
 
 def without_clocks(value: Any) -> Any:

@@ -4,6 +4,8 @@ from typing import Any
 import pytest
 
 from engine_parity import TOKENIZER, sharp_model
+from fieldcraft.config.choices import EngineConfig, EngineFeatures
+from fieldcraft.config.names import BUILTIN_COMPONENTS, ENGINE_FEATURES, ComponentKind
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.extensions.vllm.engine import VllmEngine
@@ -27,6 +29,12 @@ class UserEngine:
     def sleep(self) -> None: ...
     def snapshot_weights(self) -> None: ...
     def update_weights(self) -> None: ...
+
+
+class OneModelEngine(UserEngine):
+    """A user-defined engine that samples from one model at a time."""
+
+    features = EngineFeatures(several_models=False)
 
 
 class Half:
@@ -65,20 +73,23 @@ def test_an_agent_keeps_the_local_engine(tmp_path: Path) -> None:
             "the setting 'kv_cache_gb' of the engine 'vllm'",
         ),
         ([f"engine={__name__}:Half"], "has no release, sleep, snapshot_weights, update_weights"),
-        (
-            [
-                "engine=vllm",
-                URL,
-                "stages.rl2.observations=simulated",
-                "stages.rl2.simulator=frozen",
-            ],
-            "'rl2' has simulator: frozen",
-        ),
+        (["engine=vllm", URL, *FROZEN], "'rl2' has simulator: frozen"),
     ],
 )
 def test_mistakes_are_sentences(tmp_path: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         made(tmp_path, *overrides)
+
+
+def test_an_engine_states_what_it_can_do() -> None:
+    assert ENGINE_FEATURES.keys() == BUILTIN_COMPONENTS[ComponentKind.ENGINE].keys()
+    assert EngineConfig().features.in_process
+    assert EngineConfig(name="vllm").features.kv_cache_gb == 1.0
+    for name in (f"{__name__}:UserEngine", "no_such_module:Engine", "nothing"):
+        assert EngineConfig(name=name).features == EngineFeatures()
+    load_recipe("smoke", [*FROZEN, f"engine={__name__}:UserEngine"])
+    with pytest.raises(UserError, match="OneModelEngine holds one at a time"):
+        load_recipe("smoke", [*FROZEN, f"engine={__name__}:OneModelEngine"])
 
 
 @pytest.mark.long

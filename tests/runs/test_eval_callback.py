@@ -1,19 +1,22 @@
 """Evaluations while a stage trains use the budget of evaluations, not that of the stage."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.runs.evaluating import open_eval_callback
 from fieldcraft.sampling import Completion, SamplingParams
-from fieldcraft.types import Task
+from fieldcraft.types import Status, Task, Trajectory
 
 
 class RecordingEngine(ScriptedEngine):
@@ -42,23 +45,44 @@ def test_the_budget_of_evaluations_holds_during_a_stage(tmp_path: Path) -> None:
     context.evaluation_tasks = lambda: [task]
     played: list[int] = []
 
-    class Opened:
-        async def __aenter__(self) -> None:
-            return None
+    @asynccontextmanager
+    async def open_environment(dialect: Any, budget: BudgetConfig) -> AsyncIterator[Any]:
+        played.append(budget.max_turn_tokens)
+        yield ToolEnvironment(dialect, budget=budget)
 
-        async def __aexit__(self, *_: Any) -> None:
-            pass
-
-    context.open_external_environment = lambda _, budget: (
-        played.append(budget.max_turn_tokens) or Opened()
-    )
+    context.open_environment = open_environment
     stage: Any = SimpleNamespace(engine=engine)
+    own_environment: Any = SimpleNamespace(budget=recipe.budget)
 
     async def measured() -> dict[str, Any]:
         async with open_eval_callback(
-            context, model, stage, None, recipe.budget, partial(RecordingEngine)
+            context, model, stage, own_environment, partial(RecordingEngine)
         ) as probe:
             return await probe(1)
 
     assert asyncio.run(measured()) == {"eval/em": 1.0, "eval/calls_mean": 0.0}
     assert engine.limits == played == [77]
+
+
+def test_an_environment_with_the_same_budget_is_shared(tmp_path: Path) -> None:
+    task = Task("1", "Where?", ("Northport",), {"split": "mixed"})
+    keys = ["evaluation.periodic={every: 1}", "evaluation.splits={mixed: 1}"]
+    recipe = load_recipe("smoke", keys)
+    context: Any = SimpleNamespace(recipe=recipe, verdict_reward=ExactMatch())
+    context.evaluation_tasks = lambda: [task]
+
+    class Shared:
+        budget = recipe.evaluation_recipe.budget
+
+        async def run(self, task: Task, *_: Any) -> Trajectory:
+            return Trajectory(task, answer="Northport", status=Status.ANSWERED)
+
+    stage: Any = SimpleNamespace(engine=RecordingEngine())
+
+    async def measured() -> dict[str, Any]:
+        async with open_eval_callback(
+            context, tmp_path, stage, Shared(), partial(RecordingEngine)
+        ) as probe:
+            return await probe(1)
+
+    assert asyncio.run(measured()) == {"eval/em": 1.0, "eval/calls_mean": 0.0}

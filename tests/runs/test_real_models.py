@@ -14,9 +14,9 @@ from checkpoints import r1_tokenizer, write_tiny_r1
 from fieldcraft.cli.main import main
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.data.autocoa import write_demonstrations, write_pairs
 from fieldcraft.data.steps_io import ContrastivePair
 from fieldcraft.engine.threads import ThreadCounts
+from fieldcraft.extensions.formats.autocoa import write_demonstrations, write_pairs
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import EventBus, write_metrics
 from fieldcraft.records.trajectories import read_trajectories

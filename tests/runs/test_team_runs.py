@@ -129,7 +129,7 @@ def test_check_looks_at_every_seat(
         ("teacher.members.lead.modle=x", "member 'lead' has no key 'modle'; did you mean 'model'?"),
         ("teacher.members.lead.temperature=-1", "'temperature' of the member 'lead': it must be 0"),
         ("teacher.team=afn", "unknown team 'afn'"),
-        ("teacher.team=fieldcraft.extensions.curation.afm_team:PROMPTS", "is not a team: make it"),
+        ("teacher.team=fieldcraft.extensions.methods.afm_team:PROMPTS", "is not a team: make it"),
         ("teacher.team=null", "set it, as in team: afm"),
         ("teacher.model=null", "the teacher has no name: set teacher.model"),
     ],

@@ -1,6 +1,5 @@
 """A model that was trained with tools in an earlier run is evaluated with tools from the start."""
 
-import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +10,7 @@ from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.recipes.exported import read_agent_settings, write_agent_settings
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.files import write_json
-from fieldcraft.runs import evaluating
-from fieldcraft.runs.evaluating import ever_trained_with_tools, is_agent
+from fieldcraft.runs.evaluating import ever_trained_with_tools, is_agent, select_tools
 
 
 def model_of(run: Path, stage: str, recipe: Recipe) -> Path:
@@ -61,15 +59,8 @@ def test_a_model_that_is_gone_is_no_agent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("stage", "tools"), [("base", []), ("rl2", ["search"])])
 def test_the_row_base_is_of_the_agent_that_a_run_begins_with(
-    stage: str, tools: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: str, tools: list[str], tmp_path: Path
 ) -> None:
-    given: list[Any] = []
-
-    async def evaluate(context: Any, name: str, model: Path, used: list[str], run: Any) -> None:
-        given.append(used)
-
-    monkeypatch.setattr(evaluating, "_evaluate", evaluate)
     model = model_of(tmp_path / "first", stage, load_recipe("smoke", []))
     context: Any = SimpleNamespace(recipe=begun_with(model), tools=["search"])
-    asyncio.run(evaluating.evaluate_model(context, "base", model))
-    assert given == [tools]
+    assert select_tools(context, "base") == tools

@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.engine.generation_config import read_eos_token_ids
-from fieldcraft.runs import training
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.export import export
 from fieldcraft.train.lora import LoraAdapter
@@ -33,13 +33,14 @@ def test_what_is_left_behind(overrides: tuple[str, ...], tmp_path: Path) -> None
 def test_an_adapter_that_is_merged_wrongly_leaves_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Forgetful(LoraAdapter):  # type: ignore[misc]
-        def merge(self) -> object:
-            model = super().merge()
-            model.model.layers[0].mlp.down_proj.weight.data.normal_()
-            return model
+    merge = LoraAdapter.merge
 
-    monkeypatch.setattr(training, "LoraAdapter", Forgetful)
+    def merge_wrongly(adapter: LoraAdapter) -> Any:
+        model = merge(adapter)
+        model.model.layers[0].mlp.down_proj.weight.data.normal_()
+        return model
+
+    monkeypatch.setattr(LoraAdapter, "merge", merge_wrongly)
     with pytest.raises(UserError, match=r"differs from the policy: .* differ by .* nats"):
         run_tiny(tmp_path, "lora.rank=2")
     assert (tmp_path / "out" / "one" / "adapter").exists()

@@ -165,7 +165,7 @@ def test_one_that_is_just_beginning_is_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """`Popen` returns in the middle of an execve, when a process has no environment yet."""
-    monkeypatch.setattr(descendants, "_PROC_FOLDER", tmp_path)
+    monkeypatch.setattr(descendants, "PROC_FOLDER", tmp_path)
     for _ in range(300):
         marked = ProcessDescendants()
         variables = {**os.environ, **marked.environment_mark}

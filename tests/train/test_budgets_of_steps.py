@@ -22,7 +22,7 @@ from fieldcraft.train.algorithm import PolicyGradient, StepModels
 from fieldcraft.train.async_sampler import AsyncRolloutSampler
 from fieldcraft.train.learner import LearnResult
 from fieldcraft.train.loop import run_steps
-from fieldcraft.train.sampler import RolloutGroup
+from fieldcraft.train.sampler import RolloutGroup, RolloutSampler
 from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.types import Author
@@ -211,9 +211,26 @@ def test_a_stage_that_was_killed_goes_on_with_the_budget_of_its_step(tmp_path: P
     assert whole[2]["policy_tokens_mean"] > whole[1]["policy_tokens_mean"]
 
 
+def test_later_budgets_change_the_budget_of_the_recipe() -> None:
+    """The environment is opened with the budget of the first step."""
+    own = {"budget": [{"until": 1, "max_turn_tokens": 6}, {"max_calls": 1}]}
+    sampler = RolloutSampler(
+        settings=Rl.model_validate(GIVEN | own),
+        tasks=TASKS,
+        env=env(max_turn_tokens=6),
+        base_budget=env(max_turn_tokens=9).budget,
+        engine=Endless(),
+        rubric=Rubric([(ExactMatch(), 1.0)]),
+        seed=0,
+    )
+    assert sampler.env_at(0) is sampler.env
+    later = sampler.env_at(1).budget
+    assert (later.max_turn_tokens, later.max_calls) == (9, 1)
+
+
 def test_an_environment_within_another_budget_is_the_same_but_for_it() -> None:
     base = env(max_turn_tokens=7)
-    other = base.with_budget(BudgetConfig(max_turn_tokens=9))
+    other = base.with_changes(budget=BudgetConfig(max_turn_tokens=9))
     assert (other.budget.max_turn_tokens, base.budget.max_turn_tokens) == (9, 7)
     assert other.limiter is base.limiter
     assert replace(base, budget=other.budget).limiter is not base.limiter

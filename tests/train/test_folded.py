@@ -14,8 +14,8 @@ from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.environments.loop import Policy, run_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.records.chains import concat_ids, split_chains
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.train.advantages import ScoredRollout, StepBatch, compute_advantages

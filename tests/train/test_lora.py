@@ -1,18 +1,22 @@
 """LoRA: trained parameters, frozen parameters, saved files, and equality after merging."""
 
 import asyncio
+import copy
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
 from fieldcraft.config.sections import LoraConfig, Optim
+from fieldcraft.engine.weights import ModelWeights, WeightFolder, merge_lora
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.distillation import DistillationLoss
 from fieldcraft.train.lora import LoraAdapter
@@ -172,6 +176,47 @@ def test_the_merged_model_says_the_same(tmp_path: Path, architecture: Architectu
     torch.testing.assert_close(logits(loaded), expected, rtol=1e-4, atol=1e-4)
     plain = sharp_model(tmp_path / "base", architecture)
     assert weights(loaded).keys() == weights(plain).keys()
+
+
+def random_adapter(folder: Path, target: str) -> LoraAdapter:
+    """Return an adapter whose two matrices have random weights."""
+    model = sharp_model(folder, "llama")
+    adapter = LoraAdapter(model, LoraConfig(rank=3, alpha=7, targets=(target,)), seed=0)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter)
+    return adapter
+
+
+def test_a_merged_weight_is_the_base_and_the_scaled_product(tmp_path: Path) -> None:
+    model = random_adapter(tmp_path, "down_proj").peft_model.get_base_model()
+    state, merged = model.state_dict(), dict(merge_lora(model.state_dict(), model))
+    plain = sharp_model(tmp_path, "llama").state_dict()
+    assert merged.keys() == plain.keys()
+    for name, base in plain.items():
+        layer = name.removesuffix(".weight")
+        expected = base
+        if layer.endswith("down_proj"):
+            down, up = (state[f"{layer}.lora_{part}.default.weight"] for part in "AB")
+            expected = base + 7 / 3 * up @ down
+            assert (expected - base).abs().max() > 0.1
+        torch.testing.assert_close(merged[name], expected)
+
+
+@pytest.mark.parametrize("target", ["down_proj", "embed_tokens"])
+def test_snapshots_and_exports_merge_to_the_same_bits(tmp_path: Path, target: str) -> None:
+    adapter = random_adapter(tmp_path / "base", target)
+    source = ModelWeights(adapter.peft_model.get_base_model())
+    make_folder = partial(WeightFolder, tmp_path, tiny_tokenizer())
+    published = source.take_snapshot(1, torch.float32, make_folder)
+    peft_merged = copy.deepcopy(adapter.peft_model).merge_and_unload().state_dict()
+    save_model(tmp_path / "export", adapter.merge(), tiny_tokenizer())
+    snapshot, export = (
+        load_file(folder / "model.safetensors")
+        for folder in (published.folder, tmp_path / "export")
+    )
+    assert_same(snapshot, export)
+    assert_same(export, peft_merged)
 
 
 # -- checkpoints --------------------------------------------------------------------------------

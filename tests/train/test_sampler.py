@@ -1,16 +1,19 @@
 """Rollouts of a step: dynamic sampling and simulated observations."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.environments.turns import Policy
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.train.epochs import draw_epoch_batch
 from fieldcraft.train.sampler import RolloutGroup
 from fieldcraft.train.stages.rl import RlStage
-from fieldcraft.types import Task, Trajectory
+from fieldcraft.types import Status, Task, Trajectory, UserError
 from rl_parts import MIXED, RIGHT, SEARCH, TASKS, TOKENIZER, WRONG, graded_by, stage, written
 from training_parts import (
     never,
@@ -165,3 +168,37 @@ def test_simulation_calls_no_tool_and_trains_no_observation() -> None:
     assert inserted[-len(block) :] == block
     assert (sample.advantage[sample.weight == 0] == 0).all()
     assert (row["calls_mean"], row["status/answered"]) == (0.25, 1)
+
+
+# -- any environment ----------------------------------------------------------------------------
+
+
+class Plain:
+    """Open environment that answers itself; nothing in it can be changed."""
+
+    budget = BudgetConfig()
+
+    async def run(self, task: Task, policy: Policy, key: str) -> Trajectory:
+        return Trajectory(task, answer="Northport", status=Status.ANSWERED)
+
+
+def test_a_sampler_needs_nothing_but_a_budget_and_rollouts() -> None:
+    rl, _, _ = stage({})
+    rl.sampler = replace(rl.sampler, env=Plain())
+    sampled = asyncio.run(rl.sampler.sample(0))
+    assert [t.is_correct for t in sampled.trajectories] == [True] * 4
+
+
+@pytest.mark.parametrize("keys", [{"observations": "simulated"}, {"cot_share": 1.0}])
+def test_only_tools_can_be_simulated_or_withheld(keys: dict[str, Any]) -> None:
+    rl, _, _ = stage({}, **keys)
+    rl.sampler = replace(rl.sampler, env=Plain())
+    with pytest.raises(UserError, match="use one with tools"):
+        asyncio.run(rl.sampler.sample(0))
+
+
+def test_only_tools_take_another_budget() -> None:
+    rl, _, _ = stage({})
+    sampler = replace(rl.sampler, env=Plain(), base_budget=BudgetConfig(max_turn_tokens=7))
+    with pytest.raises(UserError, match="use one with tools"):
+        sampler.env_at(0)

@@ -24,8 +24,8 @@ def test_closing_ends_a_step_in_the_middle() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def learn() -> None:
-        begun.set()
         try:
+            begun.set()
             while True:
                 pass
         finally:

@@ -20,10 +20,10 @@ import pytest
 import yaml
 
 from fieldcraft.data.corpora import CorpusFile
-from fieldcraft.data.formats.convert import read_any_demonstrations, read_any_pairs
-from fieldcraft.data.formats.tables import write_records
+from fieldcraft.data.file_formats import read_any_demonstrations, read_any_pairs
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.passages import Passage, read_corpus
+from fieldcraft.data.record_files import write_records
 from fieldcraft.data.records import read_records
 from fieldcraft.data.steps_io import serialise_steps
 from fieldcraft.data.tasks import INVALID_REASON, UNANSWERABLE_REASON, read_task_file

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -21,10 +22,14 @@ from pydantic import (
 from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.names import (
     BUILTIN_COMPONENTS,
+    ENGINE_FEATURES,
     LOCAL_ENGINE,
     MCP_TOOL,
     TOOL_ENVIRONMENT,
+    ComponentError,
     ComponentKind,
+    import_object,
+    resolve,
 )
 from fieldcraft.config.sections import DEFAULT_CALL_COST, Cost
 
@@ -157,10 +162,44 @@ class ComponentConfig(ConfigSection):
         return dict(self.model_extra or {})
 
 
+@dataclass(frozen=True, kw_only=True)
+class EngineFeatures:
+    """Capabilities of an engine, which other modules read instead of its name. An engine class
+    states them as its attribute `features`.
+
+    Args:
+        in_process: it samples from the model object itself, in the process of the run.
+        several_models: it can sample from a second model next to the policy.
+        cluster: what `cluster.engines` starts for it: processes with the local engine, or servers
+            by its argument `pool_factory`; None: nothing.
+        tensor_parallel: `cluster.tensor_parallel` can split it over several devices.
+        kv_cache_gb: default of its setting `kv_cache_gb`; None: its caches grow with the sessions.
+    """
+
+    in_process: bool = False
+    several_models: bool = True
+    cluster: Literal["processes", "servers"] | None = None
+    tensor_parallel: bool = False
+    kv_cache_gb: float | None = None
+
+
 class EngineConfig(ComponentConfig):
     """Engine that samples from the model in training."""
 
     name: str = LOCAL_ENGINE
+
+    @property
+    def features(self) -> EngineFeatures:
+        """Capabilities of the engine. An engine of a user is imported; the default capabilities are
+        those of one that states none or cannot be imported."""
+        try:
+            if self.name in ENGINE_FEATURES:
+                found = import_object(ENGINE_FEATURES[self.name])
+            else:
+                found = getattr(resolve(ComponentKind.ENGINE, self.name), "features", None)
+        except ComponentError:  # reported where the engine is made
+            found = None
+        return found if isinstance(found, EngineFeatures) else EngineFeatures()
 
 
 class EnvironmentConfig(ComponentConfig):

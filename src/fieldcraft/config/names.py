@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from fieldcraft.config.moved_modules import find_current_module
+from fieldcraft.config.moved_modules import find_current_path
 from fieldcraft.types import UserError
 
 
@@ -41,6 +41,7 @@ class ComponentKind(StrEnum):
     ENGINE = "engine"
     ENVIRONMENT = "environment"
     TRACKER = "tracker"
+    FORMAT = "format"
 
     @property
     def entry_point_group(self) -> str:
@@ -54,22 +55,25 @@ VERDICT_REWARD_KEY = "correct"  # key of `rewards` for the reward that `verdict_
 TOOL_ENVIRONMENT = "tools"  # default environment of a run
 MCP_TOOL = "mcp"  # a server whose tools have their own names
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
-_CODE = "fieldcraft.rewards.code_agents"
+_METHODS = "fieldcraft.extensions.methods"
 _ALGORITHMS = "fieldcraft.config.algorithms"
-_AFM = "fieldcraft.dialects.afm"
 _STAGES = "fieldcraft.train.stages"
 _CURATION = "fieldcraft.extensions.curation"
 _FILTERS = f"{_CURATION}.builtin_filters"
 _WORKFLOWS = "fieldcraft.extensions.search.workflows"
 _VERIFIERS = "fieldcraft.evaluation.verifiers"
 _TRACKERS = "fieldcraft.extensions.trackers"
+_FORMATS = "fieldcraft.extensions.formats"
+# Modules of extensions that a run imports once its recipe has a cluster, or trackers.
+CLUSTER_MODULE = "fieldcraft.extensions.cluster.backend"
+TRACKERS_MODULE = "fieldcraft.extensions.trackers.subscriber"
 # Modules that register the commands of the command line, in the order of its help.
 COMMAND_MODULES = (
     *("fieldcraft.cli.runs", "fieldcraft.extensions.planning.commands", "fieldcraft.cli.agents"),
     *("fieldcraft.cli.show", "fieldcraft.extensions.studio.commands"),
     *("fieldcraft.extensions.worlds.commands", f"{_CURATION}.commands", "fieldcraft.cli.data"),
     *("fieldcraft.extensions.search.commands", "fieldcraft.extensions.sandbox.commands"),
-    "fieldcraft.extensions.serving.commands",
+    *("fieldcraft.extensions.formats.commands", "fieldcraft.extensions.serving.commands"),
 )
 BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     ComponentKind.TOOL: {
@@ -89,29 +93,29 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "repair": "fieldcraft.rewards.rollouts:RepairReward",
         "otc-grpo": f"{_COST}:OtcGrpoReward",
         "otc-ppo": f"{_COST}:OtcPpoReward",
-        "math": "fieldcraft.rewards.mathematics:MathReward",
+        "math": "fieldcraft.extensions.math.reward:MathReward",
         "unit_tests": "fieldcraft.rewards.programs:UnitTestReward",
         "stdin_tests": "fieldcraft.rewards.programs:StdinTestReward",
-        "answer_format": f"{_CODE}:FormattedVerdictReward",
-        "plus_minus": f"{_CODE}:SignedVerdictReward",
-        "executable": f"{_CODE}:ExecutablePenalty",
+        "answer_format": f"{_METHODS}.afm:FormattedVerdictReward",
+        "plus_minus": f"{_METHODS}.retool_torl:SignedVerdictReward",
+        "executable": f"{_METHODS}.retool_torl:ExecutablePenalty",
         "environment": "fieldcraft.rewards.rollouts:EnvironmentReward",
-        "toolrl": f"{_CODE}:ToolRLReward",
-        "toolrl_format": f"{_CODE}:ToolRLFormatReward",
-        "toolrl_exact": f"{_CODE}:ToolRLExactReward",
+        "toolrl": f"{_METHODS}.toolrl:ToolRLReward",
+        "toolrl_format": f"{_METHODS}.toolrl:ToolRLFormatReward",
+        "toolrl_exact": f"{_METHODS}.toolrl:ToolRLExactReward",
     },
     ComponentKind.DIALECT: {
-        "autocoa": "fieldcraft.dialects.autocoa:AutoCoADialect",
-        "search-r1": "fieldcraft.dialects.search_r1:SearchR1Dialect",
-        "otc": "fieldcraft.dialects.search_r1:OtcDialect",
+        "autocoa": f"{_METHODS}.autocoa:AutoCoADialect",
+        "search-r1": f"{_METHODS}.search_r1:SearchR1Dialect",
+        "otc": f"{_METHODS}.search_r1:OtcDialect",
         "hermes": "fieldcraft.dialects.hermes:HermesDialect",
-        "torl": "fieldcraft.dialects.torl:ToRLDialect",
-        "retool": "fieldcraft.dialects.retool:ReToolDialect",
-        "afm": f"{_AFM}:AfmDialect",
-        "afm-web": f"{_AFM}:AfmWebDialect",
-        "afm-mhqa": f"{_AFM}:AfmMhqaDialect",
-        "afm-code": "fieldcraft.dialects.afm_code:AfmCodeDialect",
-        "toolrl": "fieldcraft.dialects.toolrl:ToolRLDialect",
+        "torl": f"{_METHODS}.retool_torl:ToRLDialect",
+        "retool": f"{_METHODS}.retool_torl:ReToolDialect",
+        "afm": f"{_METHODS}.afm:AfmDialect",
+        "afm-web": f"{_METHODS}.afm:AfmWebDialect",
+        "afm-mhqa": f"{_METHODS}.afm:AfmMhqaDialect",
+        "afm-code": f"{_METHODS}.afm_code:AfmCodeDialect",
+        "toolrl": f"{_METHODS}.toolrl:ToolRLDialect",
     },
     ComponentKind.WORKFLOW: {
         "workflow": f"{_WORKFLOWS}:react",
@@ -121,8 +125,8 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "prompted-reflexion": f"{_CURATION}.prompted_workflows:prompted_reflexion",
     },
     ComponentKind.TEAM: {
-        "afm": f"{_CURATION}.afm_team:AFM_TEAM",
-        "afm-code": f"{_CURATION}.afm_code_team:AFM_CODE_TEAM",
+        "afm": f"{_METHODS}.afm_team:AFM_TEAM",
+        "afm-code": f"{_METHODS}.afm_code_team:AFM_CODE_TEAM",
     },
     ComponentKind.FILTER: {
         "complexity": f"{_FILTERS}:ComplexityFilter",
@@ -178,8 +182,20 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "trackio": f"{_TRACKERS}.trackio:TrackioTracker",
         "mlflow": f"{_TRACKERS}.mlflow:MlflowTracker",
     },
+    # In the order in which they are asked about a file.
+    ComponentKind.FORMAT: {
+        "toolrl": f"{_METHODS}.toolrl_files:ToolRLFormat",
+        "autocoa-pairs": f"{_FORMATS}.autocoa:AutoCoAPairs",
+        "chats": f"{_FORMATS}.chat_files:ChatFiles",
+        "trajectories": f"{_FORMATS}.published_trajectories:PublishedTrajectories",
+    },
 }
 
+# Capabilities (`config.choices.EngineFeatures`) of built-in engines, without importing the engines.
+ENGINE_FEATURES: Mapping[str, str] = {
+    LOCAL_ENGINE: "fieldcraft.engine.local:FEATURES",
+    VLLM_ENGINE: "fieldcraft.extensions.vllm:FEATURES",
+}
 # Required base class and attributes of a named class.
 REQUIRED_BASES: Mapping[ComponentKind, tuple[str, Sequence[str]]] = {
     ComponentKind.DIALECT: (
@@ -190,6 +206,7 @@ REQUIRED_BASES: Mapping[ComponentKind, tuple[str, Sequence[str]]] = {
     ComponentKind.ALGORITHM: ("fieldcraft.train.algorithm:Algorithm", ()),
     ComponentKind.STAGE: ("fieldcraft.train.stages.base:TrainingStage", ("Settings",)),
     ComponentKind.TRACKER: ("fieldcraft.extensions.trackers.base:Tracker", ()),
+    ComponentKind.FORMAT: ("fieldcraft.data.file_formats:FileFormat", ()),
 }
 
 
@@ -278,8 +295,7 @@ def resolve_path(kind: ComponentKind, name: str) -> str:
 def import_object(import_path: str) -> Any:
     """Return the object at `module:Name`. Raises ComponentError if the module cannot be imported,
     or has no such name."""
-    module_name, _, attribute = import_path.partition(":")
-    module_name = find_current_module(module_name)
+    module_name, _, attribute = find_current_path(import_path).partition(":")
     is_builtin = module_name.partition(".")[0] == "fieldcraft"
     if not is_builtin and str(Path.cwd()) not in sys.path:  # files there would hide libraries
         sys.path.insert(0, str(Path.cwd()))

@@ -37,11 +37,11 @@ from fieldcraft.config.sections import (
 )
 from fieldcraft.config.stages import (
     BudgetPeriod,
+    BudgetPeriodConfig,
     MemoryFootprint,
     Stage,
     StageBudget,
     StageKind,
-    make_budget_periods,
 )
 from fieldcraft.config.validation_errors import list_section_keys, suggest_key
 
@@ -331,7 +331,23 @@ class Rl(Stage):
         return self.temperature, self.temperature if own is None else own
 
     def budget_periods(self, budget: BudgetConfig) -> tuple[BudgetPeriod, ...]:
-        return make_budget_periods(self.budget, budget, self.steps)
+        """Return the budget periods of the stage in order, from the budget of the recipe.
+
+        Raises ValueError for a period that would start after the last step, and for inconsistent
+        budgets.
+        """
+        built, start = list[BudgetPeriod](), 0
+        for config in self.budget or (BudgetPeriodConfig(),):
+            if start >= self.steps:
+                raise ValueError(
+                    f"its budget changes after step {start}, but the stage has only"
+                    f" {self.steps} steps"
+                )
+            end = self.steps if config.until is None else config.until
+            changed = budget.with_changes(config.changes)
+            built.append(BudgetPeriod(start, min(end, self.steps), changed))
+            start = end
+        return tuple(built)
 
     def budget_at_step(self, budget: BudgetConfig, step: int) -> BudgetConfig:
         """Return the budget of rollouts that start in step `step`, from the budget of the

@@ -13,9 +13,8 @@ from pathlib import Path
 from fieldcraft.config import question_rules, stage_rules
 from fieldcraft.config.names import (
     AUTO_VERDICT,
-    LOCAL_ENGINE,
+    ENGINE_FEATURES,
     VERDICT_REWARD_KEY,
-    VLLM_ENGINE,
     ComponentError,
     ComponentKind,
     get_display_name,
@@ -123,10 +122,11 @@ def find_unsharded_moments(recipe: Recipe) -> Iterator[str]:
 
 
 def find_unusable_engines(recipe: Recipe) -> Iterator[str]:
-    if recipe.cluster.engines and recipe.engine.name not in (LOCAL_ENGINE, VLLM_ENGINE):
+    if recipe.cluster.engines and recipe.engine.features.cluster is None:
         yield (
-            f"cluster.engines={recipe.cluster.engines} starts engines of the kinds local and vllm,"
-            f" and engine is '{recipe.engine.name}': use one of these, or cluster.engines=0."
+            f"cluster.engines={recipe.cluster.engines} starts engines of the kinds"
+            f" {' and '.join(ENGINE_FEATURES)}, and engine is '{recipe.engine.name}': use one of"
+            " these, or cluster.engines=0."
         )
     if recipe.cluster.engines and "urls" in recipe.engine.settings:
         yield (
@@ -135,11 +135,11 @@ def find_unusable_engines(recipe: Recipe) -> Iterator[str]:
         )
 
 
-def find_tensor_parallel_without_vllm(recipe: Recipe) -> Iterator[str]:
-    devices, engine = recipe.cluster.tensor_parallel, recipe.engine.name
-    if devices > 1 and engine != VLLM_ENGINE:
+def find_unusable_tensor_parallel(recipe: Recipe) -> Iterator[str]:
+    devices, engine = recipe.cluster.tensor_parallel, recipe.engine
+    if devices > 1 and not engine.features.tensor_parallel:
         yield (
-            f"cluster.tensor_parallel={devices} is for engine=vllm, and engine={engine}"
+            f"cluster.tensor_parallel={devices} is for engine=vllm, and engine={engine.name}"
             " computes on one device: change one of the two."
         )
 
@@ -226,7 +226,7 @@ RULES: tuple[Rule, ...] = (
     stage_rules.find_invalid_stage_names,
     find_unsharded_moments,
     find_unusable_engines,
-    find_tensor_parallel_without_vllm,
+    find_unusable_tensor_parallel,
     find_trainers_without_engines,
     find_unusable_seeds,
     find_incomplete_judge,

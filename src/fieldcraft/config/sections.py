@@ -26,10 +26,8 @@ from fieldcraft.config.sampling import (
     GREEDY_SAMPLES_MESSAGE,
     SampleCounts,
     SamplingConfig,
-    count_samples,
 )
 from fieldcraft.config.validation_errors import describe_validation_error, get_recipe_keys
-from fieldcraft.types import Task
 
 Fraction01 = Annotated[float, Field(gt=0, lt=1)]
 DEFAULT_MAX_BROKEN = 0.02  # share of rollouts, so the possible error of exact match
@@ -288,10 +286,6 @@ class EvaluationConfig(SamplingConfig):
     def max_samples(self) -> int:
         """Highest number of samples of a question."""
         return max(self.samples.values())
-
-    def num_samples_for(self, task: Task) -> int:
-        """Return the number of samples of a question."""
-        return count_samples(self.samples, task)
 
     @property
     def split_sizes(self) -> dict[str, int | None]:

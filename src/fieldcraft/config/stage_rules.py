@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from fieldcraft.config.collection import TEACHER
 from fieldcraft.config.distil import Distil
-from fieldcraft.config.names import BUILTIN_COMPONENTS, VLLM_ENGINE, ComponentKind
+from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
@@ -66,10 +66,11 @@ def find_cot_share_without_tools(recipe: Recipe) -> Iterator[str]:
 def find_second_model(recipe: Recipe) -> Iterator[str]:
     for name, stage in recipe.stages.items():
         is_frozen = isinstance(stage, Rl) and stage.simulator == "frozen"
-        if recipe.engine.name == VLLM_ENGINE and is_frozen:
+        if is_frozen and not recipe.engine.features.several_models:
             yield (
                 f"stage '{name}' has simulator: frozen, a second model next to the policy, and"
-                " engine: vllm holds one at a time: use engine=local, or another simulator."
+                f" engine: {recipe.engine.name} holds one at a time: use engine=local, or another"
+                " simulator."
             )
 
 

@@ -6,7 +6,7 @@ curriculum).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
@@ -191,23 +191,3 @@ class BudgetPeriod:
     start_step: int
     end_step: int
     budget: BudgetConfig
-
-
-def make_budget_periods(
-    configs: Sequence[BudgetPeriodConfig], budget: BudgetConfig, steps: int
-) -> tuple[BudgetPeriod, ...]:
-    """Return the budget periods of a stage with `steps` steps, from the budget of the recipe.
-
-    Raises ValueError for a period that would start after the last step, and for inconsistent
-    budgets.
-    """
-    built, start = list[BudgetPeriod](), 0
-    for config in configs or (BudgetPeriodConfig(),):
-        if start >= steps:
-            raise ValueError(
-                f"its budget changes after step {start}, but the stage has only {steps} steps"
-            )
-        end = steps if config.until is None else config.until
-        built.append(BudgetPeriod(start, min(end, steps), budget.with_changes(config.changes)))
-        start = end
-    return tuple(built)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fieldcraft.data.file_formats import suggest_recipe_key
 from fieldcraft.data.passages import is_passage, parse_passage
-from fieldcraft.data.recipe_key_hints import suggest_recipe_key
 from fieldcraft.data.records import (
     MAX_REJECTED_SHARE,
     Record,

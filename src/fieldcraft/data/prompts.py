@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
-from fieldcraft.data.formats.values import extract_text
 from fieldcraft.data.multiple_choice import parse_options
 from fieldcraft.data.records import Record, RecordError, first_filled
 
@@ -42,6 +42,29 @@ def extract_prompt(record: Record) -> str:
         )
     content = user_messages[0].get("content") if user_messages else None
     return extract_text(content) if content else ""
+
+
+def extract_text(content: Any) -> str:
+    """Return the text of a message, which may be in parts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and content:
+        return "".join(map(_part_text, content))
+    raise RecordError("a message without a text")
+
+
+_TEXT_PART_TYPES = ("text", "input_text", "output_text", "reasoning.text", None)
+
+
+def _part_text(part: Any) -> str:
+    match part:
+        case str(text):
+            return text
+        case {"type": str(kind) | (None as kind), "text": str(text)} if kind in _TEXT_PART_TYPES:
+            return text
+        case {"text": str(text)} if "type" not in part:
+            return text
+    raise RecordError("a part of a message that is not text")
 
 
 def strip_shared_instruction(prompts: Sequence[str]) -> list[str]:

@@ -12,14 +12,14 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.parquet
 
-from fieldcraft.data.formats.tables import is_dataset_folder, read_dataset_folder
 from fieldcraft.data.literals import parse_text_values
+from fieldcraft.data.record_files import is_dataset_folder, read_dataset_folder
 from fieldcraft.data.table_files import (
     MismatchedRow,
     is_workbook,
@@ -42,6 +42,7 @@ from fieldcraft.records.reading import raise_read_errors, require_file
 from fieldcraft.types import UserError
 
 Record = dict[str, Any]
+T = TypeVar("T")
 
 
 class RecordError(Exception):
@@ -112,6 +113,19 @@ def parse_line(found: Record | DuplicateKeyObject | InvalidLine) -> Record | Rec
             return RecordError("a line that is not a JSON object", f"the line {fault}")
         case DuplicateKeyObject():
             return make_repeated_key_error(found)
+    return found
+
+
+def parse_json(text: str, reason: str) -> Any:
+    """Return the value of a JSON text. Raises RecordError with the reason `reason`, and for a
+    repeated key."""
+    decoder = DuplicateKeyDecoder()
+    try:
+        found = decoder.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(reason) from error
+    if decoder.duplicates:
+        raise make_repeated_key_error(decoder.duplicates[0])
     return found
 
 
@@ -282,7 +296,7 @@ class RejectedRecords:
         self._wrong_key_message = ""
 
     def add(self, location: str, error: RecordError, hint: str = "") -> None:
-        """Count a record. `hint` names another use of the file (`recipe_key_hints.py`)."""
+        """Count a record. `hint` names another use of the file (`file_formats.py`)."""
         if not self.reasons:
             self._first_message = f"{location}: {error.message}"
             self._wrong_key_message = f"{location} holds {error}, but {hint}." if hint else ""
@@ -297,6 +311,23 @@ class RejectedRecords:
         require_few_rejected(
             self.path, total, self.reasons, max_share, self._first_message.removesuffix(".")
         )
+
+
+def parse_records(
+    path: Path, parse: Callable[[Record], T], max_left_out: float
+) -> tuple[list[T], Counter[str]]:
+    """Return the records of a file as `parse` returns them, and counts of reasons for which others
+    were left out: those for which it raises RecordError. Raises UserError for a damaged file, or if
+    the fraction of left-out records exceeds `max_left_out`."""
+    parsed: list[T] = []
+    rejected = RejectedRecords(path)
+    for location, found in read_records(path):
+        try:
+            parsed.append(parse(require_record(found)))
+        except RecordError as error:
+            rejected.add(location, error)
+    rejected.require_few(len(parsed), max_left_out)
+    return parsed, rejected.reasons
 
 
 def require_few_rejected(

@@ -2,7 +2,8 @@
 
 Tasks come from files of questions with answers (FlashRAG, HotpotQA, 2WikiMultiHopQA, MuSiQue,
 GSM8K, MATH, AIME), from verl's parquet files, from files of programs with tests (`programs.py`),
-from ToolRL's (`toolrl.py`) and BrowseComp's (`record_keys.py`). `corpora.py` reads corpora.
+from BrowseComp's (`record_keys.py`), and from files in other formats (`file_formats.py`).
+`corpora.py` reads corpora.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow
 import pyarrow.parquet
 
-from fieldcraft.data.formats.demonstration_formats import normalise_chat_record
+from fieldcraft.data.file_formats import normalise_foreign_question, suggest_recipe_key
 from fieldcraft.data.gold_answers import (
     GSM8K_ANSWER,
     QUESTION_KEYS,
@@ -36,7 +37,6 @@ from fieldcraft.data.multiple_choice import append_options, flatten_question
 from fieldcraft.data.program_tests import Metadata
 from fieldcraft.data.programs import parse_program_question
 from fieldcraft.data.prompts import extract_prompt, prepend_passage, strip_instructions_by_kind
-from fieldcraft.data.recipe_key_hints import suggest_recipe_key
 from fieldcraft.data.record_keys import decrypt_record, normalise_record, split_questions
 from fieldcraft.data.records import (
     MAX_REJECTED_SHARE,
@@ -49,7 +49,6 @@ from fieldcraft.data.records import (
     require_record,
 )
 from fieldcraft.data.request_logs import is_request_log, read_log_tasks
-from fieldcraft.data.toolrl import normalise_toolrl_record, normalise_xlam_record
 from fieldcraft.hub.dataset_files import resolve_data_file
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
@@ -119,8 +118,8 @@ def read_task_file(path: Path, max_left_out: float = MAX_REJECTED_SHARE) -> Pars
     xLAM add `calls`,
     the expected calls. `graded_by` is the reward that grades the task: the one that the record
     names, or `math` for mathematics (GSM8K, MATH, AIME, OlympiadBench). A question with tests,
-    expected calls or `graded_by: judge` needs no answer. A demonstration (`data/formats`) without a
-    separate answer gets the answer that it ends with, and `unverified`.
+    expected calls or `graded_by: judge` needs no answer. A demonstration without a separate
+    answer gets the answer that it ends with, and `unverified`.
 
     Raises:
         UserError: the file is missing, empty or damaged, no record can be read, or the fraction of
@@ -203,8 +202,7 @@ def _parse_record(location: str, record: Record) -> _ParsedRecord:
 def _normalise_any_record(record: Record) -> Record:
     """Convert a record of any supported format to one with a question and answers. Raises
     RecordError."""
-    normalised = normalise_toolrl_record(decrypt_record(normalise_record(record)))
-    return flatten_question(normalise_chat_record(normalise_xlam_record(normalised)))
+    return flatten_question(normalise_foreign_question(decrypt_record(normalise_record(record))))
 
 
 def _resolve_questions(found: Sequence[_ParsedRecord]) -> list[Any]:

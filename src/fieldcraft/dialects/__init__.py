@@ -1,4 +1,7 @@
-"""Dialects: tag formats of models. Code outside this package does not handle tags."""
+"""Dialects: tag formats of models.
+
+Only dialects handle tags; those of papers are in `extensions/methods/`.
+"""
 
 from __future__ import annotations
 

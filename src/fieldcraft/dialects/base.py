@@ -29,7 +29,6 @@ from fieldcraft.sampling import TurnEnd
 from fieldcraft.types import (
     ONLY_OBSERVATION,
     Answer,
-    MalformedCall,
     ObservationPosition,
     Thought,
     ThoughtRole,
@@ -150,6 +149,7 @@ class BaseDialect(ABC):
     observation_padding: ClassVar[str] = (
         ""  # between the opening delimiter and the text of an observation
     )
+    callable_tools: ClassVar[tuple[str, ...] | None] = None  # None: any
 
     def __post_init__(self) -> None:
         special = get_special_tokens(self.tokenizer)
@@ -184,17 +184,6 @@ class BaseDialect(ABC):
     @property
     def tagged_roles(self) -> tuple[ThoughtRole, ...]:
         return tuple(role for role in ThoughtRole if f"</{role}>" in self.tags)
-
-    def parse_unfinished_thought(self, turn: str, name: str, tool: str) -> ToolCalls | None:
-        """Return the call of a turn that ends inside a thought. This is None, unless a call ended
-        the turn; then a malformed call informs the policy why it was ignored."""
-        if f"</{name}>" not in turn:
-            return None
-        return (
-            MalformedCall(
-                f"A call stands after the thought: write </think> before <{name}>.", tool
-            ),
-        )
 
     @abstractmethod
     def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None: ...
@@ -344,54 +333,3 @@ class BaseDialect(ABC):
         joined_turns = OBSERVATION_PLACEHOLDER.join((*before, self.turn_end.strip(turns[-1])))
         forged = any(token in joined_turns for token in get_special_tokens(self.tokenizer).values())
         return not forged and self.matches_grammar(joined_turns)
-
-
-@dataclass(frozen=True)
-class SingleToolDialect(BaseDialect):
-    """A dialect with a single tool, whose name is replaced by tags."""
-
-    tool_name: ClassVar[str]
-    delimiters: ClassVar[tuple[str, str]]  # around an observation
-
-    def encode_prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        """Encode the prompt. The instruction describes the tool; `tools` may contain only that
-        one."""
-        for tool in tools:
-            if tool["function"]["name"] != self.tool_name:
-                raise UserError(
-                    f"The dialect {self.name} can only call `{self.tool_name}`, not "
-                    f"`{tool['function']['name']}`; use the dialect hermes for other tools."
-                )
-        return super().encode_prompt(question, [])
-
-    def observation_delimiters(
-        self, position: ObservationPosition = ONLY_OBSERVATION
-    ) -> tuple[str, str]:
-        return self.delimiters
-
-
-@dataclass(frozen=True)
-class SearchDialect(SingleToolDialect):
-    """A dialect with the tool `search(query)`."""
-
-    tool_name = "search"
-    call_tags: ClassVar[tuple[str, str]]
-
-    def render_call(self, call: ToolCall) -> str:
-        if call.tool != "search" or call.arguments.keys() != {"query"}:
-            raise UserError(f"The dialect {self.name} can only write search(query), not {call}.")
-        opening, closing = self.call_tags
-        return f"{opening} {str(call.arguments['query']).strip()} {closing}"
-
-    def parse_call(self, text: str) -> ToolCalls | None:
-        """Parse the first complete call in `text`. The text after it is ignored: the last sampled
-        token may extend beyond the stop string."""
-        opening, closing = self.call_tags
-        head, closed, _ = text.partition(closing)
-        if not closed:
-            return None
-        _, opened, query = head.rpartition(opening)
-        if not opened or not query.strip():
-            reason = f"Nothing to search for: write {opening} query {closing}."
-            return (MalformedCall(reason, "search"),)
-        return (ToolCall("search", {"query": query.strip()}),)

@@ -1,8 +1,8 @@
-"""Protocols of inference engines, for sampling and for updating weights."""
+"""Protocols of inference engines: for sampling, for updating weights, and for serving."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fieldcraft.sampling import Completion, SamplingParams
@@ -24,7 +24,12 @@ class Engine(Protocol):
 
 
 class PolicyEngine(Engine, Protocol):
-    """Engine that samples from a model in training."""
+    """Engine that samples from a model in training.
+
+    An engine that receives its weights by transfer may have the attribute `last_update_metrics`
+    with the costs of the last `update_weights`, as metrics of a step. An engine that depends on
+    servers may have a method `async require_usable()`, which raises UserError before a run.
+    """
 
     async def sleep(self) -> None:
         """Free the memory of all sessions for training. No call may be generating."""
@@ -36,3 +41,25 @@ class PolicyEngine(Engine, Protocol):
     async def update_weights(self, version: int) -> None:
         """Sample with the model's current weights from now on, including the rest of unfinished
         turns. `version` is recorded for every token."""
+
+
+class StreamingEngine(PolicyEngine, Protocol):
+    """Engine for a served agent. Each token is reported as soon as it is sampled."""
+
+    @property
+    def max_len(self) -> int:
+        """Maximum number of tokens of a session."""
+
+    @property
+    def num_sessions(self) -> int:
+        """Number of sessions that have a cache or are waiting for one."""
+
+    async def generate(
+        self,
+        ids: Sequence[int],
+        sampling: SamplingParams,
+        session: str,
+        on_token: Callable[[int], None] | None = None,
+    ) -> Completion:
+        """Continue `ids` as `Engine.generate` does. `on_token` is called with each token as soon as
+        it is sampled."""

@@ -79,13 +79,14 @@ def _find_fastest(model: Any, shape: tuple[int, int], max_threads: int) -> int:
 def _time_forwards(model: Any, ids: torch.Tensor) -> list[float]:
     """Return the seconds of several forward passes: at least two, because the first one
     allocates."""
-    durations = [_time_forward(model, ids), _time_forward(model, ids)]
+    durations = [time_forward(model, ids), time_forward(model, ids)]
     while len(durations) < MAX_FORWARDS and sum(durations) < MAX_MEASURE_SECONDS:
-        durations.append(_time_forward(model, ids))
+        durations.append(time_forward(model, ids))
     return durations
 
 
-def _time_forward(model: Any, ids: torch.Tensor) -> float:
+def time_forward(model: Any, ids: torch.Tensor) -> float:
+    """Return the seconds of one forward pass."""
     start_time = time.perf_counter()
     with torch.inference_mode():
         model(ids)

@@ -1,20 +1,23 @@
-"""Weight snapshots for servers: files, a label, and a probe that verifies the served weights."""
+"""Weights on their way to engines: snapshots, merged adapters, and a probe that verifies them."""
 
 from __future__ import annotations
 
+import copy
 import math
 import shutil
 import tempfile
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, Protocol, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fieldcraft.engine.model_files import write_model, write_tokenizer
 from fieldcraft.engine.parity import make_spaced_ids
@@ -23,11 +26,13 @@ from fieldcraft.records.files import make_folder
 from fieldcraft.types import UserError
 
 FloatArray = NDArray[np.float32]
-T = TypeVar("T")
+TensorMeta = tuple[str, str, Sequence[int]]  # name, type such as bfloat16, shape
 
 PROBE_TOKENS = 64
 PROBE_TEMPERATURE = 0.5  # not 1, to distinguish raw log-probabilities from processed ones
 SHARED_MEMORY_FOLDER = Path("/dev/shm")
+TRAINED_ADAPTER = "default"  # PEFT's name of the trained adapter
+BASE_LAYER_SUFFIX = ".base_layer"  # suffix in PEFT of a layer that has an adapter
 
 
 @dataclass(frozen=True)
@@ -59,125 +64,136 @@ class ProbeLogprobs:
         return float(np.abs(np.asarray(logprobs, np.float32) - self.logprobs).mean())
 
 
-class WeightSnapshot(Protocol):
-    """Published weights of a policy."""
+class WeightFolder:
+    """Folder with the weights and the tokenizer of a policy, written by `write` on first use, and
+    deleted when this object is garbage-collected."""
 
-    @property
-    def label(self) -> str:
-        """Label that is unique across policies and runs."""
+    def __init__(self, parent: Path, tokenizer: Any, write: Callable[[Path], object]) -> None:
+        self._parent = parent
+        self._tokenizer = tokenizer
+        self._write = write
 
-    @property
-    def version(self) -> int:
-        """Version that is recorded for the policy's tokens."""
-
-    @property
-    def probe(self) -> ProbeLogprobs:
-        """Log-probabilities of the trained model on the probe."""
-
-    @property
-    def folder(self) -> Path:
-        """Folder from which a starting server loads the weights."""
+    @cached_property
+    def path(self) -> Path:
+        """Path of the folder. Raises UserError if the files cannot be written."""
+        try:
+            make_folder(self._parent)
+            folder = Path(tempfile.mkdtemp(prefix="weights-", dir=self._parent))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._write(folder)
+            write_tokenizer(folder, self._tokenizer)
+        except OSError as error:
+            raise UserError(
+                f"the weights for vLLM cannot be written to {self._parent}"
+                f" ({error.strerror or error}): free disk space, or set engine.weight_folder to"
+                " another folder."
+            ) from error
+        return folder
 
     @property
     def nbytes(self) -> int:
-        """Size of the tensors in bytes."""
+        """Size of the weight files in bytes."""
+        return sum(file.stat().st_size for file in self.path.glob("*.safetensors"))
+
+
+@dataclass(frozen=True, eq=False)
+class WeightSnapshot:
+    """Published weights of a policy, with an adapter merged. Training does not change them.
+
+    Args:
+        version: version that is recorded for the policy's tokens.
+        probe: log-probabilities of the trained model on the probe.
+        nbytes: size of the weights in bytes.
+        files: folder from which servers can load the weights.
+        metas: tensors that trainers can send to servers, in the order of sending.
+        handle: trainers that have the tensors `metas`; for engines of a cluster, Ray's handle of
+            all tensors.
+        label: label that is unique across policies and runs.
+    """
+
+    version: int
+    probe: ProbeLogprobs
+    nbytes: int
+    files: WeightFolder | None = None
+    metas: Sequence[TensorMeta] = ()
+    handle: Any = None
+    label: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def folder(self) -> Path:
+        """Folder from which servers load the weights."""
+        assert self.files is not None, "engines have no files"
+        return self.files.path
+
+
+FolderFactory = Callable[[Callable[[Path], object]], WeightFolder]  # from the function `write`
 
 
 class WeightSource(Protocol):
-    """Source of the weights of a policy in training; an adapter is merged."""
+    """Source of the weights of a policy in training."""
 
-    def write(self, folder: Path) -> ProbeLogprobs:
-        """Write the current weights to a folder in transformers format, and return the probe."""
+    def take_snapshot(
+        self, version: int, dtype: torch.dtype, make_folder: FolderFactory
+    ) -> WeightSnapshot:
+        """Return a snapshot of the current weights, for engines that compute in `dtype`.
+        `make_folder` makes its folder."""
 
 
 @final
 class ModelWeights:
-    """Weights of a model in this process."""
+    """Weights of a model in this process, which servers load from files."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def write(self, folder: Path) -> ProbeLogprobs:
-        write_model(folder, self._model, merge_lora_weights(self._model))
-        return run_probe(self._model)
+    def take_snapshot(
+        self, version: int, dtype: torch.dtype, make_folder: FolderFactory
+    ) -> WeightSnapshot:
+        files = make_folder(self._write)
+        return WeightSnapshot(version, run_probe(self._model), files.nbytes, files)
+
+    def _write(self, folder: Path) -> None:
+        write_model(folder, self._model, dict(merge_lora(self._model.state_dict(), self._model)))
 
 
-@dataclass(frozen=True)
-class FileWeightSnapshot:
-    """`WeightSnapshot` in files, which are deleted when this object is garbage-collected."""
-
-    label: str
-    version: int
-    folder: Path
-    probe: ProbeLogprobs
-
-    @property
-    def nbytes(self) -> int:
-        return sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
+def snapshot_model(model: Any) -> Any:
+    """Copy a model, to sample from it while the model itself is trained in the same process. Frozen
+    parameters, such as the base weights under an adapter, are shared."""
+    frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
+    return copy.deepcopy(model, frozen).requires_grad_(requires_grad=False)
 
 
-def write_snapshot(
-    source: WeightSource, tokenizer: Any, version: int, parent: Path
-) -> FileWeightSnapshot:
-    """Write the current weights of a policy to a new folder in `parent`, and return the snapshot.
+@torch.no_grad()
+def sync_snapshot(snapshot: Any, model: Any) -> None:
+    """Copy the current trainable weights of a model into its copy."""
+    for target, source in zip(snapshot.parameters(), model.parameters(), strict=True):
+        if source.requires_grad:
+            target.copy_(source)
 
-    Raises UserError if the files cannot be written.
+
+def merge_lora(state: Mapping[str, Tensor], model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a model's state with its adapter merged (LoRA, arXiv 2106.09685, section
+    4.1), under the names of the model without adapter.
+
+    Merged weights are new tensors in float32: the model may continue to be trained, and adding and
+    subtracting in place would leave rounding errors in frozen weights.
     """
-    folder, probe = make_snapshot_folder(source.write, tokenizer, parent)
-    snapshot = FileWeightSnapshot(uuid.uuid4().hex, version, folder, probe)
-    delete_when_collected(snapshot, folder)
-    return snapshot
+    for name, tensor in state.items():
+        if f"{name.partition('.lora_')[0]}{BASE_LAYER_SUFFIX}.weight" in state:
+            continue
+        layer = name.removesuffix(f"{BASE_LAYER_SUFFIX}.weight")
+        merged = tensor if layer == name else tensor.float() + _compute_delta(state, layer, model)
+        yield name.replace(f"{BASE_LAYER_SUFFIX}.", "."), merged
 
 
-def make_snapshot_folder(
-    write: Callable[[Path], T], tokenizer: Any, parent: Path
-) -> tuple[Path, T]:
-    """Create a new folder in `parent` with the tokenizer and the files that `write` writes. Returns
-    the folder and the result of `write`.
-
-    Raises UserError if the files cannot be written.
-    """
-    try:
-        make_folder(parent)
-        folder = Path(tempfile.mkdtemp(prefix="weights-", dir=parent))
-        result = write(folder)
-        write_tokenizer(folder, tokenizer)
-    except OSError as error:
-        raise UserError(
-            f"the weights for vLLM cannot be written to {parent} ({error.strerror or error}): free"
-            " disk space, or set engine.weight_folder to another folder."
-        ) from error
-    return folder, result
-
-
-def delete_when_collected(owner: Any, folder: Path) -> None:
-    """Delete a folder when `owner` is garbage-collected."""
-    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
-
-
-def merge_lora_weights(model: Any) -> dict[str, torch.Tensor]:
-    """Return the weights of a model, with LoRA adapters merged, keyed by the names without an
-    adapter.
-
-    The delta of a LoRA layer is added to a copy, in float32: the model continues to be trained, and
-    adding and subtracting the delta in place would leave rounding errors in frozen weights.
-    """
-    state: dict[str, torch.Tensor] = model.state_dict()
-    layers = [
-        n.removesuffix(".base_layer.weight") for n in state if n.endswith("base_layer.weight")
-    ]
-    plain = {
-        name.replace(".base_layer.", "."): tensor
-        for name, tensor in state.items()
-        if not any(name.startswith(f"{layer}.lora_") for layer in layers)
-    }
-    with torch.no_grad():
-        for layer in layers:
-            module = model.get_submodule(layer)
-            (adapter,) = module.active_adapters
-            delta = module.get_delta_weight(adapter).float()
-            plain[f"{layer}.weight"] = plain[f"{layer}.weight"].float() + delta
-    return plain
+def _compute_delta(state: Mapping[str, Tensor], layer: str, model: Any) -> Tensor:
+    """Return the difference, in float32, that the adapter makes to the weight of a layer."""
+    module = model.get_submodule(layer)
+    is_embedding = f"{layer}.lora_embedding_A.{TRAINED_ADAPTER}" in state
+    kind, end = ("lora_embedding_", "") if is_embedding else ("lora_", ".weight")
+    up, down = (state[f"{layer}.{kind}{part}.{TRAINED_ADAPTER}{end}"].float() for part in "BA")
+    delta = module.scaling[TRAINED_ADAPTER] * (up @ down)
+    return delta.T if is_embedding or module.fan_in_fan_out else delta
 
 
 def make_probe_ids(config: Any) -> list[int]:

@@ -1,9 +1,10 @@
-"""External environments: the protocols of a recipe's `environment`, and failure isolation."""
+"""Protocols of environments, and failure isolation for external ones."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
@@ -17,10 +18,26 @@ from fieldcraft.rewards.rubric import MAX_REWARD
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
 
+class OpenEnvironment(Protocol):
+    """Environment that is open for a stage or an evaluation: `ToolEnvironment`, or an external one
+    (`isolate_failures`). Samplers and evaluations know only this protocol."""
+
+    @property
+    def budget(self) -> BudgetConfig:
+        """Budget of each rollout."""
+        ...
+
+    async def run(self, task: Task, policy: Policy, key: str) -> Trajectory:
+        """Run a rollout of a task; `key` and the policy's seed determine every random choice. A
+        defect of a tool, an environment or an engine ends this trajectory with Status.ERROR and its
+        cause; a UserError is raised."""
+        ...
+
+
 class EnvironmentRunner(Protocol):
-    """Runner of rollouts: each call runs one rollout of a task. `key` identifies the rollout;
-    together with the policy's seed it determines every random choice. Many calls run concurrently
-    in one event loop."""
+    """Runner of rollouts in an external environment: each call runs one rollout of a task. `key`
+    identifies the rollout; together with the policy's seed it determines every random choice. Many
+    calls run concurrently in one event loop."""
 
     async def __call__(self, task: Task, policy: Policy, key: str) -> Trajectory:
         """Run a rollout and return its trajectory.
@@ -57,29 +74,37 @@ class Environment(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class _IsolatedRunner:
+    """Open external environment (`OpenEnvironment`). An exception ends one rollout and not the
+    run."""
+
+    runner: EnvironmentRunner
+    budget: BudgetConfig
+    costs: CostModel
+
+    async def run(self, task: Task, policy: Policy, key: str) -> Trajectory:
+        try:
+            trajectory = await self.runner(task, policy, key)
+            self.costs.price(trajectory)
+            return trajectory
+        except UserError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a bad rollout is data
+            return Trajectory(task, status=Status.ERROR, error=describe_defect(error))
+
+
 @asynccontextmanager
 async def isolate_failures(
     environment: Environment,
     dialect: BaseDialect,
     budget: BudgetConfig,
     tool_costs: Mapping[str, float] = MappingProxyType({}),
-) -> AsyncIterator[EnvironmentRunner]:
-    """Yield the environment's `EnvironmentRunner`, wrapped so that an exception ends one rollout
-    and not the run. Calls are priced by `tool_costs`, which maps tool names to costs."""
-    costs = CostModel(tool_costs, budget.token_cost)
+) -> AsyncIterator[OpenEnvironment]:
+    """Open an external environment, such that an exception ends one rollout and not the run. Calls
+    are priced by `tool_costs`, which maps tool names to costs."""
     async with environment.start(dialect, budget) as runner:
-
-        async def run_guarded(task: Task, policy: Policy, key: str) -> Trajectory:
-            try:
-                trajectory = await runner(task, policy, key)
-                costs.price(trajectory)
-                return trajectory
-            except UserError:
-                raise
-            except Exception as error:  # noqa: BLE001 - a bad rollout is data
-                return Trajectory(task, status=Status.ERROR, error=describe_defect(error))
-
-        yield run_guarded
+        yield _IsolatedRunner(runner, budget, CostModel(tool_costs, budget.token_cost))
 
 
 class EnvironmentContractError(Exception):

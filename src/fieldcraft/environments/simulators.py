@@ -6,8 +6,7 @@ import time
 from dataclasses import dataclass
 
 from fieldcraft.dialects.base import encode_template
-from fieldcraft.environments.tool_environment import ToolSession
-from fieldcraft.environments.turns import Policy, derive_turn_seed
+from fieldcraft.environments.turns import Policy, RolloutSession, derive_turn_seed
 from fieldcraft.records.chains import get_context_ids
 from fieldcraft.sampling import StopReason
 from fieldcraft.tools.chat_client import ChatClient, ChatRequestError
@@ -19,7 +18,6 @@ from fieldcraft.types import (
     ObservationPosition,
     Segment,
     ToolCall,
-    Trajectory,
 )
 
 SEARCH_ENGINE_PROMPT = """\
@@ -43,15 +41,10 @@ class PolicySimulator:
     policy: Policy
 
     async def simulate_observation(
-        self,
-        trajectory: Trajectory,
-        tool_call: ToolCall,
-        index: ObservationPosition,
-        tool_session: ToolSession,
-        session: str,
-        key: str,
+        self, rollout: RolloutSession, tool_call: ToolCall, index: ObservationPosition
     ) -> CallRecord:
         start = time.perf_counter()
+        trajectory, tool_session = rollout.trajectory, rollout.tool_session
         tokenizer, budget = tool_session.dialect.tokenizer, tool_session.budget
         opening, closing = tool_session.dialect.observation_delimiters(index)
         stop_string = _find_end_string(tool_session.dialect, closing)
@@ -66,7 +59,9 @@ class PolicySimulator:
             return CallRecord(
                 tool_call.tool, tool_call.arguments, "", CallOutcome.FAILED, 0.0, simulated=True
             )
-        completion = await self.policy.generate(trajectory, session, key, limit, [stop_string])
+        completion = await self.policy.generate(
+            trajectory, rollout.session, rollout.key, limit, [stop_string]
+        )
         trajectory.segments.append(
             Segment(
                 Author.SIMULATOR,
@@ -116,21 +111,16 @@ class EndpointSimulator:
     seed: int = 0
 
     async def simulate_observation(
-        self,
-        trajectory: Trajectory,
-        tool_call: ToolCall,
-        index: ObservationPosition,
-        tool_session: ToolSession,
-        session: str,
-        key: str,
+        self, rollout: RolloutSession, tool_call: ToolCall, index: ObservationPosition
     ) -> CallRecord:
         start = time.perf_counter()
+        trajectory, tool_session = rollout.trajectory, rollout.tool_session
         query = tool_call.arguments.get("query", tool_call.arguments)
         messages = [
             {"role": "system", "content": SEARCH_ENGINE_PROMPT.format(topk=self.top_k)},
             {"role": "user", "content": str(query)},
         ]
-        seed = derive_turn_seed(self.seed, key, trajectory)
+        seed = derive_turn_seed(self.seed, rollout.key, trajectory)
         try:
             reply = await self.endpoint.chat(
                 messages,

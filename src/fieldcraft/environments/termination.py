@@ -14,13 +14,12 @@ observations are truncated before they use the reserve.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 from fieldcraft.config.sections import DEFAULT_ANSWER_TOKENS, BudgetConfig
 from fieldcraft.dialects.base import encode_policy_text
-from fieldcraft.environments.tool_environment import LIMIT_REACHED_MESSAGE
-from fieldcraft.environments.turns import RolloutSession, sample_turn_into
+from fieldcraft.environments.tool_session import LIMIT_REACHED_MESSAGE
+from fieldcraft.environments.turns import RolloutSession
 from fieldcraft.records.chains import get_context_ids, split_chains
 from fieldcraft.types import (
     Answer,
@@ -63,8 +62,7 @@ def with_answer_reserve(rollout: RolloutSession) -> RolloutSession:
     max_tokens = tool_session.budget.max_context_tokens - count_reserved_tokens(
         tool_session.dialect, tool_session.budget
     )
-    budget = tool_session.budget.model_copy(update={"max_context_tokens": max_tokens})
-    return replace(rollout, tool_session=replace(tool_session, budget=budget))
+    return rollout.with_budget(max_context_tokens=max_tokens)
 
 
 async def run_calls(rollout: RolloutSession, calls: ToolCalls) -> None:
@@ -83,9 +81,8 @@ async def run_calls(rollout: RolloutSession, calls: ToolCalls) -> None:
     ) // count - frame_tokens
     if room < MIN_OBSERVATION_TOKENS:
         return rollout.reject_calls(calls, NO_ROOM_MESSAGE)
-    changes = {"max_observation_tokens": min(budget.max_observation_tokens, room)}
-    tool_session = replace(rollout.tool_session, budget=budget.model_copy(update=changes))
-    return await replace(rollout, tool_session=tool_session).run_calls(calls)
+    max_tokens = min(budget.max_observation_tokens, room)
+    return await rollout.with_budget(max_observation_tokens=max_tokens).run_calls(calls)
 
 
 def is_budget_spent(rollout: RolloutSession) -> bool:
@@ -122,11 +119,8 @@ async def finish_exhausted(rollout: RolloutSession) -> None:
     rollout.append_prefill(
         dialect.render_answer_opening(_current_turn_text(split_chains(trajectory)[-1]))
     )
-    position = (trajectory, rollout.session, rollout.key)
-    limits = budget.model_copy(
-        update={"max_turn_tokens": budget.answer_tokens or DEFAULT_ANSWER_TOKENS}
-    )
-    await sample_turn_into(rollout.policy, *position, limits, dialect.stop_strings)
+    limited = rollout.with_budget(max_turn_tokens=budget.answer_tokens or DEFAULT_ANSWER_TOKENS)
+    await limited.sample_turn(dialect.stop_strings)
     last = trajectory.segments[-1]
     if (
         last.author is Author.POLICY

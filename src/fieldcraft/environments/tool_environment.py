@@ -1,140 +1,78 @@
-"""General tool environment: a dialect, tools, and the budget of a trajectory."""
+"""Environment of tools: rollouts in which a policy thinks, calls tools and answers."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any
 
-from fieldcraft.concurrency import ConcurrencyLimiter, run_concurrently
+from fieldcraft.concurrency import ConcurrencyLimiter
 from fieldcraft.config.sections import BudgetConfig
-from fieldcraft.dialects.folding import require_summary_prompt
-from fieldcraft.environments.guards import (
-    ToolContractError,
-    ToolTimeoutError,
-    record_broken_call,
-    run_with_timeout,
-    truncate_middle,
+from fieldcraft.dialects.base import BaseDialect
+from fieldcraft.dialects.folding import is_well_formed, require_summary_prompt
+from fieldcraft.environments import termination
+from fieldcraft.environments.base import OpenEnvironment
+from fieldcraft.environments.tool_session import ToolSession, open_session_tools
+from fieldcraft.environments.turns import (
+    Policy,
+    RolloutSession,
+    Simulator,
+    append_prompt,
+    open_engine_session,
 )
+from fieldcraft.records.chains import get_policy_turns, split_chains
 from fieldcraft.records.costs import CostModel
 from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.sampling import StopReason
 from fieldcraft.tools.factory import collect_costs
 from fieldcraft.types import (
+    Answer,
     AnyTool,
-    ArgumentError,
-    CallFault,
-    CallOutcome,
-    CallRecord,
-    Dialect,
-    MalformedCall,
+    Author,
     Reward,
-    StatefulTool,
+    Status,
     Task,
-    Tool,
-    ToolCall,
-    ToolError,
-    ToolUnavailableError,
+    Trajectory,
     UserError,
 )
 
-LIMIT_REACHED_MESSAGE = "The limit of calls is reached; answer with what you know."
+Workflow = Callable[[Task, Policy, "ToolEnvironment", str], Awaitable[Trajectory]]
 
 
-@dataclass(frozen=True)
-class ToolSession:
-    """Tool session of one rollout, with open tools. `tools` maps tool names to tools."""
+async def run_rollout(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
+    """Run a rollout: let the policy think, act and answer until it answers, gives up or exhausts
+    the budget. An exhausted budget may force an answer (`termination.py`).
 
-    dialect: Dialect
-    tools: Mapping[str, Tool]
-    schemas: Sequence[dict[str, Any]]
-    budget: BudgetConfig
-    limiter: ConcurrencyLimiter
+    Args:
+        task: the question.
+        policy: policy that writes the turns.
+        env: dialect, tools and budgets.
+        key: identifier of the rollout; with the policy's seed it determines every random choice.
 
-    async def run_calls(
-        self, calls: Sequence[ToolCall | MalformedCall], calls_before: int
-    ) -> list[CallRecord]:
-        """Run the calls of one turn concurrently, and return the results in call order.
-
-        A `ToolError` or a timeout becomes text for the model. Every other exception is a defect of
-        the tool: it cancels the other calls and is raised as a BrokenToolError. `calls_before`
-        counts all earlier attempts, so that a policy that only makes malformed calls also reaches
-        the limit.
-        """
-        if len(calls) == 1:  # a task would let other rollouts run first
-            return [await self._run_call(calls[0], calls_before)]
-        numbered_calls = [(call, number) for number, call in enumerate(calls, start=calls_before)]
-        return await run_concurrently(numbered_calls, self._run_call, limit=len(calls))
-
-    def truncate_observation(self, call: CallRecord) -> CallRecord:
-        """Return the call with its observation truncated to the budget."""
-        max_tokens = self.budget.max_observation_tokens
-        text, cut = truncate_middle(call.observation, max_tokens, self.dialect.tokenizer)
-        return replace(call, observation=text, cut=cut)
-
-    async def _run_call(self, call: ToolCall | MalformedCall, calls_before: int) -> CallRecord:
-        if calls_before >= self.budget.max_calls:
-            return make_refused_call(call, LIMIT_REACHED_MESSAGE)
-        if isinstance(call, MalformedCall):
-            return self.truncate_observation(
-                _make_unexecuted_call(call, call.reason, CallOutcome.MALFORMED, call.fault)
-            )
-        tool, arguments = self.tools.get(call.tool), call.arguments
-        if tool is None:
-            names = ", ".join(self.tools) or "none"
-            reason = f"There is no tool {call.tool!r}; known: {names}."
-            return self.truncate_observation(
-                _make_unexecuted_call(call, reason, CallOutcome.MALFORMED, "tool")
-            )
-        async with self.limiter.slot():
-            clock = asyncio.get_running_loop().time
-            start = clock()
-            with record_broken_call(call.tool, arguments):
-                text, outcome = await self._run_tool(tool, arguments)
-            seconds = clock() - start
-        fault: CallFault | None = "arguments" if outcome is CallOutcome.MALFORMED else None
-        return self.truncate_observation(
-            CallRecord(call.tool, arguments, text, outcome, seconds, fault=fault)
-        )
-
-    async def _run_tool(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, CallOutcome]:
-        try:
-            text = await run_with_timeout(
-                _call_tool(tool, arguments), self.budget.call_timeout_seconds
-            )
-        except ArgumentError as error:
-            return str(error), CallOutcome.MALFORMED
-        except (ToolUnavailableError, ToolTimeoutError) as error:
-            return str(error), CallOutcome.UNAVAILABLE
-        except ToolError as error:
-            return str(error), CallOutcome.FAILED
-        if not isinstance(text, str):
-            raise ToolContractError(
-                f"the tool '{tool.name}' returned {type(text).__name__}, not text"
-            )
-        return text, CallOutcome.OK
+    A defect of a tool or an engine ends this trajectory with Status.ERROR and its cause. A
+    UserError (a mistake that affects every rollout) is raised.
+    """
+    trajectory = await env.run_session(Trajectory(task), policy, key, _run_agent_loop)
+    trajectory.well_formed = is_well_formed(env.dialect, trajectory)
+    return trajectory
 
 
-def make_refused_call(call: ToolCall | MalformedCall, reason: str) -> CallRecord:
-    """Return the record of a call over the budget."""
-    return _make_unexecuted_call(call, reason, CallOutcome.REFUSED)
+async def run_tool_free_rollout(
+    task: Task, policy: Policy, env: ToolEnvironment, key: str
+) -> Trajectory:
+    """Run a rollout in which the policy answers from its own knowledge. The prompt is the same as
+    in `run_rollout`, but tools are unavailable, so a call ends the rollout without an answer
+    (AutoCoA's pure chain of thought in reinforcement learning, arXiv 2503.06580, section 3.1).
 
-
-def _make_unexecuted_call(
-    call: ToolCall | MalformedCall,
-    reason: str,
-    outcome: CallOutcome,
-    fault: CallFault | None = None,
-) -> CallRecord:
-    tool, arguments = (call.tool, call.arguments) if isinstance(call, ToolCall) else ("", {})
-    return CallRecord(tool, arguments, reason, outcome, 0.0, fault=fault)
-
-
-async def _call_tool(tool: Tool, arguments: dict[str, Any]) -> Any:
-    return await tool(**arguments)
+    Arguments, termination and errors are the same as in `run_rollout`.
+    """
+    tool_free_env = ToolFreeEnvironment(env.dialect, env.tools, env.budget)
+    trajectory = Trajectory(task, tool_free=True)
+    await tool_free_env.run_session(trajectory, policy, key, _answer_without_tools)
+    trajectory.well_formed = is_well_formed(env.dialect, trajectory)
+    return trajectory
 
 
 def check_duplicate_names(names: Sequence[str]) -> Iterator[str]:
@@ -149,16 +87,21 @@ def check_duplicate_names(names: Sequence[str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ToolEnvironment:
-    """Environment in which a policy acts. Without tools, a call gets an error that the policy can
-    read. `verdict_reward` is the name of the verdict reward, for workflows that use it.
+    """Open environment (`environments.base.OpenEnvironment`) in which a policy calls tools.
+
+    Without tools, a call gets an error that the policy can read. `simulator` writes the
+    observations in place of the tools. `workflow` runs the rollouts; `verdict_reward` is the
+    verdict reward, for workflows that use it.
 
     Raises UserError for duplicate tool names, and for a budget with folds if the dialect has no
     summary tag.
     """
 
-    dialect: Dialect
+    dialect: BaseDialect
     tools: Sequence[AnyTool] = ()
     budget: BudgetConfig = field(default_factory=BudgetConfig)
+    simulator: Simulator | None = None
+    workflow: Workflow = run_rollout
     verdict_reward: Reward = field(default_factory=ExactMatch, compare=False)
     limiter: ConcurrencyLimiter = field(
         init=False, repr=False, compare=False
@@ -175,16 +118,96 @@ class ToolEnvironment:
     def schemas(self) -> list[dict[str, Any]]:
         return [tool.schema for tool in self.tools]
 
-    def with_budget(self, budget: BudgetConfig) -> ToolEnvironment:
-        """Return a copy of the environment with another rollout budget. Their calls share its
-        limiter."""
-        environment = replace(self, budget=budget)
-        object.__setattr__(environment, "limiter", self.limiter)
-        return environment
-
     @property
     def costs(self) -> CostModel:
         return CostModel(collect_costs(self.tools), self.budget.token_cost)
+
+    def with_changes(self, **changes: Any) -> ToolEnvironment:
+        """Return a copy of the environment with other fields. Their calls share its limiter."""
+        environment = replace(self, **changes)
+        object.__setattr__(environment, "limiter", self.limiter)
+        return environment
+
+    async def run(self, task: Task, policy: Policy, key: str) -> Trajectory:
+        """Run a rollout of the workflow."""
+        return await self.workflow(task, policy, self, key)
+
+    async def run_session(
+        self,
+        trajectory: Trajectory,
+        policy: Policy,
+        key: str,
+        drive: Callable[[RolloutSession], Awaitable[None]],
+    ) -> Trajectory:
+        """Run a rollout session that extends a trajectory, and return the trajectory. If it has no
+        segments, it starts with the prompt for the task's question.
+
+        Tools and an engine session are open while `drive` runs. A defect of a tool or an engine
+        ends this trajectory with Status.ERROR and its cause; a UserError is raised.
+        """
+        try:
+            async with open_engine_session(trajectory, policy.engine, key) as session:
+                if not trajectory.segments:
+                    question = trajectory.task.question
+                    append_prompt(trajectory, question, self.dialect, self.schemas)
+                try:
+                    async with self.open_session(trajectory.task) as tool_session:
+                        await drive(
+                            RolloutSession(
+                                trajectory=trajectory,
+                                policy=policy,
+                                tool_session=tool_session,
+                                session=session,
+                                key=key,
+                                simulator=self.simulator,
+                            )
+                        )
+                finally:
+                    if self.simulator is not None:
+                        self.simulator.release(session)
+        finally:
+            self.costs.price(trajectory)
+        return trajectory
+
+    async def continue_rollout(
+        self,
+        trajectory: Trajectory,
+        policy: Policy,
+        key: str,
+        prepare: Callable[[ToolSession], Awaitable[None]],
+        thought: str = "",
+    ) -> Trajectory:
+        """Continue a rollout from its current position, after a prompt or an observation.
+
+        Args:
+            trajectory: trajectory to extend; existing segments and calls are not changed.
+            policy, key: as in `run_rollout`.
+            prepare: callback that restores the state of the tools before the policy writes.
+            thought: prefilled start of the next turn.
+
+        Termination and errors are the same as in `run_rollout`.
+        """
+
+        async def resume(rollout: RolloutSession) -> None:
+            await prepare(rollout.tool_session)
+            has_acted = trajectory.segments[-1].author is not Author.PROMPT
+            if has_acted and not thought and termination.is_budget_spent(rollout):
+                return await termination.finish_exhausted(rollout)
+            if (
+                has_acted
+                and rollout.should_fold
+                and not await termination.with_answer_reserve(rollout).fold()
+            ):
+                if trajectory.status is Status.TRUNCATED:
+                    await termination.finish_exhausted(rollout)
+                return None
+            if thought:
+                rollout.prefill_thought(thought)
+            return await _run_agent_loop(rollout)
+
+        await self.run_session(trajectory, policy, key, resume)
+        trajectory.well_formed = is_well_formed(self.dialect, trajectory)
+        return trajectory
 
     @asynccontextmanager
     async def open_session(self, task: Task) -> AsyncIterator[ToolSession]:
@@ -193,6 +216,17 @@ class ToolEnvironment:
         propagating; UserError is unchanged."""
         async with open_session_tools(self.tools, task, self.budget.call_timeout_seconds) as tools:
             yield ToolSession(self.dialect, tools, self.schemas, self.budget, self.limiter)
+
+
+def require_tool_environment(env: OpenEnvironment) -> ToolEnvironment:
+    """Return an environment whose tools can be simulated or withheld, whose budget can change, and
+    whose rollouts can be continued. Raises UserError for another one."""
+    if not isinstance(env, ToolEnvironment):
+        raise UserError(
+            "an external environment has its own observations and budget, and its rollouts cannot"
+            " be continued: use one with tools."
+        )
+    return env
 
 
 class ToolFreeEnvironment(ToolEnvironment):
@@ -204,79 +238,32 @@ class ToolFreeEnvironment(ToolEnvironment):
         yield ToolSession(self.dialect, {}, self.schemas, self.budget, self.limiter)
 
 
-# -- opening and closing of tools --------------------------------------------------------------
+# -- the rollout loop --------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def open_session_tools(
-    tools: Sequence[AnyTool], task: Task, timeout_seconds: float
-) -> AsyncIterator[dict[str, Tool]]:
-    """Yield the tools by name, ready to be called during one rollout of `task`.
-
-    A stateless tool is used directly; a stateful one is opened here and closed at the end of the
-    rollout, each within `timeout_seconds`.
-
-    Raises:
-        ToolContractError: a tool is too slow, or opens an object that is not a Tool.
-        Exception: exception of a tool on opening or closing.
-    """
-    async with AsyncExitStack() as stack:
-        opened = {}
-        for tool in tools:
-            if isinstance(tool, StatefulTool):
-                opened[tool.name] = await stack.enter_async_context(
-                    _OpenedTool(tool, task, timeout_seconds)
-                )
-            else:
-                opened[tool.name] = tool
-        yield opened
+async def _run_agent_loop(rollout: RolloutSession) -> None:
+    dialect, trajectory = rollout.tool_session.dialect, rollout.trajectory
+    limited = termination.with_answer_reserve(rollout)
+    while await limited.sample_turn(dialect.stop_strings) is not StopReason.LENGTH:
+        parsed = dialect.parse(get_policy_turns(split_chains(trajectory)[-1]))
+        if parsed is None or isinstance(parsed, Answer):
+            return rollout.finish(parsed)
+        await termination.run_calls(limited, parsed)
+        if termination.is_budget_spent(limited):
+            break
+        if limited.should_fold and not await limited.fold():
+            if trajectory.status is not Status.TRUNCATED:
+                return None
+            break
+    return await termination.finish_exhausted(rollout)
 
 
-class _OpenedTool(AbstractAsyncContextManager[Tool]):
-    """A stateful tool between opening and closing.
-
-    Exceptions of the rollout are always re-raised: a tool can hide neither a cancellation nor any
-    other cause.
-    """
-
-    def __init__(self, tool: StatefulTool, task: Task, timeout_seconds: float) -> None:
-        self.tool = tool
-        self.task = task
-        self.timeout_seconds = timeout_seconds
-
-    async def __aenter__(self) -> Tool:
-        try:
-            self._context = self.tool.open(self.task)
-            opened: object = await run_with_timeout(
-                self._context.__aenter__(), self.timeout_seconds
-            )
-        except ToolTimeoutError as error:
-            raise ToolContractError(
-                f"the tool '{self.tool.name}' did not open within {self.timeout_seconds:g} s"
-            ) from error
-        if not isinstance(opened, Tool):
-            defect = ToolContractError(
-                f"the tool '{self.tool.name}' opened an object that is not a Tool"
-            )
-            await self.__aexit__(ToolContractError, defect, None)
-            raise defect
-        return opened
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            await run_with_timeout(
-                self._context.__aexit__(kind, raised, trace), self.timeout_seconds
-            )
-        except ToolTimeoutError as error:
-            if raised is None:
-                raise ToolContractError(
-                    f"the tool '{self.tool.name}' did not close within {self.timeout_seconds:g} s"
-                ) from error
-        except Exception:
-            if raised is None:
-                raise
+async def _answer_without_tools(rollout: RolloutSession) -> None:
+    dialect = rollout.tool_session.dialect
+    if (
+        await termination.with_answer_reserve(rollout).sample_turn(dialect.stop_strings)
+        is StopReason.LENGTH
+    ):
+        return await termination.finish_exhausted(rollout)
+    parsed = dialect.parse(rollout.trajectory.policy_turns)
+    return rollout.finish(parsed if isinstance(parsed, Answer) else None)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import folding
@@ -16,7 +16,7 @@ from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.dialects.tool_names import ToolNameMap
 from fieldcraft.engine.base import Engine
 from fieldcraft.environments.guards import BrokenToolError, describe_defect
-from fieldcraft.environments.tool_environment import ToolEnvironment, ToolSession, make_refused_call
+from fieldcraft.environments.tool_session import ToolSession, make_refused_call
 from fieldcraft.records.chains import get_context_ids, get_policy_turns, split_chains
 from fieldcraft.records.timeline import track_activity
 from fieldcraft.sampling import NO_TRUNCATION, Completion, SamplingParams, StopReason, Truncation
@@ -25,10 +25,10 @@ from fieldcraft.types import (
     Answer,
     Author,
     CallRecord,
+    Dialect,
     ObservationPosition,
     Segment,
     Status,
-    Task,
     ToolCall,
     ToolCalls,
     Trajectory,
@@ -103,16 +103,10 @@ class Simulator(Protocol):
     """Writer of observations in place of the tools."""
 
     async def simulate_observation(
-        self,
-        trajectory: Trajectory,
-        tool_call: ToolCall,
-        index: ObservationPosition,
-        tool_session: ToolSession,
-        session: str,
-        key: str,
+        self, rollout: RolloutSession, tool_call: ToolCall, index: ObservationPosition
     ) -> CallRecord:
-        """Append the observation's segments to the trajectory and return the call record. `index`
-        is the observation's position in its turn."""
+        """Append the segments of a call's observation to the trajectory, and return the call
+        record. `index` is the observation's position in its turn."""
         ...
 
     def release(self, session: str) -> None:
@@ -122,7 +116,7 @@ class Simulator(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSession:
-    """Growing trajectory, with its policy, its tools and the engine's session.
+    """Growing trajectory, with its policy, its tools or their simulator, and the engine's session.
 
     Every method appends only to the trajectory.
     """
@@ -134,9 +128,15 @@ class RolloutSession:
     key: str
     simulator: Simulator | None = None
 
+    def with_budget(self, **changes: Any) -> RolloutSession:
+        """Return the rollout session with other keys of its budget."""
+        budget = self.tool_session.budget.model_copy(update=changes)
+        return replace(self, tool_session=replace(self.tool_session, budget=budget))
+
     def append_question(self, question: str) -> None:
         """Append the prompt for a question."""
-        append_prompt(self.trajectory, question, self.tool_session)
+        tools = self.tool_session
+        append_prompt(self.trajectory, question, tools.dialect, tools.schemas)
 
     async def sample_turn(self, stop: Sequence[str]) -> StopReason:
         """Sample a turn, as `sample_turn_into` does."""
@@ -164,23 +164,12 @@ class RolloutSession:
                 self._append_observation(call, ObservationPosition(index, len(calls)))
             return
         for index, parsed_call in enumerate(calls):
-            position, calls_before = (
-                ObservationPosition(index, len(calls)),
-                len(self.trajectory.calls),
-            )
-            if (
-                isinstance(parsed_call, ToolCall)
-                and calls_before < self.tool_session.budget.max_calls
-            ):
+            position = ObservationPosition(index, len(calls))
+            calls_before = len(self.trajectory.calls)
+            is_executed = calls_before < self.tool_session.budget.max_calls
+            if is_executed and isinstance(parsed_call, ToolCall):
                 with track_activity("tools"):
-                    call = await self.simulator.simulate_observation(
-                        self.trajectory,
-                        parsed_call,
-                        position,
-                        self.tool_session,
-                        self.session,
-                        self.key,
-                    )
+                    call = await self.simulator.simulate_observation(self, parsed_call, position)
                 self.trajectory.calls.append(call)
             else:
                 [call] = await self.tool_session.run_calls([parsed_call], calls_before)
@@ -239,73 +228,11 @@ class RolloutSession:
 
 
 def append_prompt(
-    trajectory: Trajectory, question: str, env: ToolSession | ToolEnvironment
+    trajectory: Trajectory, question: str, dialect: Dialect, schemas: Sequence[dict[str, Any]]
 ) -> None:
-    """Append the prompt for a question."""
-    schemas = ToolNameMap(trajectory.task, env.schemas).schemas
-    ids = env.dialect.encode_prompt(question, schemas)
-    trajectory.segments.append(Segment(Author.PROMPT, ids, env.dialect.tokenizer.decode(ids)))
-
-
-async def run_session(
-    task: Task,
-    policy: Policy,
-    env: ToolEnvironment,
-    key: str,
-    drive: Callable[[RolloutSession], Awaitable[None]],
-    simulator: Simulator | None = None,
-) -> Trajectory:
-    """Run a rollout session in which `drive` starts after the prompt with the task's question, and
-    return its trajectory.
-
-    Tools and an engine session are open while `drive` runs. A defect of a tool or an engine ends
-    this trajectory with Status.ERROR and its cause; a UserError is raised.
-    """
-    return await continue_session(Trajectory(task), policy, env, key, drive, simulator)
-
-
-async def continue_session(
-    trajectory: Trajectory,
-    policy: Policy,
-    env: ToolEnvironment,
-    key: str,
-    drive: Callable[[RolloutSession], Awaitable[None]],
-    simulator: Simulator | None = None,
-) -> Trajectory:
-    """Run a rollout session that extends a trajectory. The prompt is appended if it has no
-    segments."""
-    try:
-        await _run_session(trajectory, policy, env, key, drive, simulator)
-    finally:
-        env.costs.price(trajectory)
-    return trajectory
-
-
-async def _run_session(
-    trajectory: Trajectory,
-    policy: Policy,
-    env: ToolEnvironment,
-    key: str,
-    drive: Callable[[RolloutSession], Awaitable[None]],
-    simulator: Simulator | None,
-) -> None:
-    async with open_engine_session(trajectory, policy.engine, key) as session:
-        if not trajectory.segments:
-            append_prompt(trajectory, trajectory.task.question, env)
-        try:
-            async with env.open_session(trajectory.task) as tool_session:
-                rollout = RolloutSession(
-                    trajectory=trajectory,
-                    policy=policy,
-                    tool_session=tool_session,
-                    session=session,
-                    key=key,
-                    simulator=simulator,
-                )
-                await drive(rollout)
-        finally:
-            if simulator is not None:
-                simulator.release(session)
+    """Append the prompt for a question, with the tools of the schemas."""
+    ids = dialect.encode_prompt(question, ToolNameMap(trajectory.task, schemas).schemas)
+    trajectory.segments.append(Segment(Author.PROMPT, ids, dialect.tokenizer.decode(ids)))
 
 
 @asynccontextmanager

@@ -244,7 +244,7 @@ def _describe_permission(path: Path) -> str:
     """Return the owner and mode of the first inaccessible part of a path, and the command that
     changes them."""
     unreadable = next(
-        (part for part in (*reversed(path.parents), path) if not _is_accessible(part)), path
+        (part for part in (*reversed(path.parents), path) if not is_accessible(part)), path
     )
     try:
         found = unreadable.stat()
@@ -262,7 +262,7 @@ def _describe_permission(path: Path) -> str:
     )
 
 
-def _is_accessible(path: Path) -> bool:
+def is_accessible(path: Path) -> bool:
     """Return whether a folder can be entered, or a file can be read."""
     mode = os.X_OK if path.is_dir() else os.R_OK
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fieldcraft.config.names import AUTO_VERDICT
+from fieldcraft.config.names import AUTO_VERDICT, ComponentKind, resolve
 from fieldcraft.rewards.answers import normalise_or_raw
-from fieldcraft.rewards.grading import resolve_grader
-from fieldcraft.rewards.mathematics import MathReward
+from fieldcraft.rewards.grading import MATH, resolve_grader
 from fieldcraft.rewards.rubric import AsyncGroupReward, AsyncReward, Rubric
 from fieldcraft.types import Reward, Task, Trajectory
 
@@ -82,7 +81,8 @@ async def _is_same_answer(first: Trajectory, other: Trajectory) -> bool:
     answer, wanted = other.answer or "", first.answer or ""
     if normalise_or_raw(answer) == normalise_or_raw(wanted):
         return True
-    if first.correct != MathReward.name:
+    if first.correct != MATH:
         return False
+    grader: AsyncReward = resolve(ComponentKind.REWARD, MATH)()
     task: Task = replace(first.task, answers=(wanted,))
-    return await MathReward().score_trajectory(Trajectory(task, answer=answer)) == 1.0
+    return await grader.score_trajectory(Trajectory(task, answer=answer)) == 1.0

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fieldcraft.config.names import LOCAL_ENGINE
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.rules import AGENT_RULES, require_valid
-from fieldcraft.config.sampling import TRUNCATION_KEYS
+from fieldcraft.config.sampling import TRUNCATION_KEYS, count_samples
 from fieldcraft.config.url_secrets import require_no_secret
 from fieldcraft.data.records import MAX_REJECTED_SHARE
 from fieldcraft.dialects import BaseDialect
+from fieldcraft.engine.base import StreamingEngine
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
-from fieldcraft.engine.streaming import StreamingEngine
-from fieldcraft.environments.base import isolate_failures
-from fieldcraft.environments.loop import Policy, run_rollout
+from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.turns import Policy
 from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.extensions.search.tool import SearchTool
@@ -46,9 +45,9 @@ from fieldcraft.runs.arguments import (
 from fieldcraft.runs.build import (
     SEARCH_TOOL,
     attach_world_files,
-    make_environment,
     make_external_environment,
     make_verdict_reward,
+    open_environment,
     open_search_tool,
     open_tools,
     open_verdict_reward,
@@ -246,7 +245,7 @@ class Agent:
     def make_streaming_engine(self, resources: RunResources) -> StreamingEngine:
         """Return the engine of its recipe with its weights; `resources` provides the server's
         folder. Raises UserError for unknown settings, and for an engine without streaming."""
-        if self.recipe.engine.name == LOCAL_ENGINE:
+        if self.recipe.engine.features.in_process:
             return self.engine
         model, tokenizer = self._load_model(), load_tokenizer(self.model)
         return make_streaming_engine(
@@ -263,37 +262,38 @@ class Agent:
         printed."""
         return announce_dialect(self.recipe, self.model)
 
-    async def open_environment(self) -> ToolEnvironment:
-        """Return its environment. Tools are opened again, except for the search over an index."""
-        return make_environment(self.recipe, self.dialect, await self._open_tools())
+    async def open_tool_environment(self, purpose: str) -> ToolEnvironment:
+        """Return its environment with tools. They are opened again, except for the search over an
+        index. Raises UserError for an agent of an external environment, with the purpose, such as
+        "served"."""
+        environment = self.recipe.environment
+        if environment.is_external:
+            raise UserError(
+                f"{self.model} acts in the environment '{environment.name}', which does more than"
+                f" ask one question: only agents with their own tools can be {purpose}."
+            )
+        return ToolEnvironment(self.dialect, await self._open_tools(), self.recipe.budget)
+
+    @asynccontextmanager
+    async def open_environment(self) -> AsyncIterator[OpenEnvironment]:
+        """Open its environment: an external one, or one with its tools."""
+        external = make_external_environment(self.recipe)
+        tools = ToolEnvironment(self.dialect, await self._open_tools(), self.recipe.budget)
+        async with open_environment(self.recipe, external, tools) as environment:
+            yield environment
 
     async def roll_out(self, task: Task, decoding: Decoding, seed: int = 0) -> Trajectory:
         """Roll out one question and return its trajectory."""
-        async with self.open_runner(decoding, seed) as run_task:
-            return await run_task(task, task.id)
+        async with self.open_environment() as env:
+            return await env.run(task, self._make_policy(decoding, seed), task.id)
 
-    @asynccontextmanager
-    async def open_runner(
-        self, decoding: Decoding, seed: int = 0
-    ) -> AsyncIterator[Callable[[Task, str], Awaitable[Trajectory]]]:
-        """Yield a function that runs the rollout of a task and a key inside the block, with its
-        tools or in its external environment."""
-        policy = Policy(
+    def _make_policy(self, decoding: Decoding, seed: int = 0) -> Policy:
+        return Policy(
             engine=self.engine,
             temperature=decoding.temperature,
             truncation=decoding.truncation,
             seed=seed,
         )
-        external_environment = make_external_environment(self.recipe)
-        if external_environment is None:
-            env = await self.open_environment()
-            yield lambda task, key: run_rollout(task, policy, env, key)
-            return
-        costs = self.recipe.environment.tool_costs
-        async with isolate_failures(
-            external_environment, self.dialect, self.recipe.budget, costs
-        ) as runner:
-            yield lambda task, key: runner(task, policy, key)
 
     async def run_evaluation(
         self, tasks: Sequence[Task], judge: AsyncReward | None, name: str, emit: EventHandler
@@ -305,15 +305,16 @@ class Agent:
             if judge
             else await open_verdict_reward(self.recipe)
         )
-        async with self.open_runner(self.resolve_decoding(emit)) as run_task:
+        policy = self._make_policy(self.resolve_decoding(emit))
+        async with self.open_environment() as env:
             return await evaluate_tasks(
                 tasks,
-                run_task,
+                lambda task, key: env.run(task, policy, key),
                 make_verdict_rubric(judge, verdict_reward),
                 settings.concurrency,
                 name,
                 emit,
-                settings.num_samples_for,
+                partial(count_samples, settings.samples),
                 settings.max_broken,
             )
 

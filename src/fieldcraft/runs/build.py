@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +29,7 @@ from fieldcraft.config.sections import (
 )
 from fieldcraft.data.passages import Passage
 from fieldcraft.data.world import make_world
-from fieldcraft.environments.base import Environment
+from fieldcraft.environments.base import Environment, OpenEnvironment, isolate_failures
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.evaluation.verifiers import JudgeVerifier, Verifier
 from fieldcraft.extensions.sandbox.tool import GradingSandbox
@@ -49,7 +50,7 @@ from fieldcraft.runs.event_loop import run_async
 from fieldcraft.tools.chat_client import open_chat_client
 from fieldcraft.tools.factory import apply_server_config, apply_tool_config, make_tool
 from fieldcraft.tools.http import NO_SITES, InProcessSites
-from fieldcraft.types import AnyTool, Dialect, Reward, Tool, UserError
+from fieldcraft.types import AnyTool, Reward, Tool, UserError
 
 SEARCH_TOOL = "search"  # tool for which a run indexes its corpus
 PYTHON_TOOL = "python"  # tool whose programs can read the files of a world
@@ -169,11 +170,6 @@ async def _search_nothing(query: str) -> list[Passage]:
     return []
 
 
-def make_environment(recipe: Recipe, dialect: Dialect, tools: Sequence[AnyTool]) -> ToolEnvironment:
-    """Return the environment of a recipe with the given tools."""
-    return ToolEnvironment(dialect, tools, recipe.budget)
-
-
 def make_external_environment(recipe: Recipe) -> Environment | None:
     """Return the external environment of a recipe, None if the recipe uses tools. Raises UserError
     for invalid settings, and for an object that is not an environment."""
@@ -196,6 +192,20 @@ def make_external_environment(recipe: Recipe) -> Environment | None:
         )
     environment: Environment = made
     return environment
+
+
+@asynccontextmanager
+async def open_environment(
+    recipe: Recipe, external: Environment | None, tools: ToolEnvironment
+) -> AsyncIterator[OpenEnvironment]:
+    """Open the environment of a recipe: the external one, in the dialect and the budget of `tools`,
+    or `tools`."""
+    if external is None:
+        yield tools
+        return
+    costs = recipe.environment.tool_costs
+    async with isolate_failures(external, tools.dialect, tools.budget, costs) as environment:
+        yield environment
 
 
 def make_verdict_reward(recipe: Recipe, *given_rewards: Reward | None) -> Reward:

@@ -15,7 +15,12 @@ from operator import itemgetter
 from pathlib import Path
 
 from fieldcraft.config.choices import Filters
-from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind, import_object
+from fieldcraft.config.names import (
+    BUILTIN_COMPONENTS,
+    TRACKERS_MODULE,
+    ComponentKind,
+    import_object,
+)
 from fieldcraft.config.plan import EXTENSION_STEPS, FILTER_DEMONSTRATIONS, plan_steps
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
@@ -42,7 +47,6 @@ from fieldcraft.runs.gold_answers import check_answer_forms
 from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.runs.memory import check_disk, check_memory
 from fieldcraft.runs.setup import EXPENSIVE_GRADERS, Check, CheckContext
-from fieldcraft.runs.tracker_subscriber import check_trackers
 from fieldcraft.runs.training import find_stage_class
 from fieldcraft.tools.chat_client import open_chat_client
 from fieldcraft.train.stages.base import PreferencePair
@@ -98,6 +102,7 @@ def check_recipe(
         ]
         passed += [run_check("tools", context.load_tools)]
         if recipe.trackers:
+            check_trackers = import_object(f"{TRACKERS_MODULE}:check_trackers")
             run_check("trackers", partial(check_trackers, recipe))
         uses_prompts = recipe.collect is None and not recipe.environment.is_external
         if examine is not None and all(passed) and not uses_prompts:

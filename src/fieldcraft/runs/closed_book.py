@@ -22,12 +22,13 @@ from fieldcraft.data.sample_tallies import (
     add_closed_book_rates,
     sample_answers,
 )
-from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.monitors import EvaluationMonitor
+from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.turns import Policy
 from fieldcraft.evaluation.evaluate import make_verdict_rubric
 from fieldcraft.records.events import JobsCompleted, LogMessage, track_phase
-from fieldcraft.runs.build import make_environment
 from fieldcraft.runs.context import RunContext
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.sampling import Decoding
 from fieldcraft.runs.setup import CheckContext
 from fieldcraft.types import KNOWN_ACCURACY_THRESHOLD, AnyTool, Status, Task
@@ -160,8 +161,8 @@ def make_rollout_check(
 ) -> CorrectnessCheck:
     """Return the check of rollouts of a model, `count` in total, graded by the verdict reward.
     `name` determines their seeds."""
-    recipe, dialect = context.recipe, context.load_dialect(model)
-    env = make_environment(recipe, dialect, tools)
+    recipe, dialect = context.recipe, load_dialect(context.recipe, model)
+    env = ToolEnvironment(dialect, tools, recipe.budget)
     engine = context.make_engine(context.load_policy_model(model), dialect)
     seed = zlib.crc32(f"{recipe.seed}:{name}".encode())
     policy = Policy(
@@ -171,7 +172,7 @@ def make_rollout_check(
     monitor = EvaluationMonitor(name, count, recipe.evaluation.max_broken)
 
     async def is_correct(task: Task, key: str) -> bool | None:
-        trajectory = await run_rollout(task, policy, env, key)
+        trajectory = await env.run(task, policy, key)
         monitor.add(trajectory)
         await rubric.score_async_rewards([trajectory])
         await rubric.score([trajectory])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 import transformers
 from pydantic import BaseModel, Field
 
+from fieldcraft.config.names import TRACKERS_MODULE, import_object
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.data.sample_tallies import EVALUATION, TRAINING, SampleTally, add_closed_book_rates
@@ -22,11 +23,9 @@ from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.threads import ThreadCounts, find_fastest_threads
-from fieldcraft.environments.base import EnvironmentRunner, isolate_failures
-from fieldcraft.environments.tool_environment import ToolEnvironment
-from fieldcraft.extensions.cluster.ranks import RayTrainerGroup
-from fieldcraft.extensions.cluster.session import ClusterSession, open_cluster
-from fieldcraft.extensions.cluster.sources import ShardedWeights
+from fieldcraft.engine.weights import WeightSource
+from fieldcraft.environments.base import OpenEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, Workflow, run_rollout
 from fieldcraft.extensions.search.client import RemoteSearchTool
 from fieldcraft.extensions.search.index import MANIFEST_FILE, build_index, read_manifest
 from fieldcraft.records.events import EventBus, LogMessage
@@ -37,21 +36,21 @@ from fieldcraft.rewards.answers import RULES
 from fieldcraft.rewards.judge import JUDGE_RULES, JudgeReward
 from fieldcraft.runs.build import (
     attach_world_files,
-    make_environment,
     make_external_environment,
     make_verdict_reward,
+    open_environment,
     open_judge,
     open_tools,
 )
+from fieldcraft.runs.cluster import ClusterBackend, open_cluster
 from fieldcraft.runs.dialect_choice import read_dialect_choice, write_dialect_choice
-from fieldcraft.runs.dialects import choose_dialect, load_dialect
+from fieldcraft.runs.dialects import choose_dialect
 from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.inputs import make_data_source, with_knowledge
 from fieldcraft.runs.resume import open_run_folder
 from fieldcraft.runs.sources import DataSource
-from fieldcraft.runs.tracker_subscriber import attach_trackers
 from fieldcraft.tools.factory import unwrap_tool
 from fieldcraft.train.model import (
     choose_device,
@@ -82,7 +81,7 @@ class RunContext:
     device: torch.device
     judge: JudgeReward | None
     emit: EventBus
-    cluster_session: ClusterSession | None = None  # Ray session, if the recipe has a cluster
+    cluster: ClusterBackend | None = None  # if the recipe has one
     tools: Sequence[AnyTool] = ()  # see `open_tools`
     selected_tasks: Sequence[Task] | None = None  # questions of reinforcement learning; None: all
     closed_book_tallies: Mapping[str, Mapping[str, SampleTally]] = field(
@@ -161,8 +160,8 @@ class RunContext:
         config = load_config(folder)
         for note in (*describe_aux_losses(config), *describe_dropout(config)):
             self.emit(LogMessage(f"the model: {note}"))
-        if self.cluster_session is not None:
-            self.emit(LogMessage(self.cluster_session.summary))
+        if self.cluster is not None:
+            self.emit(LogMessage(self.cluster.summary))
         if not self.recipe.cluster.trains_and_samples:
             self.set_threads(load_model(folder, self.device, self.recipe.dtype))
             threads = f"{self.threads.training} threads to train, {self.threads.sampling} to sample"
@@ -189,29 +188,30 @@ class RunContext:
         """Schemas of the tools, as a prompt shows them."""
         return [tool.schema for tool in self.tools]
 
-    def load_dialect(self, model: Path) -> BaseDialect:
-        """Return the dialect of the recipe, bound to the tokenizer of a model."""
-        return load_dialect(self.recipe, model)
-
-    def make_environment(self, dialect: Dialect) -> ToolEnvironment:
-        """Return an environment with all tools of the recipe."""
-        return make_environment(self.recipe, dialect, self.tools)
-
     @asynccontextmanager
-    async def open_external_environment(
-        self, dialect: BaseDialect, budget: BudgetConfig
-    ) -> AsyncIterator[EnvironmentRunner | None]:
-        """Yield a function that runs rollouts in the recipe's external environment, within a budget
-        and inside the block; None if the recipe uses tools."""
-        if self.external_environment is None:
-            yield None
-            return
-        costs = self.recipe.environment.tool_costs
-        async with isolate_failures(self.external_environment, dialect, budget, costs) as runner:
-            yield runner
+    async def open_environment(
+        self,
+        dialect: BaseDialect,
+        budget: BudgetConfig,
+        tools: Sequence[AnyTool] | None = None,
+        workflow: Workflow = run_rollout,
+    ) -> AsyncIterator[OpenEnvironment]:
+        """Open the environment of the recipe, with a budget: the external one, or the workflow with
+        `tools`, by default all tools of the recipe."""
+        tool_environment = ToolEnvironment(
+            dialect,
+            self.tools if tools is None else tools,
+            budget,
+            workflow=workflow,
+            verdict_reward=self.verdict_reward,
+        )
+        async with open_environment(
+            self.recipe, self.external_environment, tool_environment
+        ) as environment:
+            yield environment
 
     def make_engine(
-        self, model: Any, dialect: Dialect, weight_source: ShardedWeights | None = None
+        self, model: Any, dialect: Dialect, weight_source: WeightSource | None = None
     ) -> PolicyEngine:
         """Return the recipe's engine. It samples from a model of this process, or from the model
         whose weights are provided by `weight_source`."""
@@ -222,20 +222,9 @@ class RunContext:
             dialect.tokenizer,
             threads,
             self.resources,
-            self.cluster_session,
+            self.cluster,
             weight_source,
         )
-
-    def start_trainers(self) -> RayTrainerGroup | None:
-        """Start the trainer ranks, without a model; return None if this process trains. A run has
-        one group of ranks at a time."""
-        if self.cluster_session is None or not self.cluster_session.select_placements("trainer"):
-            return None
-        trainers = self.resources.get_or_create(
-            "ranks", partial(RayTrainerGroup, self.cluster_session)
-        )
-        trainers.start()
-        return trainers
 
     def load_policy_model(self, model: Path) -> Any:
         """Return a model that the run has trained or starts from, in its training data type."""
@@ -283,10 +272,8 @@ async def open_run_context(
         if choice.why and recipe.collect is None and not recipe.environment.is_external:
             events(LogMessage(choice.message))
         judge = await open_judge(recipe.judge, folder.judge_replies)
-        with _open_cluster(recipe, folder.path) as cluster_session:
-            context = RunContext(
-                recipe, folder, data_source, device, judge, events, cluster_session
-            )
+        with open_cluster(recipe, folder.path) as cluster:
+            context = RunContext(recipe, folder, data_source, device, judge, events, cluster)
             context.set_data_source(data_source)
             try:
                 with attach_trackers(folder, events):
@@ -295,11 +282,12 @@ async def open_run_context(
                 await context.close()
 
 
-@contextmanager
-def _open_cluster(recipe: Recipe, folder: Path) -> Iterator[ClusterSession | None]:
-    """Yield the session of a run's cluster, None for a single process."""
-    if not recipe.cluster.num_devices:
-        yield None
-        return
-    with open_cluster(recipe.cluster, recipe.device, folder) as session:
-        yield session
+def attach_trackers(folder: RunFolder, events: EventBus) -> AbstractContextManager[None]:
+    """Send the events inside the block to the trackers of the run, which may have had some before
+    it was resumed."""
+    if not folder.recipe.trackers and not folder.trackers_file.exists():
+        return nullcontext()
+    attached: AbstractContextManager[None] = import_object(f"{TRACKERS_MODULE}:attach_trackers")(
+        folder, events
+    )
+    return attached

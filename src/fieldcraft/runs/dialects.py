@@ -17,7 +17,6 @@ from fieldcraft.dialects import (
     make_dialect,
     resolve_dialect,
 )
-from fieldcraft.dialects.base import SingleToolDialect
 from fieldcraft.dialects.hermes import HermesDialect
 from fieldcraft.engine.generation_config import read_eos_token_ids
 from fieldcraft.runs.dialect_choice import DialectChoice
@@ -66,9 +65,8 @@ def _choose_for_tools(recipe: Recipe, reason: str) -> DialectChoice:
     called = {name for tool in recipe.tools for name in tool.all_names or {tool.name}}
     for name in TEXT_TAG_DIALECTS:
         dialect = resolve_dialect(name)
-        assert issubclass(dialect, SingleToolDialect), "each of them has one tool"
         can_fold = recipe.budget.fold is None or dialect.default_summary_instruction is not None
-        if can_fold and called <= {dialect.tool_name}:
+        if can_fold and called <= {*(dialect.callable_tools or called)}:
             return DialectChoice(name=name, why=reason)
     limitation = "can be folded" if called <= {"python"} else f"calls {', '.join(sorted(called))}"
     return DialectChoice(

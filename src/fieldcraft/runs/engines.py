@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,11 @@ from typing import Any
 from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import LOCAL_ENGINE, ComponentKind, resolve
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.engine.base import PolicyEngine
+from fieldcraft.engine.base import PolicyEngine, StreamingEngine
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
-from fieldcraft.engine.streaming import StreamingEngine
-from fieldcraft.extensions.cluster.engine_pool import EnginePool
-from fieldcraft.extensions.cluster.session import ClusterSession
-from fieldcraft.extensions.cluster.sources import ShardedWeights
-from fieldcraft.extensions.cluster.vllm_servers import ClusterServerPool
-from fieldcraft.extensions.vllm.engine import VllmEngine
+from fieldcraft.engine.weights import WeightSource
+from fieldcraft.runs.cluster import ClusterBackend
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.types import Tokenizer, UserError
 
@@ -39,11 +34,11 @@ def make_engine(
     tokenizer: Tokenizer,
     threads: int | None,
     resources: RunResources,
-    cluster_session: ClusterSession | None = None,
-    weight_source: ShardedWeights | None = None,
+    cluster: ClusterBackend | None = None,
+    weight_source: WeightSource | None = None,
 ) -> PolicyEngine:
     """Return the engine of a recipe for a model in this process. `threads` is the number of CPU
-    threads for sampling, `resources` belongs to the run, `cluster_session` has the processes of a
+    threads for sampling, `resources` belongs to the run, `cluster` has the processes of a
     cluster, and `weight_source` the weights of a model outside this process. Raises UserError for
     unknown settings, or an object that is not an engine."""
     config = recipe.engine
@@ -53,13 +48,9 @@ def make_engine(
         "pool_factory": None,
     }
     factory = resolve(ComponentKind.ENGINE, config.name)
-    if cluster_session is not None and cluster_session.select_placements("engine"):
-        offered["threads"] = 1 if cluster_session.device == "cpu" else None
-        offered["pool_factory"] = partial(ClusterServerPool, cluster_session)
-        if config.name == LOCAL_ENGINE:
-            factory = resources.get_or_create(
-                "engines", partial(EnginePool, cluster_session, resources)
-            ).make_group
+    if cluster is not None:
+        factory, placed = cluster.place_engine(config, factory, resources)
+        offered |= placed
     engine = instantiate(
         ComponentKind.ENGINE, config.name, factory, config.settings, offered, ["name"]
     )
@@ -122,7 +113,8 @@ def check_engine(
     """Check that the engine is available; `model` requires no weights. Nothing is started, but
     running servers must respond. `draft` is a folder for temporary files."""
     engine = make_engine(recipe, model, tokenizer, 1, RunResources(draft))
-    if isinstance(engine, VllmEngine):
-        run_async(engine.require_usable())
+    require_usable = getattr(engine, "require_usable", None)
+    if require_usable is not None:
+        run_async(require_usable())
     notes.append(recipe.engine.name)
     yield from ()

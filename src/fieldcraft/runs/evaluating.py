@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from fieldcraft.config.names import (
     resolve,
 )
 from fieldcraft.config.recipe import Recipe, was_trained_with_tools
-from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.config.sampling import count_samples
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.environments.base import EnvironmentRunner
-from fieldcraft.environments.loop import Policy, run_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.base import OpenEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, Workflow, run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.evaluation.verifiers import record_picks
@@ -31,7 +31,7 @@ from fieldcraft.records.events import EvaluationCompleted, ignore_event
 from fieldcraft.records.files import write_json
 from fieldcraft.records.metrics import METRICS
 from fieldcraft.records.trajectories import write_trajectories
-from fieldcraft.runs.build import make_environment, make_verifier
+from fieldcraft.runs.build import make_verifier
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.folder import find_model
@@ -40,14 +40,18 @@ from fieldcraft.train.loop import EvalCallback, skip_evaluation
 from fieldcraft.train.stages.base import StepMetrics, TrainingStage
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
-Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
+RolloutFunction = Callable[[Task, str], Awaitable[Trajectory]]
 
 
 async def evaluate_model(context: RunContext, name: str, model: Path) -> None:
-    """Evaluate a model with tools, or without them if no training stage, of this run or an earlier
-    one, included a tool."""
-    tools = context.tools if ever_trained_with_tools(context.recipe, name) else []
-    await _evaluate(context, name, model, tools, run_rollout)
+    """Evaluate a model with the tools that it can use."""
+    await _evaluate(context, name, model, select_tools(context, name))
+
+
+def select_tools(context: RunContext, name: str) -> Sequence[AnyTool]:
+    """Return the tools for an evaluation; none if no training stage of its model, of this run or an
+    earlier one, included a tool."""
+    return context.tools if ever_trained_with_tools(context.recipe, name) else []
 
 
 async def evaluate_workflow(context: RunContext, name: str, model: Path) -> None:
@@ -79,7 +83,7 @@ def find_workflow(name: str) -> Workflow:
         if not isinstance(result, Trajectory):
             raise UserError(
                 f"the workflow '{name}' returned {format_short(result)}, not a trajectory: return"
-                " what fieldcraft.environments.turns.run_session gives."
+                " what env.run_session gives."
             )
         return result
 
@@ -95,46 +99,38 @@ def _takes_four_arguments(function: Callable[..., Any]) -> bool:
 
 
 async def _evaluate(
-    context: RunContext, name: str, model: Path, tools: Sequence[AnyTool], run: Workflow
+    context: RunContext,
+    name: str,
+    model: Path,
+    tools: Sequence[AnyTool],
+    workflow: Workflow = run_rollout,
 ) -> None:
     """Answer every question, and write trajectories and summary."""
     recipe = context.recipe.evaluation_recipe
     dialect = load_dialect(recipe, model)
-    env = replace(make_environment(recipe, dialect, tools), verdict_reward=context.verdict_reward)
     engine = context.make_engine(context.load_policy_model(model), dialect)
     settings = recipe.evaluation
     decoding = resolve_decoding(
         settings, model, context.emit, needs_variety=settings.max_samples > 1
     )
     policy = Policy(engine=engine, temperature=decoding.temperature, truncation=decoding.truncation)
-    async with context.open_external_environment(dialect, recipe.budget) as runner:
-        await evaluate_rollouts(context, name, bind_rollout(runner, env, policy, run), decoding)
-
-
-def bind_rollout(
-    runner: EnvironmentRunner | None,
-    env: ToolEnvironment,
-    policy: Policy,
-    run: Workflow = run_rollout,
-) -> Callable[[Task, str], Awaitable[Trajectory]]:
-    """Return a function that runs the rollout of a task and a key: `runner`, or `run` with
-    tools."""
-    if runner is not None:
-        return lambda task, key: runner(task, policy, key)
-    return lambda task, key: run(task, policy, env, key)
+    async with context.open_environment(dialect, recipe.budget, tools, workflow) as env:
+        await evaluate_rollouts(
+            context, name, lambda task, key: env.run(task, policy, key), decoding
+        )
 
 
 async def evaluate_rollouts(
     context: RunContext,
     name: str,
-    run: Callable[[Task, str], Awaitable[Trajectory]],
+    run: RolloutFunction,
     decoding: Decoding | None = None,
 ) -> None:
     """Answer every question with `run`, and write trajectories and a summary, which records the
     sampling of a single policy."""
     started = time.perf_counter()
     settings, files = context.recipe.evaluation, context.folder.evaluation(name)
-    tasks = context.evaluation_tasks()
+    tasks, count = context.evaluation_tasks(), partial(count_samples, settings.samples)
     trajectories = await evaluate_tasks(
         tasks,
         run,
@@ -142,11 +138,11 @@ async def evaluate_rollouts(
         settings.concurrency,
         f"{name}: evaluation",
         context.emit,
-        settings.num_samples_for,
+        count,
         settings.max_broken,
     )
     if settings.verifier is not None:
-        counts = map(settings.num_samples_for, tasks)
+        counts = map(count, tasks)
         await record_picks(trajectories, counts, make_verifier(settings.verifier, context.judge))
     write_trajectories(files.trajectories, trajectories)
     summary = summarise_evaluation(trajectories, settings.leading_split, settings.prices)
@@ -183,33 +179,30 @@ async def open_eval_callback(
     context: RunContext,
     model: Path,
     stage: TrainingStage,
-    runner: EnvironmentRunner | None,
-    stage_budget: BudgetConfig,
+    environment: OpenEnvironment,
     new_engine: Callable[[], PolicyEngine],
 ) -> AsyncIterator[EvalCallback]:
     """Yield the callback configured in `evaluation.periodic`, inside the block. The model answers
-    the first questions of the leading split, greedily, with the run's tools and within the
-    evaluation budget. Exact match and calls become `eval/em` and `eval/calls_mean` of the step's
-    metrics. A stage that samples shares its engine; for other stages `new_engine` creates one.
-    `model` has the tokenizer, and `runner` is the stage's own, within the budget `stage_budget`."""
+    the first questions of the leading split, greedily, within the evaluation budget. Exact match
+    and calls become `eval/em` and `eval/calls_mean` of the step's metrics. A stage that samples
+    shares its engine; for other stages `new_engine` creates one. `model` has the tokenizer, and
+    `environment` is the stage's own, which is shared if it has the same budget."""
     if context.recipe.evaluation.periodic is None:
         yield skip_evaluation
         return
-    recipe = context.recipe.evaluation_recipe
-    dialect = load_dialect(recipe, model)
-    env = make_environment(recipe, dialect, context.tools)
-    if runner is not None and recipe.budget == stage_budget:
-        yield _make_eval_callback(context, env, stage, runner, new_engine)
+    budget = context.recipe.evaluation_recipe.budget
+    if environment.budget == budget:
+        yield _make_eval_callback(context, stage, environment, new_engine)
         return
-    async with context.open_external_environment(dialect, recipe.budget) as own_runner:
-        yield _make_eval_callback(context, env, stage, own_runner, new_engine)
+    dialect = load_dialect(context.recipe, model)
+    async with context.open_environment(dialect, budget) as own_environment:
+        yield _make_eval_callback(context, stage, own_environment, new_engine)
 
 
 def _make_eval_callback(
     context: RunContext,
-    env: ToolEnvironment,
     stage: TrainingStage,
-    runner: EnvironmentRunner | None,
+    environment: OpenEnvironment,
     new_engine: Callable[[], PolicyEngine],
 ) -> EvalCallback:
     settings = context.recipe.evaluation
@@ -225,7 +218,7 @@ def _make_eval_callback(
         policy = Policy(engine=engine, temperature=0.0)
         trajectories = await evaluate_tasks(
             tasks[:max_tasks],
-            bind_rollout(runner, env, policy),
+            lambda task, key: environment.run(task, policy, key),
             make_verdict_rubric(verdict_reward=context.verdict_reward),
             settings.concurrency,
             "during training",

@@ -13,12 +13,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fieldcraft.config.hub_names import identify_hub_model
+from fieldcraft.config.names import CLUSTER_MODULE, import_object
 from fieldcraft.config.recipe import Recipe, get_stage_ancestry
 from fieldcraft.config.sections import Dtype
 from fieldcraft.dialects.base import encode_untrusted, get_bos_ids
 from fieldcraft.dialects.chat_template import render_chat
 from fieldcraft.engine.model_files import add_eos_token
-from fieldcraft.extensions.cluster.sharding.policies import CPU, load_policy, load_sharded_policy
 from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE
 from fieldcraft.recipes.exported import (
     read_agent_settings,
@@ -32,6 +32,7 @@ from fieldcraft.runs.build import make_prompt_only_tools
 from fieldcraft.runs.dialects import load_dialect, require_usable_tokenizer, with_dialect
 from fieldcraft.runs.evaluating import ever_trained_with_tools
 from fieldcraft.runs.folder import RunFolder, find_model, find_unmerged_checkpoint
+from fieldcraft.train.lora import CPU, load_policy
 from fieldcraft.train.model import load_model, load_tokenizer, to_torch_dtype
 from fieldcraft.train.parity import probe_model
 from fieldcraft.train.protocols import ProbeResult
@@ -85,6 +86,7 @@ def _load_full_model(run: RunFolder, folder: Path) -> tuple[Any, ProbeResult]:
     if (folder / ADAPTER_CONFIG_FILE).exists():
         model, adapter = load_policy(start, dtype, lora, adapter=folder)
     else:
+        load_sharded_policy = import_object(f"{CLUSTER_MODULE}:load_sharded_policy")
         model, adapter = load_sharded_policy(folder, start, dtype, lora)
     probe_result = probe_model(model.float())  # which represents both
     return model if adapter is None else adapter.merge(), probe_result

@@ -11,7 +11,7 @@ from typing import TypeVar
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.corpora import CorpusFile
 from fieldcraft.data.decontamination import IN_EVALUATION
-from fieldcraft.data.formats.convert import read_any_demonstrations, read_any_pairs
+from fieldcraft.data.file_formats import read_any_demonstrations, read_any_pairs
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.records import make_question_id
 from fieldcraft.data.tasks import write_tasks

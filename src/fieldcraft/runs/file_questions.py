@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.decontamination import IN_EVALUATION, EvaluationQuestions
-from fieldcraft.data.formats.demonstration_formats import UNVERIFIED_KEY
+from fieldcraft.data.file_formats import UNVERIFIED_KEY
 from fieldcraft.data.tasks import ParsedTasks, add_data_source, read_task_file
 from fieldcraft.runs.sources import CheckWarning
 from fieldcraft.types import Task, UserError

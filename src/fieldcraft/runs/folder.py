@@ -4,7 +4,7 @@ recipe.json          the resolved recipe; another one in the same folder is reje
 dialect.json         the dialect, chosen at the first start if the recipe names none
 world/               corpus.jsonl, train.jsonl, evaluation.jsonl
 threads.json         CPU threads, measured at the first start
-trackers.json        progress of the trackers, see runs/tracker_subscriber.py
+trackers.json        progress of the trackers, see extensions/trackers/subscriber.py
 start/model/         the first model, if the recipe names none
 index/               the search index
 engine/              with engine: vllm, the server's log

@@ -149,6 +149,8 @@ class WorldData(DataSource):
 class EnvironmentData(DataSource):
     """Tasks of an external environment, without other data."""
 
+    may_repeat_questions = True  # episodes may start alike
+
     def __init__(self, recipe: Recipe, environment: Environment) -> None:
         self.recipe = recipe
         self.environment = environment

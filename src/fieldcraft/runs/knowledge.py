@@ -22,6 +22,7 @@ from fieldcraft.hub.model_conversion import hash_file
 from fieldcraft.records.events import JobsCompleted, LogMessage, track_phase
 from fieldcraft.records.files import atomic_file, make_folder
 from fieldcraft.runs.context import RunContext
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.inputs import PROBED_MODEL, with_knowledge
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.types import KNOWN_ACCURACY_THRESHOLD, Answer, Dialect, Task
@@ -66,7 +67,7 @@ async def measure_knowledge(context: RunContext, model: Path) -> None:
 async def _sample_probes(
     context: RunContext, model: Path, tallies: TallyJournal, probes: list[Task]
 ) -> None:
-    dialect = context.load_dialect(model)
+    dialect = load_dialect(context.recipe, model)
     engine = context.make_engine(context.load_policy_model(model), dialect)
     prober = KnowledgeProber(engine, dialect, Grader(context.verdict_reward))
 

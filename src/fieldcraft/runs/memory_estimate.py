@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import torch
 
-from fieldcraft.config.names import VLLM_ENGINE
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import ClusterConfig
 from fieldcraft.config.stages import Stage
@@ -152,8 +151,8 @@ def estimate_engine_memory(sizes: ModelSizes, stage: Stage, cluster: ClusterConf
     size, devices = DTYPE_BYTES[recipe.dtype], cluster.tensor_parallel
     rows = ceil(min(recipe.max_num_seqs, footprint.rollouts) / max(cluster.engines, 1))
     caches = ceil(estimate_stage_cache_bytes(sizes, stage, rows) / devices)
-    if recipe.engine.name == VLLM_ENGINE:
-        caches = ceil(recipe.engine.settings.get("kv_cache_gb", 1.0) * 2**30)
+    if (default_gb := recipe.engine.features.kv_cache_gb) is not None:
+        caches = ceil(recipe.engine.settings.get("kv_cache_gb", default_gb) * 2**30)
     return {
         WEIGHTS: ceil(sizes.parameters * size / devices),
         CACHES: caches,

@@ -32,6 +32,7 @@ from fieldcraft.records.training_rollouts import read_training_rollouts
 from fieldcraft.runs.build import make_verdict_reward
 from fieldcraft.runs.closed_book import measure_closed_book
 from fieldcraft.runs.context import RunContext, open_run_context
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.evaluating import evaluate_model, evaluate_workflow
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.examples import PAGE_EXAMPLES, ExampleSource
@@ -102,7 +103,7 @@ def _write_example_page(context: RunContext, model: Path) -> None:
     an unknown data set, before training."""
     recipe, path = context.recipe, context.folder.examples_page
     if not path.exists():
-        dialect = None if recipe.environment.is_external else context.load_dialect(model)
+        dialect = None if recipe.environment.is_external else load_dialect(context.recipe, model)
         verdict_reward = make_verdict_reward(
             recipe, *(PlaceholderReward(name, None) for name in EXPENSIVE_GRADERS)
         )
@@ -179,7 +180,9 @@ def _make_page_context(
     """Return the page's information about tokens and the paths of the files next to it."""
     folder, recipe = context.folder, context.recipe
     # A run that was stopped early may have neither a model nor a trajectory to show.
-    tokenizer = context.load_dialect(folder.model("start")).tokenizer if evaluations else None
+    tokenizer = (
+        load_dialect(context.recipe, folder.model("start")).tokenizer if evaluations else None
+    )
 
     def make_link(path: Path) -> str:
         return quote(path.relative_to(folder.path).as_posix())

@@ -35,7 +35,7 @@ from fieldcraft.runs.dialect_choice import DialectChoice
 from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.first_model import write_first_model
-from fieldcraft.runs.inputs import EnvironmentData, make_data_source
+from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.runs.sources import DataSource
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.model import choose_device, describe_aux_losses, load_model, make_empty_model
@@ -110,9 +110,7 @@ class CheckContext:
         self.tasks = train + test
         heldout = {t.question for t in test if t.meta["split"] == "heldout"}
         overlap = heldout & {t.question for t in train}
-        if overlap and not isinstance(
-            self.data_source, EnvironmentData
-        ):  # its episodes may start alike
+        if overlap and not self.data_source.may_repeat_questions:
             yield (
                 f"{len(overlap)} questions are both trained and held out, such as '{min(overlap)}':"
                 " remove repeated questions."

@@ -8,8 +8,9 @@ from typing import Any
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.world import SimulationVerdicts
-from fieldcraft.environments.loop import Policy, Simulator, run_rollout
 from fieldcraft.environments.simulators import PolicySimulator
+from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.turns import Policy
 from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
 from fieldcraft.evaluation.fidelity import judge_against_tool, summarise_fidelity
 from fieldcraft.evaluation.summary import compute_accuracy
@@ -28,7 +29,7 @@ async def measure_simulator(
     temperatures of the run's first simulated stage (1 without one), with the run's seed. Raises
     UserError for an agent without a search.
     """
-    env = await agent.open_environment()
+    env = await agent.open_tool_environment("simulators of their search")
     search = next((tool for tool in env.tools if tool.name == SEARCH_TOOL), None)
     if not isinstance(search, Tool):
         raise UserError("a simulator is compared with a real search: give --index or --search-url.")
@@ -38,10 +39,10 @@ async def measure_simulator(
 
     verdict_reward = await open_verdict_reward(agent.recipe)
 
-    async def run_rollouts(kind: str, simulator: Simulator | None) -> list[Trajectory]:
+    async def run_rollouts(kind: str, env: ToolEnvironment) -> list[Trajectory]:
         return await evaluate_tasks(
             tasks,
-            lambda task, key: run_rollout(task, policy, env, key, simulator),
+            lambda task, key: env.run(task, policy, key),
             make_verdict_rubric(verdict_reward=verdict_reward),
             agent.recipe.evaluation.concurrency,
             f"{name}: {kind}",
@@ -49,8 +50,9 @@ async def measure_simulator(
             max_broken=agent.recipe.evaluation.max_broken,
         )
 
-    simulated = await run_rollouts("simulated", PolicySimulator(simulator_policy))
-    real = await run_rollouts("real", None)
+    simulator = PolicySimulator(simulator_policy)
+    simulated = await run_rollouts("simulated", env.with_changes(simulator=simulator))
+    real = await run_rollouts("real", env)
     return {
         "n": len(tasks),
         "temperature": temperature,

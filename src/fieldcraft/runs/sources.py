@@ -41,6 +41,7 @@ class DataSource(ABC):
     recipe: Recipe
     verdict_reward: Reward | None = None
     deferred_graders: Collection[str] = ()
+    may_repeat_questions = False  # held-out tasks may have the question of a training task
 
     @abstractmethod
     def write_files(self, folder: Path) -> None:

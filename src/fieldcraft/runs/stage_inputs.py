@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import GenerationConfig
-from transformers.utils import GENERATION_CONFIG_NAME
-
 from fieldcraft.config.choices import Filters
 from fieldcraft.config.names import import_object
 from fieldcraft.config.plan import FILTER_DEMONSTRATIONS, WRITE_FILTERED
@@ -19,25 +16,16 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.environments.base import EnvironmentRunner
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
-from fieldcraft.extensions.cluster.ranks import RayTrainerGroup
-from fieldcraft.extensions.cluster.sharding.specs import CriticSpec, PolicySpec, ReferenceSpec
-from fieldcraft.extensions.cluster.sharding.trainer import (
-    ShardedCritic,
-    ShardedTrainer,
-    make_reference,
-)
-from fieldcraft.extensions.cluster.sources import ShardedWeights
 from fieldcraft.records.events import EventHandler, LogMessage
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_program_runner, make_rubric
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.stage_files import DEMONSTRATIONS_FILE
 from fieldcraft.train.critic import Critic
-from fieldcraft.train.lora import LoraAdapter
-from fieldcraft.train.model import load_model, make_empty_model, require_tokenizer, to_torch_dtype
+from fieldcraft.train.lora import load_policy
+from fieldcraft.train.model import load_model, require_tokenizer, to_torch_dtype
 from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy, ValueModel
 from fieldcraft.train.stages.base import PreferencePair, StepMetrics
 from fieldcraft.train.trainer import Trainer
@@ -52,7 +40,7 @@ class LocalStageInputs:
     name: str
     start_model: Path
     dialect: Dialect
-    runner: EnvironmentRunner | None  # in an external environment
+    environment: OpenEnvironment
 
     def __post_init__(self) -> None:
         self.recipe: Recipe = self.context.recipe
@@ -124,14 +112,12 @@ class LocalStageInputs:
         Merging the previous adapter into the weights instead would lose updates below their
         precision: in bfloat16, anything below a 256th of a weight.
         """
-        settings = self.recipe.lora
-        if settings is None:
-            model = load_model(self.start_model, self.context.device)
-            return Trainer(model, optim, steps, dtype=to_torch_dtype(self.recipe.dtype))
-        base, last_adapter = self._base_and_adapter
-        model = load_model(base, self.context.device, self.recipe.dtype)
-        adapter = LoraAdapter(model, settings, self.seed, last_adapter)
-        return Trainer(model, optim, steps, adapter)
+        lora, dtype, device = self.recipe.lora, self.recipe.dtype, self.context.device
+        folder, last_adapter = self._base_and_adapter
+        model, adapter = load_policy(folder, dtype, lora, self.seed, last_adapter, device)
+        return Trainer(
+            model, optim, steps, adapter, None if adapter is not None else to_torch_dtype(dtype)
+        )
 
     def make_reference(self, stage: str | None, optim: Optim) -> ReferenceModel:
         return Trainer(self._load_stage_model(stage), optim, 1)
@@ -146,9 +132,6 @@ class LocalStageInputs:
         model = load_model(self.start_model, self.context.device) if is_separate else trainer.model
         dtype = to_torch_dtype(self.recipe.dtype)
         return Critic(model, settings.critic, settings.optim, settings.steps, dtype)
-
-    def make_environment(self) -> ToolEnvironment:
-        return self.context.make_environment(self.dialect)
 
     def make_engine(self, trainer: TrainablePolicy) -> PolicyEngine:
         assert isinstance(trainer, Trainer)
@@ -173,7 +156,10 @@ class LocalStageInputs:
 
     @property
     def _base_and_adapter(self) -> tuple[Path, Path | None]:
-        """Folders of an adapter's base model, and of the adapter of the previous stage, if any."""
+        """Folders of the model that a trainer loads, and of the adapter of the previous stage on
+        it, if any. An adapter stays on the run's first model."""
+        if self.recipe.lora is None:
+            return self.start_model, None
         base = self.context.folder.model("start")
         return base, None if self.start_model == base else self.start_model.with_name("adapter")
 
@@ -185,65 +171,3 @@ class LocalStageInputs:
 
     def _load_frozen_model(self, folder: Path) -> Any:
         return load_model(folder, self.context.device, self.recipe.dtype)
-
-
-@dataclass
-class ShardedStageInputs(LocalStageInputs):
-    """Stage inputs with all trained models, and read-only ones next to them, on ranks."""
-
-    trainers: RayTrainerGroup
-
-    def make_trainer(self, optim: Optim, steps: int) -> TrainablePolicy:
-        lora, dtype = self.recipe.lora, self.recipe.dtype
-        if lora is None:
-            spec = PolicySpec(
-                folder=self.start_model.absolute(), optim=optim, steps=steps, dtype=dtype
-            )
-            return ShardedTrainer(self.trainers, spec)
-        base, last_adapter = self._base_and_adapter
-        return ShardedTrainer(
-            self.trainers,
-            PolicySpec(
-                folder=base.absolute(),
-                optim=optim,
-                steps=steps,
-                dtype=dtype,
-                lora=lora,
-                seed=self.seed,
-                adapter=last_adapter and last_adapter.absolute(),
-            ),
-        )
-
-    def make_reference(self, stage: str | None, optim: Optim) -> ReferenceModel:
-        folder = self.start_model if stage is None else self.context.folder.model(stage)
-        return self._make_reference("reference", folder, optim)
-
-    def load_external_model(self, folder: Path, optim: Optim) -> ReferenceModel:
-        require_tokenizer(folder, self.dialect.tokenizer)
-        return self._make_reference("teacher", folder, optim)
-
-    def make_critic(self, settings: Rl, trainer: TrainablePolicy) -> ValueModel:
-        assert isinstance(trainer, ShardedTrainer)
-        return ShardedCritic(
-            self.trainers,
-            CriticSpec(
-                settings=settings.critic,
-                optim=settings.optim,
-                steps=settings.steps,
-                policy=trainer.name,
-                folder=self.start_model.absolute(),
-                dtype=self.recipe.dtype,
-            ),
-        )
-
-    def make_engine(self, trainer: TrainablePolicy) -> PolicyEngine:
-        assert isinstance(trainer, ShardedTrainer)
-        model = make_empty_model(self.start_model)
-        if (self.start_model / GENERATION_CONFIG_NAME).exists():  # has the end tokens
-            model.generation_config = GenerationConfig.from_pretrained(self.start_model)
-        weight_source = ShardedWeights(self.trainers, trainer, model.config)
-        return self.context.make_engine(model, self.dialect, weight_source)
-
-    def _make_reference(self, name: str, folder: Path, optim: Optim) -> ReferenceModel:
-        spec = ReferenceSpec(folder=folder.absolute(), optim=optim, dtype=self.recipe.dtype)
-        return make_reference(self.trainers, name, spec)

@@ -6,9 +6,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from fieldcraft.config.names import ComponentKind, resolve
 from fieldcraft.config.recipe import Recipe
@@ -16,17 +13,17 @@ from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.model_files import add_eos_token
-from fieldcraft.environments.base import EnvironmentRunner
-from fieldcraft.extensions.cluster.ranks import TrainersLostError
+from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.records.events import LogMessage
 from fieldcraft.records.files import write_json
 from fieldcraft.runs.context import RunContext
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.evaluating import open_eval_callback
 from fieldcraft.runs.memory import raise_memory_errors
-from fieldcraft.runs.stage_inputs import LocalStageInputs, ShardedStageInputs
+from fieldcraft.runs.stage_inputs import LocalStageInputs
 from fieldcraft.train.loop import run_steps
-from fieldcraft.train.lora import LoraAdapter
-from fieldcraft.train.model import load_model
+from fieldcraft.train.lora import load_policy
+from fieldcraft.train.protocols import TrainersLostError
 from fieldcraft.train.saving import (
     list_checkpoint_steps,
     list_newest_steps,
@@ -75,17 +72,17 @@ async def _train_with_restarts(
 async def _train(context: RunContext, name: str, settings: Stage, start: Path) -> None:
     started = time.perf_counter()
     folder = context.folder.stage(name)
-    dialect = context.load_dialect(start)
+    dialect = load_dialect(context.recipe, start)
     tokenizer = dialect.tokenizer
     budget = _find_stage_budget(context.recipe, settings)
-    async with context.open_external_environment(dialect, budget) as runner:
-        stage_inputs = _make_stage_inputs(context, name, start, dialect, runner)
+    async with context.open_environment(dialect, budget) as environment:
+        stage_inputs = _make_stage_inputs(context, name, start, dialect, environment)
         stage = await find_stage_class(settings).create(settings, stage_inputs)
         setup_seconds = time.perf_counter() - started
         try:
             make_engine = partial(stage_inputs.make_engine, stage.trainer)
             async with open_eval_callback(
-                context, start, stage, runner, budget, make_engine
+                context, start, stage, environment, make_engine
             ) as eval_callback:
                 rows = await run_steps(
                     stage, settings, folder.path, tokenizer, context.emit, eval_callback
@@ -93,12 +90,13 @@ async def _train(context: RunContext, name: str, settings: Stage, start: Path) -
         finally:
             await stage.close()
     write = partial(stage.trainer.write, tokenizer=tokenizer)
-    if context.recipe.lora is not None:
+    if (lora := context.recipe.lora) is not None:
         context.folder.make_once(f"{name}/{folder.adapter.name}", write)
-        model = _merge_adapter(context, folder.adapter)
-        write = partial(
-            save_model, model=model, tokenizer=tokenizer, probe=stage.trainer.run_probe()
-        )
+        base, dtype = context.folder.model("start"), context.recipe.dtype
+        _, adapter = load_policy(base, dtype, lora, adapter=folder.adapter)
+        assert adapter is not None
+        probe = stage.trainer.run_probe()
+        write = partial(save_model, model=adapter.merge(), tokenizer=tokenizer, probe=probe)
     write_final = partial(_write_final_model, write, dialect)
     context.folder.make_once(f"{name}/{folder.model.name}", write_final)
     seconds = setup_seconds + sum(row["seconds"] for row in rows)
@@ -112,7 +110,7 @@ def _write_final_model(write: Callable[[Path], None], dialect: BaseDialect, fold
 
 
 def _find_stage_budget(recipe: Recipe, settings: Stage) -> BudgetConfig:
-    """Return the budget of a stage in an external environment, which is opened once."""
+    """Return the budget of the first step of a stage, with which its environment is opened."""
     return next((period.budget for period in settings.budget_periods(recipe.budget)), recipe.budget)
 
 
@@ -121,12 +119,10 @@ def _make_stage_inputs(
     name: str,
     start: Path,
     dialect: BaseDialect,
-    runner: EnvironmentRunner | None,
+    environment: OpenEnvironment,
 ) -> LocalStageInputs:
-    trainers = context.start_trainers()
-    if trainers is None:
-        return LocalStageInputs(context, name, start, dialect, runner)
-    return ShardedStageInputs(context, name, start, dialect, runner, trainers)
+    sharded = context.cluster and context.cluster.find_stage_inputs()
+    return (sharded or LocalStageInputs)(context, name, start, dialect, environment)
 
 
 def find_stage_class(settings: Stage) -> type[TrainingStage]:
@@ -134,13 +130,3 @@ def find_stage_class(settings: Stage) -> type[TrainingStage]:
     stage class."""
     found: type[TrainingStage] = resolve(ComponentKind.STAGE, settings.type)
     return found
-
-
-def _merge_adapter(context: RunContext, adapter: Path) -> Any:
-    """Return the first model with an adapter merged into its weights, in float32, which represents
-    both."""
-    recipe = context.recipe
-    assert recipe.lora is not None
-    base_folder = context.folder.model("start")
-    base = load_model(base_folder, torch.device("cpu"), recipe.dtype).float()
-    return LoraAdapter(base, recipe.lora, recipe.seed, adapter).merge()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 _PREFIX = "FIELDCRAFT_DESCENDANTS_OF_"
-_PROC_FOLDER = Path("/proc")
+PROC_FOLDER = Path("/proc")
 _ENV_END_FIELD = 51 - 3  # index in `_read_stat_fields`, which starts with field 3
 
 
@@ -64,7 +64,7 @@ class ProcessDescendants:
         stopped: set[int] = set()
         while found := set(self._find_running()) - stopped:
             for pid in [pid for pid in found if _send_signal(pid, signal.SIGSTOP)]:
-                _wait_until_stopped(_PROC_FOLDER / str(pid))
+                _wait_until_stopped(PROC_FOLDER / str(pid))
             stopped |= found
         for pid in stopped:
             _send_signal(pid, signal.SIGKILL)
@@ -77,9 +77,9 @@ class ProcessDescendants:
 
     def _find_running(self) -> Iterator[int]:
         """Yield the running marked processes. A process that has exited has no environment."""
-        if not _PROC_FOLDER.is_dir():
+        if not PROC_FOLDER.is_dir():
             return
-        for folder in _PROC_FOLDER.iterdir():
+        for folder in PROC_FOLDER.iterdir():
             if folder.name.isdecimal():
                 with suppress(OSError):  # it belongs to another user, or has exited
                     if self._environment_entry in _read_environment(folder).split(b"\0"):

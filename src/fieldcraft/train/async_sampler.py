@@ -184,13 +184,12 @@ class AsyncRolloutSampler(RolloutSampler):
         batch, index = divmod(position, s.questions_per_step)
         indices = draw_epoch_batch(self.seed, batch, len(self.tasks), s.questions_per_step)
         tasks = [self.tasks[i] for i in indices]
-        env = self.env_at(version)
-        run = self.make_rollout_callables(tasks, batch, env, simulated=is_simulated_step(s, batch))[
-            index
-        ]
+        simulated = is_simulated_step(s, batch)
+        env = self.select_environments(tasks, batch, version, simulated=simulated)[index]
 
         async def run_member(key: str) -> Trajectory:
-            trajectory = await run(tasks[index], key)
+            with self.timeline.collect_spans():
+                trajectory = await env.run(tasks[index], self.policy, key)
             self.emit(TrajectoryCompleted(self.name, trajectory))
             return trajectory
 

@@ -17,7 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fieldcraft.config.names import get_first_line
-from fieldcraft.config.sections import LoraConfig
+from fieldcraft.config.sections import Dtype, LoraConfig
+from fieldcraft.engine.weights import BASE_LAYER_SUFFIX, TRAINED_ADAPTER, merge_lora
 from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE
 from fieldcraft.records.files import copy_file_mode
 from fieldcraft.records.reading import advise_repair, raise_read_errors, require_readable
@@ -27,11 +28,8 @@ from fieldcraft.train.saving import save_model
 from fieldcraft.types import UserError
 
 OTHER_ADAPTER_ADVICE = "specify the folder of another one"  # for an adapter outside a run
-BASE_LAYER_SUFFIX = ".base_layer"  # suffix in PEFT of a layer that has an adapter
-TRAINED_ADAPTER, INITIAL_ADAPTER = (
-    "default",
-    "start",
-)  # names of the trained adapter and of a copy of its initial state
+CPU = torch.device("cpu")
+INITIAL_ADAPTER = "start"  # name of a copy of the trained adapter's initial state
 
 
 @final
@@ -122,9 +120,14 @@ class LoraAdapter:
             )
 
     def merge(self) -> Any:
-        """Merge the adapter into the weights of the model, in their dtype, and return the model;
-        the adapter is unusable afterwards."""
-        return self.peft_model.merge_and_unload()
+        """Merge the adapter into the weights of the model, in float32, which represents both, and
+        return the model; the adapter is unusable afterwards."""
+        model = self.peft_model.get_base_model().float()
+        state: dict[str, torch.Tensor] = model.state_dict()
+        weights = {name.replace(f"{BASE_LAYER_SUFFIX}.", "."): w for name, w in state.items()}
+        for name, merged in merge_lora(state, model):
+            weights[name].copy_(merged)
+        return self.peft_model.unload()
 
     def save_initial(self) -> None:
         """Copy the current adapter for `use_initial`."""
@@ -149,6 +152,23 @@ class LoraAdapter:
 
     def _set_weights(self, name: str, weights: dict[str, torch.Tensor]) -> None:
         self.peft_library.set_peft_model_state_dict(self.peft_model, weights, adapter_name=name)
+
+
+def load_policy(
+    folder: Path,
+    dtype: Dtype,
+    lora: LoraConfig | None,
+    seed: int = 0,
+    adapter: Path | None = None,
+    device: torch.device = CPU,
+) -> tuple[Any, LoraAdapter | None]:
+    """Load the initial model of a policy and, with `lora`, an adapter on it: a new one, or the one
+    in a folder. Trained weights are in float32, the base model of an adapter in `dtype`. Raises
+    UserError if a folder cannot be read."""
+    if lora is None:
+        return load_model(folder, device), None
+    model = load_model(folder, device, dtype)
+    return model, LoraAdapter(model, lora, seed, adapter)
 
 
 def _require_untied(model: Any) -> None:
@@ -181,7 +201,7 @@ def write_merged_model(folder: Path, adapter: Path, base: Path) -> None:
     Raises UserError if the adapter cannot be merged or does not fit the base.
     """
     dtype = load_config(base).dtype or torch.float32
-    model = load_model(base, torch.device("cpu"), to_dtype_name(dtype)).float()
+    model = load_model(base, CPU, to_dtype_name(dtype)).float()
     has_tokenizer = any(
         (adapter / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")
     )

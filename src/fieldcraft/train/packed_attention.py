@@ -214,7 +214,7 @@ def _attend_per_run(
     keys, values = key.split(sizes, 2), value.split(sizes, 2)
     kernel = partial(scaled_dot_product_attention, dropout_p=dropout, scale=scaling)
     outputs = [
-        _attend_run(
+        attend_run(
             kernel,
             queries,
             _visible_keys(keys, place, runs),
@@ -234,7 +234,7 @@ def _visible_keys(chunks: Sequence[Tensor], place: int, runs: tuple[TokenRun, ..
     return chunks[place] if len(places) == 1 else torch.cat([chunks[p] for p in places], 2)
 
 
-def _attend_run(
+def attend_run(
     kernel: Callable[..., Tensor], queries: Tensor, keys: Tensor, values: Tensor, window: int | None
 ) -> Tensor:
     """Compute the attention of the queries of one run, whose keys are the last of `keys`."""

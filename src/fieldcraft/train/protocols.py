@@ -37,6 +37,10 @@ class ProbeResult:
     dtype: Dtype
 
 
+class TrainersLostError(Exception):
+    """A process of a sharded trainer has crashed or hangs, and the state of all is lost."""
+
+
 class ReferenceModel(Protocol):
     """Read-only model: the reference of a KL term, or a teacher."""
 

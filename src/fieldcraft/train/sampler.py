@@ -7,25 +7,20 @@ alternate; in `async_sampler.py` they run concurrently.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil, floor
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.environments.base import EnvironmentRunner
-from fieldcraft.environments.loop import (
-    Policy,
-    Simulator,
-    run_rollout,
-    run_tool_free_rollout,
-)
-from fieldcraft.environments.simulators import PolicySimulator
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.base import OpenEnvironment
+from fieldcraft.environments.simulators import EndpointSimulator, PolicySimulator
+from fieldcraft.environments.tool_environment import require_tool_environment, run_tool_free_rollout
+from fieldcraft.environments.turns import Policy, Simulator
 from fieldcraft.records.events import EventHandler, TrajectoryCompleted, ignore_event
 from fieldcraft.records.timeline import Timeline
 from fieldcraft.rewards.rollouts import SoftOverlongPenalty
@@ -34,22 +29,12 @@ from fieldcraft.train.epochs import draw_epoch_batch
 from fieldcraft.types import Task, Trajectory
 
 RolloutGroup = Sequence[Trajectory]
-RolloutCallable = Callable[[Task, str], Awaitable[Trajectory]]
 _Metrics = dict[str, Any]
 T = TypeVar("T")
 NO_CALL_PENALTY = 0.5  # penalty of a correct rollout without tool calls
 # Added to penalties, so that a clean rollout is at most 11 times as likely as one in which every
 # call failed.
 PENALTY_OFFSET = 0.1
-
-
-@runtime_checkable
-class RemoteEngine(Protocol):
-    """Engine that receives its weights by transfer."""
-
-    @property
-    def last_update_metrics(self) -> _Metrics:
-        """Costs of the last `update_weights`, as metrics of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +55,19 @@ class RolloutSampler:
     `batches_drawn` is the position in the stream of questions, which is stored in checkpoints.
     `version` is the policy version of the engine, equal to its number of training steps; None if
     unknown. `frozen_engine` simulates for `simulator: frozen`, and `remote_simulator` writes
-    observations for `simulator: endpoint`. `runner` runs the rollouts of an external environment.
+    observations for `simulator: endpoint`. `base_budget` is the budget that the settings change;
+    None for the environment's.
     """
 
     settings: Rl
     tasks: Sequence[Task]
-    env: ToolEnvironment
+    env: OpenEnvironment
     engine: PolicyEngine
     rubric: Rubric
     seed: int
     frozen_engine: PolicyEngine | None = None
-    remote_simulator: Simulator | None = None
-    runner: EnvironmentRunner | None = None
+    remote_simulator: EndpointSimulator | None = None
+    base_budget: BudgetConfig | None = None
     name: str = "rl"  # of the stage, in events
     emit: EventHandler = ignore_event
     timeline: Timeline = field(default_factory=Timeline)  # of rollouts, and of waits for them
@@ -154,27 +140,23 @@ class RolloutSampler:
         self, tasks: Sequence[Task], number: int, batch: int
     ) -> list[RolloutGroup]:
         s, size = self.settings, self.rollouts_per_question
-        env, is_simulated = self.env_at(number), is_simulated_step(s, number)
-        rollout_callables = self.make_rollout_callables(
-            tasks, self.batches_drawn + batch, env, simulated=is_simulated
+        environments = self.select_environments(
+            tasks, self.batches_drawn + batch, number, simulated=is_simulated_step(s, number)
         )
         first = batch * s.questions_per_step
         jobs = {
-            f"{number}/{first + p}/{g}": (task, rollout_callables[p])
+            f"{number}/{first + p}/{g}": (task, environments[p])
             for p, task in enumerate(tasks)
             for g in range(size)
         }
 
-        async def run(task: Task, key: str) -> Trajectory:
-            _, rollout_callable = jobs[key]
-            return await rollout_callable(task, key)
-
-        done = await run_concurrently(
-            [(task, key) for key, (task, _) in jobs.items()],
-            run,
-            len(jobs),
-            lambda t: self.emit(TrajectoryCompleted(self.name, t)),
-        )
+        with self.timeline.collect_spans():
+            done = await run_concurrently(
+                [(task, key) for key, (task, _) in jobs.items()],
+                lambda task, key: jobs[key][1].run(task, self.policy, key),
+                len(jobs),
+                lambda t: self.emit(TrajectoryCompleted(self.name, t)),
+            )
         await self.rubric.score_async_rewards(done)
         return [done[p * size : (p + 1) * size] for p in range(len(tasks))]
 
@@ -185,11 +167,14 @@ class RolloutSampler:
 
     def budget_at(self, number: int) -> BudgetConfig:
         """Return the budget of rollouts that start in step `number`."""
-        return self.settings.budget_at_step(self.env.budget, number)
+        return self.settings.budget_at_step(self.base_budget or self.env.budget, number)
 
-    def env_at(self, number: int) -> ToolEnvironment:
+    def env_at(self, number: int) -> OpenEnvironment:
         """Return the environment of rollouts that start in step `number`."""
-        return self.env.with_budget(self.budget_at(number)) if self.settings.budget else self.env
+        budget = self.budget_at(number)
+        if budget == self.env.budget:
+            return self.env
+        return require_tool_environment(self.env).with_changes(budget=budget)
 
     def rubric_at(self, number: int) -> Rubric:
         """Return the rubric of rollouts that start in step `number`: the overlong penalty depends
@@ -201,45 +186,36 @@ class RolloutSampler:
             SoftOverlongPenalty(*s.resolve_overlong_buffer(self.budget_at(number)))
         )
 
-    def make_rollout_callables(
-        self, tasks: Sequence[Task], batch: int, env: ToolEnvironment, *, simulated: bool
-    ) -> list[RolloutCallable]:
-        """Return a function that runs a rollout, for each question of a batch."""
-        tool_free = select_tool_free_questions(self.settings, self.seed, batch, tasks)
-        with_tools, without_tools = (
-            self._make_rollout_callable(env, simulated=simulated),
-            self._make_tool_free_callable(env),
-        )
-        return [without_tools if index in tool_free else with_tools for index in range(len(tasks))]
-
-    def _make_tool_free_callable(self, env: ToolEnvironment) -> RolloutCallable:
-        async def run(task: Task, key: str) -> Trajectory:
-            with self.timeline.collect_spans():
-                return await run_tool_free_rollout(task, self._policy, env, key)
-
-        return run
+    def select_environments(
+        self, tasks: Sequence[Task], batch: int, number: int, *, simulated: bool
+    ) -> list[OpenEnvironment]:
+        """Return the environment of each question of a batch, for rollouts that start in step
+        `number`."""
+        env = with_tools = self.env_at(number)
+        if simulated:
+            with_tools = require_tool_environment(env).with_changes(simulator=self._simulator)
+        environments = [with_tools] * len(tasks)
+        for index in select_tool_free_questions(self.settings, self.seed, batch, tasks):
+            environments[index] = require_tool_environment(env).with_changes(
+                workflow=run_tool_free_rollout
+            )
+        return environments
 
     @property
-    def _policy(self) -> Policy:
+    def policy(self) -> Policy:
+        """Policy of the rollouts."""
         return Policy(engine=self.engine, temperature=self.settings.temperature, seed=self.seed)
 
-    def _make_rollout_callable(self, env: ToolEnvironment, *, simulated: bool) -> RolloutCallable:
-        """Return a function that runs the rollout of a task and a key. If a frozen model writes the
-        observations, it samples from an engine with separate sessions."""
-        policy = self._policy
-        simulator: Simulator | None = None
-        if simulated and (temperatures := self.settings.simulation_temperatures):
-            engine = self.frozen_engine or policy.engine
-            simulator_policy = replace(policy, engine=engine, temperature=temperatures[1])
-            simulator = self.remote_simulator or PolicySimulator(simulator_policy)
-
-        async def run(task: Task, key: str) -> Trajectory:
-            with self.timeline.collect_spans():
-                if self.runner is not None:
-                    return await self.runner(task, policy, key)
-                return await run_rollout(task, policy, env, key, simulator)
-
-        return run
+    @property
+    def _simulator(self) -> Simulator | None:
+        """Simulator of observations. A frozen model samples from an engine with separate
+        sessions."""
+        temperatures = self.settings.simulation_temperatures
+        if temperatures is None:
+            return None
+        engine = self.frozen_engine or self.engine
+        policy = replace(self.policy, engine=engine, temperature=temperatures[1])
+        return self.remote_simulator or PolicySimulator(policy)
 
     def _resample(
         self, groups: Sequence[RolloutGroup], number: int, batch: int

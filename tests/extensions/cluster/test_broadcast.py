@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -12,14 +13,14 @@ import torch
 from engine_parity import PROMPT, TOKENIZER
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
-from fieldcraft.engine.weights import WeightSnapshot, merge_lora_weights, run_probe
-from fieldcraft.extensions.cluster.sources import ShardedWeights
-from fieldcraft.extensions.cluster.vllm_servers import BroadcastServerPool
+from fieldcraft.engine.weights import TensorMeta, WeightSnapshot, merge_lora, run_probe
+from fieldcraft.extensions.cluster.ranks import ShardedWeights
+from fieldcraft.extensions.cluster.vllm_servers import BroadcastTransport
 from fieldcraft.extensions.cluster.weights import WeightSender
 from fieldcraft.extensions.vllm.client import VllmClient
 from fieldcraft.extensions.vllm.engine import VllmEngine
-from fieldcraft.extensions.vllm.servers import VllmServerSettings
-from fieldcraft.extensions.vllm.worker.fieldcraft_wire import TensorMeta
+from fieldcraft.extensions.vllm.process import VllmServerSettings
+from fieldcraft.extensions.vllm.servers import VllmServerPool
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.train.batch import SampleUnit
@@ -36,13 +37,16 @@ class Ranks:
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.snapshots = WeakSet[WeightSnapshot]()
         self.sender = WeightSender("127.0.0.1", CPU)
 
-    def store_weights(
-        self, name: str, label: str, dtype: torch.dtype, retained_labels: Sequence[str]
-    ) -> list[TensorMeta]:
-        state = merge_lora_weights(self.model)
+    def store_weights(self, name: str, label: str, dtype: torch.dtype) -> list[TensorMeta]:
+        retained_labels = [snapshot.label for snapshot in self.snapshots]
+        state = dict(merge_lora(self.model.state_dict(), self.model))
         return self.sender.store(label, self.model, state, dtype, retained_labels)
+
+    def add_snapshot(self, snapshot: WeightSnapshot) -> None:
+        self.snapshots.add(snapshot)
 
     def call_sender(self, method: str, *args: Any) -> Any:
         assert method != "write", "nothing is written unless a server starts"
@@ -69,13 +73,13 @@ def weights_of(model: Any) -> ShardedWeights:
     return ShardedWeights(ranks, policy, model.config)
 
 
-class Running(BroadcastServerPool):
-    """Pool of servers that are already running."""
+class Running(VllmServerPool):
+    """Pool of servers that are already running, and receive broadcasts."""
 
     def __init__(
         self, urls: Sequence[str], settings: VllmServerSettings, resources: RunResources
     ) -> None:
-        super().__init__(settings, resources, 1)
+        super().__init__(settings, resources, BroadcastTransport(1))
         self.all = [VllmClient(url, 60.0) for url in urls]
 
     async def require_usable(self, config: Mapping[str, Any]) -> None: ...
@@ -87,11 +91,11 @@ class Running(BroadcastServerPool):
     async def _connect(
         self, snapshot: WeightSnapshot, config: Mapping[str, Any]
     ) -> Sequence[VllmClient]:
-        if not self._live_servers:
+        if not self.live_servers:
             for server in self.all:
                 await server.require_compatible(config)
-            self._live_servers = list(self.all)
-        return list(self._live_servers)
+            self.live_servers = list(self.all)
+        return list(self.live_servers)
 
 
 class Scene:

@@ -19,15 +19,19 @@ from engine_parity import PROMPT, TOKENIZER, sharp_model
 from fieldcraft.config.sections import ClusterConfig, Optim
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.extensions.cluster.engine_pool import EnginePool
-from fieldcraft.extensions.cluster.ranks import HEALTH_GROUP, RayTrainerGroup, TrainersLostError
+from fieldcraft.extensions.cluster.ranks import (
+    HEALTH_GROUP,
+    RayTrainerGroup,
+    ShardedWeights,
+)
 from fieldcraft.extensions.cluster.session import open_cluster
 from fieldcraft.extensions.cluster.sharding.specs import PolicySpec
 from fieldcraft.extensions.cluster.sharding.trainer import ShardedTrainer
-from fieldcraft.extensions.cluster.sources import ShardedWeights
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.model import load_model, make_empty_model
+from fieldcraft.train.protocols import TrainersLostError
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
 

@@ -9,8 +9,9 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy
-from fieldcraft.environments.tool_environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_session import LIMIT_REACHED_MESSAGE
+from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.curation.prompted_workflows import (
     MAX_TRIALS,
     prompted_react,

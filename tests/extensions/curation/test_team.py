@@ -11,7 +11,6 @@ import pytest
 from checkpoints import tiny_tokenizer
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration
-from fieldcraft.extensions.curation.afm_team import AFM_TEAM, reconstruct_requests
 from fieldcraft.extensions.curation.react_agent import AgentAttempt, AttemptStatus
 from fieldcraft.extensions.curation.team import (
     TEXT,
@@ -20,7 +19,9 @@ from fieldcraft.extensions.curation.team import (
     TeamAgent,
     TeamMember,
     parse_sections,
+    reconstruct_requests,
 )
+from fieldcraft.extensions.methods.afm_team import AFM_TEAM
 from fieldcraft.tools.base import tool
 from fieldcraft.tools.chat_client import ChatReply, ChatRequestError, TokenUsage
 from fieldcraft.types import (

@@ -68,7 +68,7 @@ def run_scripted(
 
     async def run_agent() -> Trajectory:
         async with isolate_failures(environment, make_dialect("hermes", tokenizer), limits) as go:
-            return await go(task, Policy(engine=engine), "k")
+            return await go.run(task, Policy(engine=engine), "k")
 
     ARRIVED.clear()
     done = run(run_agent())

@@ -79,7 +79,8 @@ def run_scripted(
 
     async def all_of_them() -> list[Trajectory]:
         async with isolate_failures(environment, make_dialect("autocoa", tokenizer), LIMITS) as go:
-            return await asyncio.gather(*(go(tasks[0], policy, f"k{i}") for i in range(rollouts)))
+            jobs = (go.run(tasks[0], policy, f"k{i}") for i in range(rollouts))
+            return await asyncio.gather(*jobs)
 
     return asyncio.run(all_of_them())
 
@@ -136,9 +137,9 @@ def test_a_server_that_dies_ends_its_rollouts() -> None:
         server = serve_in_thread(app)
         environment.url = server.__enter__()
         async with isolate_failures(environment, make_dialect("autocoa", tokenizer), LIMITS) as go:
-            before = await go(task, policy, "k0")
+            before = await go.run(task, policy, "k0")
             await asyncio.to_thread(server.__exit__, None, None, None)
-            return [before, await go(task, policy, "k1"), await go(task, policy, "k2")]
+            return [before, await go.run(task, policy, "k1"), await go.run(task, policy, "k2")]
 
     before, *after = asyncio.run(before_and_after())
     assert before.status is Status.ANSWERED

@@ -38,7 +38,7 @@ def sample_conversations(agent: str, engine, seed: int = 0) -> list[Trajectory]:
         async with isolate_failures(
             environment, make_dialect("hermes", tokenizer), limits
         ) as runner:
-            return await asyncio.gather(*(runner(task, policy, task.id) for task in tasks))
+            return await asyncio.gather(*(runner.run(task, policy, task.id) for task in tasks))
 
     return asyncio.run(all_of_them())
 

@@ -28,7 +28,7 @@ def rollouts(engine: LocalEngine, seed: int) -> list[Trajectory]:
 
     async def all_of_them() -> list[Trajectory]:
         async with isolate_failures(GAME, make_dialect("autocoa", tokenizer), LIMITS) as runner:
-            return await asyncio.gather(*(runner(task, policy, task.id) for task in tasks[:64]))
+            return await asyncio.gather(*(runner.run(task, policy, task.id) for task in tasks[:64]))
 
     return asyncio.run(all_of_them())
 

@@ -56,7 +56,7 @@ def run_scripted(
 
     async def all_of_them() -> list[Trajectory]:
         async with isolate_failures(verifiers, make_dialect("autocoa", tokenizer), LIMITS) as go:
-            return await asyncio.gather(*(go(tasks[p], policy, f"k{p}") for p in places))
+            return await asyncio.gather(*(go.run(tasks[p], policy, f"k{p}") for p in places))
 
     return asyncio.run(all_of_them())
 
@@ -140,7 +140,7 @@ def test_a_worker_that_died_is_started_again() -> None:
 
     async def in_turn() -> list[Trajectory]:
         async with isolate_failures(verifiers, make_dialect("autocoa", tokenizer), LIMITS) as go:
-            return [await go(tasks[p], policy, f"k{p}") for p in (1, 0)]
+            return [await go.run(tasks[p], policy, f"k{p}") for p in (1, 0)]
 
     dead, alive = asyncio.run(in_turn())
     assert dead.status is Status.ERROR
@@ -155,7 +155,7 @@ def test_a_task_of_others_is_refused() -> None:
         async with isolate_failures(
             environment(), make_dialect("autocoa", tokenizer), LIMITS
         ) as go:
-            await go(Task("q", "Who?", ()), policy, "k")
+            await go.run(Task("q", "Who?", ()), policy, "k")
 
     with pytest.raises(UserError, match="none of the taskset's"):
         asyncio.run(foreign())

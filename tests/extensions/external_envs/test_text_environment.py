@@ -42,7 +42,7 @@ def run_scripted(
         async with isolate_failures(
             environment, dialect or make_dialect("autocoa", TOKENIZER), limits
         ) as go:
-            return await go(task, policy, "k")
+            return await go.run(task, policy, "k")
 
     return run(play())
 
@@ -201,7 +201,7 @@ def test_calls_in_an_environment_of_others_have_the_costs_of_the_recipe() -> Non
 
     async def play() -> Trajectory:
         async with isolate_failures(environment, dialect, limits, {STEP_TOOL: 3.0}) as go:
-            return await go(TASK, policy, "k")
+            return await go.run(TASK, policy, "k")
 
     done = asyncio.run(play())
     assert [call.cost for call in done.calls] == [3.0, 3.0]

@@ -11,7 +11,7 @@ import pytest
 
 from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import MCP_TOOL, ComponentKind, resolve
-from fieldcraft.environments.tool_environment import open_session_tools
+from fieldcraft.environments.tool_session import open_session_tools
 from fieldcraft.extensions.mcp import schemas
 from fieldcraft.extensions.mcp.server import McpServer
 from fieldcraft.types import (
@@ -28,13 +28,13 @@ from mcp_parts import (
     DIES,
     SERVER,
     end,
-    free_port,
     lives,
     start_http,
     started,
     write_lister,
     write_server,
 )
+from ports import reserved_port
 
 SECONDS = 120.0  # enough to start a server on a busy machine
 TASK = Task("1", "What?", ())
@@ -322,6 +322,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Limit the CPU time of a schema validation to a moment."""
     schemas._get_pool.cache_clear()
     monkeypatch.setattr(schemas, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("fieldcraft.tools.killable_pool.WALL_TIME_FACTOR", 1500)
     yield
     schemas._get_pool().close()
     schemas._get_pool.cache_clear()
@@ -365,14 +366,14 @@ def test_a_server_at_a_url_that_goes_and_comes_back(connection: str, tmp_path: P
         processes.append(await asyncio.to_thread(start_http, tmp_path, port))
         return [*answers, await tools["note"](text="b")]
 
-    port = free_port()
-    processes = [start_http(tmp_path, port)]
-    try:
-        url = f"http://127.0.0.1:{port}/mcp"
-        assert in_rollout(url, use_tools, connection=connection) == ["a", "b"]
-    finally:
-        for process in processes:
-            end(process)
+    with reserved_port() as port:
+        processes = [start_http(tmp_path, port)]
+        try:
+            url = f"http://127.0.0.1:{port}/mcp"
+            assert in_rollout(url, use_tools, connection=connection) == ["a", "b"]
+        finally:
+            for process in processes:
+                end(process)
 
 
 def test_the_time_server_of_the_protocol_s_authors() -> None:

@@ -1,6 +1,7 @@
 """Shared helpers of the sandbox tests."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
 
@@ -22,3 +23,26 @@ def out_of_time(run: Callable[..., ProgramResult], code: str, **limits: int) -> 
         if done.stdout:
             break
     return done
+
+
+def read_process(process: int, name: str) -> str:
+    """Return a file of a process in /proc; "" if the process has ended, also during the reading."""
+    try:
+        return Path(f"/proc/{process}/{name}").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def parents() -> dict[int, int]:
+    """Return the parent of each process, the oldest process first.
+
+    All of /proc is read, because the kernel's list of children is incomplete while a child or a
+    thread ends.
+    """
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            fields = read_process(int(folder.name), "stat").rpartition(")")[2].split()
+            if fields:
+                found.append((int(fields[19]), int(folder.name), int(fields[1])))  # start, parent
+    return {process: parent for _, process, parent in sorted(found)}

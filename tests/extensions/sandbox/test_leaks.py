@@ -3,9 +3,13 @@
 import asyncio
 import os
 import signal
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from sandbox_parts import parents, read_process
 
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
 from fieldcraft.extensions.sandbox.sandbox import Sandbox
@@ -38,23 +42,6 @@ def own():
         yield sandbox
 
 
-def parents() -> dict[int, int]:
-    """Return the parent of each process, the oldest process first.
-
-    All of /proc is read, because the kernel's list of children is incomplete while a child or a
-    thread ends.
-    """
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):  # it has ended
-                continue
-            found.append((int(fields[19]), int(folder.name), int(fields[1])))  # start, parent
-    return {process: parent for _, process, parent in sorted(found)}
-
-
 def children(process: int) -> list[int]:
     return [child for child, parent in parents().items() if parent == process]
 
@@ -72,23 +59,12 @@ def templates() -> list[int]:
     """Return the processes of this test's sandbox, the nearest first: the outermost process, the
     template, and the processes of workers."""
     found = descendants(os.getpid())
-    return [process for process in found if b"sandbox.zygote" in command(process)]
-
-
-def command(process: int) -> bytes:
-    return read(process, "cmdline")
-
-
-def read(process: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{process}/{name}").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):  # it has ended
-        return b""
+    return [process for process in found if "sandbox.zygote" in read_process(process, "cmdline")]
 
 
 async def asleep(count: int) -> None:
     """Wait until `count` programs sleep."""
-    while sum(read(each, "comm") == b"asleep\n" for each in templates()) != count:
+    while sum(read_process(each, "comm") == "asleep\n" for each in templates()) != count:
         await asyncio.sleep(0.05)
 
 
@@ -144,7 +120,7 @@ def test_all_workers_can_be_killed(own) -> None:
         await asleep(1)
         spare = list(own._idle_workers)
         for process in templates()[2:]:
-            if Path(f"/proc/{process}").exists():
+            with suppress(ProcessLookupError):  # it has ended with the first of its namespace
                 os.kill(process, signal.SIGKILL)
         stopped = await running
         while not all(worker.terminated.is_set() for worker in spare):
@@ -192,7 +168,20 @@ def test_a_cancelled_run_leaves_nothing(own) -> None:
     assert asyncio.run(story()).stdout == "next\n"
 
 
+def in_a_process(work: Callable[..., None], *arguments: int) -> None:
+    """Run work in a process without sandboxes of other tests, which start and end workers meanwhile
+    and so change its descriptors."""
+    process = get_context("spawn").Process(target=work, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
 def test_closing_ends_every_process_and_descriptor() -> None:
+    in_a_process(open_and_close)
+
+
+def open_and_close() -> None:
     before = descriptors(), mounts()
     with Sandbox(SandboxLimits(wall_seconds=600), libraries=()) as sandbox:
 
@@ -251,9 +240,9 @@ def leaks(runs: int) -> None:
 
 @pytest.mark.long
 def test_two_hundred_runs_at_once_leave_nothing() -> None:
-    leaks(200)
+    in_a_process(leaks, 200)
 
 
 @pytest.mark.slow
 def test_ten_thousand_runs_leave_nothing() -> None:
-    leaks(10_000)
+    in_a_process(leaks, 10_000)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from bad_servers import answers, raw_server, resets
-from fieldcraft.environments.tool_environment import open_session_tools
+from fieldcraft.environments.tool_session import open_session_tools
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
 from fieldcraft.extensions.sandbox.protocol import RunCodeRequest, SandboxClient, make_response
 from fieldcraft.extensions.sandbox.sandbox import Sandbox

@@ -1,15 +1,16 @@
 """Attempts to get ten times the allowed amount of each resource, by every known way."""
 
 import asyncio
+import os
 import struct
 import tracemalloc
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
+from sandbox_parts import parents, read_process
 
 from fieldcraft.extensions.sandbox import frames
 from fieldcraft.extensions.sandbox.limits import ProgramStatus, SandboxLimits
+from waiting import wait_until
 
 CALL = "import ctypes, fcntl, os, socket\nlibc = ctypes.CDLL(None, use_errno=True)\n"
 # Memory that the kernel would hold for a program without counting it.
@@ -153,18 +154,18 @@ def test_databases_in_files_work(run) -> None:
 def test_the_owner_dies_last(sandbox) -> None:
     """If memory runs out, the kernel kills by this score."""
 
-    def score(process: int | str) -> int:
-        return int(Path(f"/proc/{process}/oom_score_adj").read_text())
+    def scores() -> list[int]:
+        """Return the scores of the sandbox's processes, without those that have ended meanwhile."""
+        found = {sandbox._supervisors[0]._process.pid}
+        for child, parent in parents().items():
+            if parent in found:
+                found.add(child)
+        texts = [read_process(process, "oom_score_adj") for process in found]
+        return [int(text) for text in texts if text]
 
-    found, scores = [sandbox._supervisors[0]._process.pid], []
-    for process in found:
-        children = Path(f"/proc/{process}/task/{process}/children")
-        with suppress(OSError):  # an earlier worker may be exiting
-            scores.append(score(process))
-            found += map(int, children.read_text().split())
-    assert len(scores) > 4  # includes the template and its workers
-    assert set(scores) == {1000}
-    assert score("self") < 1000
+    wait_until(lambda: len(scores()) > 4)  # includes the template and its workers
+    assert set(scores()) == {1000}
+    assert int(read_process(os.getpid(), "oom_score_adj")) < 1000
 
 
 # Expressions for bytes that a program writes in place of its worker's answer.

@@ -6,8 +6,8 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy
 from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.search.workflows import rag
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Author, Status, Task, ToolError, Trajectory

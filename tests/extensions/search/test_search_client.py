@@ -14,6 +14,7 @@ from fieldcraft.extensions.search.server import create_app
 from fieldcraft.extensions.search.tool import SearchTool
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import ArgumentError, ToolError, UserError
+from ports import NOBODY, reserved_port
 
 
 def ask(tool, *queries):
@@ -186,27 +187,25 @@ def test_a_server_that_hangs_is_given_up():
 
 
 def test_a_server_that_is_not_there_is_named():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = url_of(listener)
-    tool = RemoteSearchTool(url, retries=0, restart_seconds=0.0)
+    tool = RemoteSearchTool(NOBODY, retries=0, restart_seconds=0.0)
     with pytest.raises(ToolError, match="Search failed: the server cannot be reached"):
         ask(tool, "a")
-    with pytest.raises(UserError, match=f"{url} .*; start one with 'fieldcraft serve search'"):
+    with pytest.raises(UserError, match=f"{NOBODY} .*; start one with 'fieldcraft serve search'"):
         check(tool)
 
 
 def test_a_query_waits_for_a_server_that_is_restarted(index):
-    with serve_in_thread(create_app(index)) as url:
-        tool = RemoteSearchTool(url, retries=0)
-        [expected] = ask(tool, "zumato")
-
-    async def search_during_restart():
+    async def search_during_restart(tool, port):
         searching = asyncio.create_task(tool(query="zumato"))
         await asyncio.sleep(0.2)  # the server is down
-        with serve_in_thread(create_app(index), int(url.rpartition(":")[2])):
+        with serve_in_thread(create_app(index), port):
             return await searching
 
-    assert asyncio.run(search_during_restart()) == expected
+    with reserved_port() as port:
+        with serve_in_thread(create_app(index), port) as url:
+            tool = RemoteSearchTool(url, retries=0)
+            [expected] = ask(tool, "zumato")
+        assert asyncio.run(search_during_restart(tool, port)) == expected
 
 
 def url_of(listener):

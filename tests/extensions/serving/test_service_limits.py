@@ -7,8 +7,8 @@ import httpx
 import openai
 import pytest
 
-from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.extensions.external_envs.refusals import RequestRejectedError
+from fieldcraft.extensions.methods.autocoa import AutoCoADialect
 from fieldcraft.extensions.serving.app import create_app
 from fieldcraft.extensions.serving.requests import AgentRequest
 from fieldcraft.extensions.serving.service import MAX_CHARS_PER_TOKEN

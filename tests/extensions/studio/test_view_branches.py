@@ -1,7 +1,6 @@
 """Branches on the page: permission, requests and results."""
 
 import json
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -199,10 +198,7 @@ def test_a_command_runs_alone_and_can_be_stopped(run: Path, sampling: BranchComm
     wait_until(lambda: sampling.state["status"] is not None)
     assert sampling.state["status"] == 2
     assert "/none" in sampling.state["said"]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    sampling.start(["studio", str(run), "--port", str(port)])
+    sampling.start(["studio", str(run), "--port", "0"])
     with pytest.raises(UserError, match="already sampling: wait for it, or stop it"):
         sampling.start(["branch", "/none", "--index", "0"])
     wait_until(lambda: "127.0.0.1" in sampling.state["said"] or "startup" in sampling.state["said"])

@@ -179,7 +179,8 @@ def test_curves_have_values_under_the_pointer_and_are_smoothed(visit: Open) -> N
     assert smooth.inner_text() == "0.3161 (0.4)"  # (0.4 + 0.3/2 + 0.2/4 + 0.1/8) / (31/16)
     page.get_by_label("two").uncheck()
     until(page, "location.search.includes('hidden=two')")
-    assert "two" not in chart.inner_text()
+    charts = "[...document.querySelectorAll('.charts .chart')]"  # redrawn in the next frame
+    until(page, f"!{charts}.some((chart) => chart.textContent.includes('two'))")
 
 
 # -- the list --------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ def test_curves_have_values_under_the_pointer_and_are_smoothed(visit: Open) -> N
 def test_filters_search_and_order_are_in_the_address_and_it_restores_them(visit: Open) -> None:
     page = visit(VIEWS["list"])
     until(page, READY["list"])
-    assert page.locator("output").first.inner_text() == "29 trajectories"
+    until(page, "document.querySelector('output').textContent === '29 trajectories'")
     page.get_by_label("Stage", exact=True).select_option("sft1")
     page.get_by_label("Answer", exact=True).select_option("0")
     until(page, "document.querySelector('output').textContent === '4 trajectories'")
@@ -203,6 +204,7 @@ def test_filters_search_and_order_are_in_the_address_and_it_restores_them(visit:
     until(again, "document.querySelector('output').textContent === '2 trajectories'")
     assert again.get_by_label("Answer", exact=True).input_value() == "0"
     assert again.get_by_role("searchbox").input_value() == "dro"
+    until(again, "document.querySelectorAll('.row .c-question').length === 2")
     assert rows(again) == ["Who met Dro?"] * 2
     assert again.locator("[aria-sort=ascending]").inner_text().startswith("Calls")
     page.go_back()
@@ -211,6 +213,7 @@ def test_filters_search_and_order_are_in_the_address_and_it_restores_them(visit:
 
 def test_downloads_have_what_the_list_shows(visit: Open) -> None:
     page = visit("?view=trajectories&part=rl1&kind=training&run=two")
+    until(page, "document.querySelector('output').textContent === '8 trajectories'")
     with page.expect_download() as lines:
         page.get_by_role("link", name="JSON lines").click()
     records = [json.loads(line) for line in lines.value.path().read_text().splitlines()]
@@ -251,8 +254,8 @@ def test_the_strip_of_tokens_shows_what_is_known_of_each(visit: Open) -> None:
         *("author", "mask", "log-probability", "entropy", "advantage", "ratio", "version"),
     ]
     page.get_by_role("button", name="mask").click()
-    until(page, "location.search.includes('tokens=mask')")
-    assert page.locator(".token.trained").count() == 4
+    until(page, "document.querySelectorAll('.token.trained').length === 4")
+    assert "tokens=mask" in page.evaluate("location.search")
     page.locator(".token").nth(2).hover()
     until(page, "document.querySelector('.of-token').textContent.includes('entropy')")
     message = """[...document.querySelectorAll('.of-token div')]

@@ -1,5 +1,6 @@
 """Long and growing files: the rows visible while they are read, and changes of files."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fieldcraft.extensions.studio.run_view import load_run_views
 from fieldcraft.extensions.studio.server import create_app
 from fieldcraft.records.trajectories import to_json
 from view_parts import append, trajectory
+from waiting import wait_until
 
 LINES = 4000
 
@@ -38,8 +40,8 @@ def test_the_first_request_has_rows_and_the_others_follow(run: Path) -> None:
         first = ask(client)
         assert 5 < len(first["rows"]) <= first["total"]
         assert [row["number"] for row in first["rows"][:3]] == [0, 1, 2]
-        while (found := ask(client, offset=LINES - 100))["total"] < LINES:
-            pass
+        wait_until(lambda: ask(client)["total"] == LINES)
+        found = ask(client, offset=LINES - 100)
         assert [row["number"] for row in found["rows"]] == [*range(LINES - 100, LINES)]
         answer = client.get("/api/trajectory", params={"number": LINES - 1, "run": "run"})
         assert answer.json()["task"] == f"t{LINES - 1}"
@@ -48,14 +50,24 @@ def test_the_first_request_has_rows_and_the_others_follow(run: Path) -> None:
 def test_a_page_has_all_rows_if_no_refresh_was_due_before_the_end(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each step reads one chunk, and no step is followed by a refresh."""
+    """Each step reads one chunk, and no step is followed by a refresh. Only the step before the
+    first request does not wait for it."""
     monkeypatch.setattr(follow, "START_SECONDS", 0.0)
     monkeypatch.setattr(follow, "UPDATE_SECONDS", 0.0)
     monkeypatch.setattr(follow, "REFRESH_TIME_SHARE", 2.0)
+    update, go_on = TrajectoryLibrary.update_files, threading.Event()
+
+    def update_later(library: TrajectoryLibrary) -> bool:
+        if threading.current_thread().name == "follower":
+            go_on.wait()
+        return update(library)
+
+    monkeypatch.setattr(TrajectoryLibrary, "update_files", update_later)
     with TestClient(create_app(load_run_views([run]))) as client:
-        assert ask(client)["total"] < LINES
-        while ask(client)["total"] < LINES:
-            pass
+        first = ask(client)
+        go_on.set()
+        assert first["total"] < LINES
+        wait_until(lambda: ask(client)["total"] == LINES)
 
 
 def test_an_empty_file_does_not_keep_the_first_rows_back(tmp_path: Path) -> None:
@@ -78,12 +90,9 @@ def test_a_page_follows_lines_and_files_that_come_and_go(tmp_path: Path) -> None
         assert ask(client)["total"] == 1
         append(run / "a.jsonl", trajectory("second"))
         append(run / "b.jsonl", trajectory("other"))
-        while ask(client)["total"] < 3:
-            pass
+        wait_until(lambda: ask(client)["total"] == 3)
         (run / "a.jsonl").unlink()
-        while ask(client)["total"] > 1:
-            pass
+        wait_until(lambda: ask(client)["total"] == 1)
         assert [row["task"] for row in ask(client)["rows"]] == ["other"]
         (run / "b.jsonl").write_text('{"half a li')
-        while ask(client)["total"] > 0:
-            pass
+        wait_until(lambda: ask(client)["total"] == 0)

@@ -17,6 +17,7 @@ from fieldcraft.tools.server_requests import is_loopback
 from fieldcraft.tools.serving import make_server_config
 from fieldcraft.types import UserError
 from view_parts import HOSTILE, append, trajectory, write_run
+from waiting import wait_until
 
 TOKEN = "a-token"
 
@@ -34,9 +35,8 @@ def page(tmp_path: Path) -> Iterator[TestClient]:
 
 
 def until(page: TestClient, rows: int) -> None:
-    """Wait until the list has at least `rows` rows; the test timeout ends an endless wait."""
-    while page.get("/api/rows").json()["total"] < rows:
-        pass
+    """Wait until the list has at least `rows` rows."""
+    wait_until(lambda: page.get("/api/rows").json()["total"] >= rows)
 
 
 def get(page: TestClient, path: str, **parameters: Any) -> Any:

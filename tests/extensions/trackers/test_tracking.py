@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tracking_parts import CURVES, Played, open_folder, play_stopped_run, rewind
 
+from fieldcraft.extensions.trackers import subscriber as tracking_module
 from fieldcraft.extensions.trackers.base import flatten_metrics
-from fieldcraft.runs import tracker_subscriber as tracking_module
+from fieldcraft.runs.context import attach_trackers
 from fieldcraft.runs.folder import RunFolder
-from fieldcraft.runs.tracker_subscriber import attach_trackers
 from fieldcraft.types import UserError
 
 LINES, STUCK = "own_tracker:Lines", "own_tracker:Stuck"

@@ -15,9 +15,9 @@ from fieldcraft.records.events import (
     write_metrics,
 )
 from fieldcraft.records.files import write_json
+from fieldcraft.runs.context import attach_trackers
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.resume import open_run_folder
-from fieldcraft.runs.tracker_subscriber import attach_trackers
 
 STAGES = {
     "sft": {"type": "sft", "dataset": "base", "steps": 4, "batch_size": 2, "optim": {"lr": 1e-3}},

@@ -32,7 +32,8 @@ from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.local.requests import find_model_turn_end
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.extensions.vllm.engine import VllmEngine
-from fieldcraft.extensions.vllm.servers import LocalServerPool
+from fieldcraft.extensions.vllm.process import LocalLauncher
+from fieldcraft.extensions.vllm.servers import LaunchedServerPool
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.sampling import NO_TRUNCATION, Completion, SamplingParams, Truncation
 from fieldcraft.types import UserError
@@ -112,9 +113,11 @@ def test_a_session_with_the_real_server(tied: bool, tmp_path: Path) -> None:
         calls = asyncio.create_task(many(engine, 8, temperature=1.0))
         await asyncio.sleep(0.05)
         servers = engine._pool
-        assert isinstance(servers, LocalServerPool)
-        assert servers._process is not None
-        os.killpg(servers._process._process.pid, signal.SIGKILL)
+        assert isinstance(servers, LaunchedServerPool)
+        launcher = servers._launcher
+        assert isinstance(launcher, LocalLauncher)
+        assert launcher._process is not None
+        os.killpg(launcher._process._process.pid, signal.SIGKILL)
         assert worst(await calls, 1.0) < 1e-4
 
     async def run_and_close() -> None:
@@ -158,7 +161,7 @@ def test_weights_that_change_while_the_real_server_samples(tmp_path: Path) -> No
     async def work() -> tuple[list[Completion], list[Completion]]:
         await engine.update_weights(0)
         await engine.snapshot_weights()
-        process = engine._pool._process  # type: ignore[attr-defined]
+        process = engine._pool._launcher._process  # type: ignore[attr-defined]
         calls = begin()
         for version in (1, 2):
             await written(process.url, 32 * 10)
@@ -221,7 +224,7 @@ from test_vllm_real import engine_of, model_of
 async def main():
     engine = engine_of(model_of(tied=False), RunResources(Path(sys.argv[1])))
     await engine.update_weights(0)
-    print(engine._pool._process.url, engine._pool.exchange_folder, flush=True)
+    print(engine._pool._launcher._process.url, engine._pool.exchange_folder, flush=True)
     await asyncio.sleep(1000)
 
 asyncio.run(main())

@@ -320,6 +320,7 @@ def impatient(monkeypatch):
     """Limit the CPU time of a page to a moment."""
     page_text._get_pool.cache_clear()
     monkeypatch.setattr(page_text, "PAGE_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("fieldcraft.tools.killable_pool.WALL_TIME_FACTOR", 6000)
     yield
     page_text._get_pool().close()
     page_text._get_pool.cache_clear()

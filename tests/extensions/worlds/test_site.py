@@ -17,8 +17,8 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.web.page_text import read_page
 from fieldcraft.extensions.worlds.atlas.world import AtlasWorld
 from fieldcraft.extensions.worlds.pages import SLOW_ONE_IN
@@ -74,7 +74,7 @@ def page(site: str, title: str) -> str:
 def test_each_page_tells_its_passage_and_leads_to_what_it_names(site: str) -> None:
     """Compare pages by their HTML. Moved and missing pages occur on the way."""
     statuses: set[str] = set()
-    with httpx.Client(base_url=site) as client:
+    with httpx.Client(base_url=site, timeout=300) as client:
         for title in [title for title in TEXTS if not is_slow(title)][:16]:
             found = client.get(page(site, title))
             content = read_page(found.content, "text/html", page(site, title))

@@ -9,9 +9,9 @@ import pytest
 from fieldcraft.config.rl import Rl
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.monitors import ToolFailureMonitor
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.records.timeline import StepTimes
 from fieldcraft.records.training_rollouts import TrainingRollout
 from fieldcraft.rewards.answers import ExactMatch, F1Reward

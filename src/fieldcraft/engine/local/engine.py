@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from fieldcraft.engine.attention import require_plain_attention
-from fieldcraft.engine.copies import snapshot_model, sync_snapshot
 from fieldcraft.engine.local.batch_plan import order_rows, to_device
 from fieldcraft.engine.local.block_allocator import BLOCK_TOKENS, IntArray
 from fieldcraft.engine.local.kv_cache import PagedKVCache, forward
@@ -27,6 +26,7 @@ from fieldcraft.engine.local.sampling import draw_uniforms, sample_rows
 from fieldcraft.engine.local.sequences import SequenceTable
 from fieldcraft.engine.sizes import resolve_session_tokens
 from fieldcraft.engine.threads import limit_threads
+from fieldcraft.engine.weights import snapshot_model, sync_snapshot
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import Tokenizer, UserError
 

@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from fieldcraft.engine.weights import ProbeLogprobs
+from fieldcraft.engine.weights import ProbeLogprobs, WeightSnapshot
 from fieldcraft.extensions.cluster.remote import ActorLostError
 from fieldcraft.extensions.cluster.session_router import SessionRouter
-from fieldcraft.extensions.cluster.weights import PackedWeightSnapshot
 from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.types import UserError
 
@@ -29,7 +28,7 @@ class EngineClient(Protocol):
         """Wait until the engine accepts requests; restart it if it has crashed. Raises
         ActorLostError for a crash that no call has noticed."""
 
-    async def load_snapshot(self, snapshot: PackedWeightSnapshot) -> ProbeLogprobs:
+    async def load_snapshot(self, snapshot: WeightSnapshot) -> ProbeLogprobs:
         """Load these weights, and return the log-probabilities that they assign to the probe."""
 
     async def generate(
@@ -59,7 +58,7 @@ class EngineGroup:
     def __init__(
         self,
         clients: Sequence[EngineClient],
-        take_snapshot: Callable[[int], Awaitable[PackedWeightSnapshot]],
+        take_snapshot: Callable[[int], Awaitable[WeightSnapshot]],
         tolerance: float,
         log: Callable[[str], None],
     ) -> None:
@@ -71,9 +70,9 @@ class EngineGroup:
         self._tolerance = tolerance
         self._log = log
         self._router = SessionRouter(len(clients))
-        self._snapshot: PackedWeightSnapshot | None = None  # the newest weights
+        self._snapshot: WeightSnapshot | None = None  # the newest weights
         self._snapshot_lock = asyncio.Lock()  # trainers collect them once
-        self._loaded_snapshots: list[PackedWeightSnapshot | None] = [None] * len(clients)
+        self._loaded_snapshots: list[WeightSnapshot | None] = [None] * len(clients)
         self._generations = [0] * len(clients)
         self._consecutive_failures = [0] * len(clients)  # in a row
         self._update_tasks: dict[
@@ -181,7 +180,7 @@ class EngineGroup:
 
     # ---- weights
 
-    async def _get_latest_snapshot(self) -> PackedWeightSnapshot:
+    async def _get_latest_snapshot(self) -> WeightSnapshot:
         async with self._snapshot_lock:
             if self._snapshot is None:
                 self._snapshot = await self._take_snapshot(self.version)

@@ -18,14 +18,13 @@ from transformers import AutoModelForCausalLM
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
-from fieldcraft.engine.weights import ProbeLogprobs, run_probe
+from fieldcraft.engine.weights import ProbeLogprobs, WeightSnapshot, run_probe
 from fieldcraft.extensions.cluster.engine_group import EngineGroup
+from fieldcraft.extensions.cluster.ranks import ShardedWeights
 from fieldcraft.extensions.cluster.remote import ActorLostError, MonitoredActor, import_ray
 from fieldcraft.extensions.cluster.session import ClusterSession
-from fieldcraft.extensions.cluster.sources import ShardedWeights
 from fieldcraft.extensions.cluster.weights import (
     PackedTensor,
-    PackedWeightSnapshot,
     load_weights,
     pack_model,
 )
@@ -128,9 +127,9 @@ class RayEngineClient:
         if previous not in (None, process_id):
             raise ActorLostError("while it was idle")
 
-    async def load_snapshot(self, snapshot: PackedWeightSnapshot) -> ProbeLogprobs:
+    async def load_snapshot(self, snapshot: WeightSnapshot) -> ProbeLogprobs:
         pending = self._actor.load_snapshot.remote(
-            self._model, self._spec, snapshot.version, snapshot.tensors
+            self._model, self._spec, snapshot.version, snapshot.handle
         )
         probe: ProbeLogprobs = await self._monitored.await_result(pending)
         return probe

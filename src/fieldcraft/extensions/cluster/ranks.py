@@ -1,4 +1,4 @@
-"""Ranks that train together, each in a Ray actor."""
+"""Ranks that train together, each in a Ray actor, and their weights."""
 
 from __future__ import annotations
 
@@ -6,28 +6,33 @@ import fcntl
 import os
 import socket
 import struct
+import uuid
 from collections.abc import Sequence
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, final
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
-from fieldcraft.engine.model_files import write_model
+from fieldcraft.engine.weights import FolderFactory, TensorMeta, WeightSnapshot, merge_lora
 from fieldcraft.extensions.cluster.remote import describe_heartbeat_timeout, import_ray
 from fieldcraft.extensions.cluster.session import ClusterSession
 from fieldcraft.extensions.cluster.sharding.mesh import RankPlacement
 from fieldcraft.extensions.cluster.sharding.rank import TrainerRank
 from fieldcraft.extensions.cluster.sharding.state import gather_full
+from fieldcraft.extensions.cluster.sharding.trainer import ShardedTrainer
 from fieldcraft.extensions.cluster.weights import (
     PackedTensor,
     WeightSender,
     count_bytes,
-    merge_lora_state,
     pack_tensors,
 )
-from fieldcraft.extensions.vllm.worker.fieldcraft_wire import TensorMeta
 from fieldcraft.tools.serving import find_free_port
+from fieldcraft.train.parity import run_policy_probe
+from fieldcraft.train.protocols import TrainersLostError
 from fieldcraft.types import UserError
 
 HEALTH_CHECK_SECONDS = 10.0  # seconds of waiting before ranks are checked
@@ -36,10 +41,6 @@ LOSS_DETECTION_SECONDS = (
     60.0  # seconds until the crash of a rank is known, after another rank failed because of it
 )
 SIOCGIFADDR = 0x8915  # SIOCGIFADDR of Linux
-
-
-class TrainersLostError(Exception):
-    """A rank has crashed or hangs, and the state of all ranks is lost."""
 
 
 class TrainerActor:
@@ -81,13 +82,6 @@ class TrainerActor:
         packed = pack_tensors(state, dtype)
         return packed, count_bytes(packed)
 
-    def write_weights(self, name: str, folder: Path) -> None:
-        """Write the weights of a policy, with the adapter merged, into a folder in the format of
-        transformers."""
-        model, state = self._gather_merged(name)
-        if model is not None:
-            write_model(folder, model, state)
-
     def store_weights(
         self, name: str, label: str, dtype: torch.dtype, retained_labels: Sequence[str]
     ) -> list[TensorMeta]:
@@ -111,7 +105,7 @@ class TrainerActor:
         if not is_first:
             return None, {}
         model = self._rank.models[name].model
-        return model, merge_lora_state(state, model)
+        return model, dict(merge_lora(state, model))
 
 
 @final
@@ -124,6 +118,7 @@ class RayTrainerGroup:
         self.context_parallel = session.settings.context_parallel
         self._session = session
         self._actors: list[Any] = []
+        self._snapshots = WeakSet[WeightSnapshot]()  # taken from the weight sender
 
     def start(self) -> None:
         """Start new ranks without models. Raises UserError if they cannot reach each other."""
@@ -170,24 +165,20 @@ class RayTrainerGroup:
         sizes = self._get_all([size for _, size in references])
         return references[0][0], sizes[0]
 
-    def write_weights(self, name: str, folder: Path) -> None:
-        """Write the weights of a policy, with the adapter merged, into a folder shared by all
-        nodes."""
-        self._get_all(
-            [actor.write_weights.remote(name, folder.absolute()) for actor in self._actors]
-        )
-
-    def store_weights(
-        self, name: str, label: str, dtype: torch.dtype, retained_labels: Sequence[str]
-    ) -> list[TensorMeta]:
-        """Store the weights of a policy in the weight sender of the first rank; see
-        `WeightSender.store`."""
+    def store_weights(self, name: str, label: str, dtype: torch.dtype) -> list[TensorMeta]:
+        """Store the weights of a policy under a label in the weight sender of the first rank, which
+        drops those of snapshots that no longer exist."""
+        retained_labels = [snapshot.label for snapshot in self._snapshots]
         references = [
             actor.store_weights.remote(name, label, dtype, retained_labels)
             for actor in self._actors
         ]
         tensor_metas: list[TensorMeta] = self._get_all(references)[0]
         return tensor_metas
+
+    def add_snapshot(self, snapshot: WeightSnapshot) -> None:
+        """Retain the stored weights of a snapshot as long as it exists."""
+        self._snapshots.add(snapshot)
 
     @property
     def first_actor(self) -> Any:
@@ -247,6 +238,41 @@ class RayTrainerGroup:
             return ray.get(list(references))
         cause = getattr(failed, "cause", None)
         raise cause if isinstance(cause, UserError) else failed
+
+
+@final
+class ShardedWeights:
+    """`WeightSource` of a policy that ranks train. The weights go from the first rank to engines,
+    not through this process."""
+
+    def __init__(self, ranks: RayTrainerGroup, trainer: ShardedTrainer, config: Any) -> None:
+        self._ranks = ranks
+        self._trainer = trainer
+        self._config = config
+
+    def pack_snapshot(self, dtype: torch.dtype, version: int) -> WeightSnapshot:
+        """Return a snapshot of the current weights for engines, converted to a dtype."""
+        probe = run_policy_probe(self._trainer, self._config)
+        handle, nbytes = self._ranks.gather_weights(self._trainer.name, dtype)
+        return WeightSnapshot(version, probe, nbytes, handle=handle)
+
+    def take_snapshot(
+        self, version: int, dtype: torch.dtype, make_folder: FolderFactory
+    ) -> WeightSnapshot:
+        """Return a snapshot that the first rank sends to servers, or writes for a new server."""
+        label = uuid.uuid4().hex
+        metas = self._ranks.store_weights(self._trainer.name, label, dtype)
+        snapshot = WeightSnapshot(
+            version,
+            run_policy_probe(self._trainer, self._config),
+            sum(prod(shape) for _, _, shape in metas) * dtype.itemsize,
+            make_folder(partial(self._ranks.call_sender, "write", label)),
+            metas,
+            self._ranks,
+            label,
+        )
+        self._ranks.add_snapshot(snapshot)
+        return snapshot
 
 
 def _make_absolute(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fieldcraft.engine.model_files import write_model
-from fieldcraft.engine.weights import ProbeLogprobs, merge_lora_weights, run_probe
+from fieldcraft.engine.weights import TensorMeta, WeightSnapshot, merge_lora, run_probe
 from fieldcraft.extensions.cluster.remote import import_ray
 from fieldcraft.extensions.vllm.worker.fieldcraft_wire import (
     CHANNEL_ERRORS,
     BroadcastChannel,
-    TensorMeta,
     make_tensor_metas,
 )
-from fieldcraft.train.lora import TRAINED_ADAPTER
 
 ByteArray = NDArray[np.uint8]
 
@@ -38,23 +36,12 @@ class PackedTensor:
     data: ByteArray
 
 
-@dataclass(frozen=True)
-class PackedWeightSnapshot:
-    """Weight snapshot for engines. `tensors` is a `dict[str, PackedTensor]`, or Ray's handle of
-    one. `probe` has the log-probabilities that the trained model assigns to the probe."""
-
-    version: int
-    tensors: Any
-    nbytes: int
-    probe: ProbeLogprobs
-
-
-def pack_model(model: Any, dtype: torch.dtype, version: int) -> PackedWeightSnapshot:
-    """Return a snapshot of a model in this process, converted to a dtype; an adapter is merged."""
-    tensors = pack_tensors(merge_lora_weights(model), dtype)
-    return PackedWeightSnapshot(
-        version, import_ray().put(tensors), count_bytes(tensors), run_probe(model)
-    )
+def pack_model(model: Any, dtype: torch.dtype, version: int) -> WeightSnapshot:
+    """Return a snapshot of a model in this process for engines, converted to a dtype; an adapter is
+    merged."""
+    tensors = pack_tensors(dict(merge_lora(model.state_dict(), model)), dtype)
+    handle = import_ray().put(tensors)
+    return WeightSnapshot(version, run_probe(model), count_bytes(tensors), handle=handle)
 
 
 def pack_tensors(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, PackedTensor]:
@@ -93,24 +80,6 @@ def load_weights(model: Any, packed: Mapping[str, PackedTensor]) -> None:
     parameters = model.state_dict(keep_vars=True)
     for name, packed_tensor in packed.items():
         parameters[name].copy_(unpack_tensor(packed_tensor))
-
-
-def merge_lora_state(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
-    """Return a state of a model with the adapter merged (LoRA, arXiv 2106.09685, section 4.1),
-    keyed by the names of the model without adapter."""
-    plain = {
-        name.replace(".base_layer.", "."): tensor
-        for name, tensor in state.items()
-        if ".lora_" not in name
-    }
-    for name, down in state.items():
-        if name.endswith(f".lora_A.{TRAINED_ADAPTER}.weight"):
-            layer = name.removesuffix(f".lora_A.{TRAINED_ADAPTER}.weight")
-            up = state[f"{layer}.lora_B.{TRAINED_ADAPTER}.weight"]
-            scale = model.get_submodule(layer).scaling[TRAINED_ADAPTER]
-            weight = f"{layer}.weight"
-            plain[weight] = plain[weight].float() + scale * (up.float() @ down.float())
-    return plain
 
 
 @final

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fieldcraft.dialects.base import BaseDialect, encode_untrusted
 from fieldcraft.dialects.chat import ChatRenderer
 from fieldcraft.dialects.tool_names import ToolNameMap
 from fieldcraft.environments.tool_environment import ToolEnvironment
-from fieldcraft.environments.turns import Policy, RolloutSession, continue_session
+from fieldcraft.environments.turns import Policy, RolloutSession
 from fieldcraft.extensions.curation.react_agent import (
     OBSERVATION_PREFIX,
     STOP_STRINGS,
@@ -32,7 +31,6 @@ from fieldcraft.types import (
     Author,
     CallOutcome,
     CallRecord,
-    Dialect,
     MalformedCall,
     Segment,
     Status,
@@ -71,7 +69,7 @@ async def prompted_react(task: Task, policy: Policy, env: ToolEnvironment, key: 
     trajectory = Trajectory(
         task, [make_prompt_segment(env.dialect, task, env.schemas, env.budget.max_calls)]
     )
-    return await continue_session(trajectory, policy, env, key, _run)
+    return await env.run_session(trajectory, policy, key, _run)
 
 
 async def _run(rollout: RolloutSession) -> None:
@@ -79,14 +77,8 @@ async def _run(rollout: RolloutSession) -> None:
     set_well_formed(rollout.trajectory)
 
 
-def require_base_dialect(dialect: Dialect) -> BaseDialect:
-    """Return the dialect of a recipe, which provides the chat template of the prompts."""
-    assert isinstance(dialect, BaseDialect), "config/names.py sees to that"
-    return dialect
-
-
 def make_prompt_segment(
-    dialect: Dialect, task: Task, schemas: Sequence[ToolSchema], max_calls: int, notes: str = ""
+    dialect: BaseDialect, task: Task, schemas: Sequence[ToolSchema], max_calls: int, notes: str = ""
 ) -> Segment:
     """Return the prompt: the form of a turn, the tools, an example, `notes` and the question.
 
@@ -105,9 +97,8 @@ def make_prompt_segment(
         notes,
         f"Question: {task.question}",
     )
-    base_dialect = require_base_dialect(dialect)
-    ids = base_dialect.encode_prompt_parts(
-        base_dialect.render_message_parts(""), "\n\n".join(filter(None, parts))
+    ids = dialect.encode_prompt_parts(
+        dialect.render_message_parts(""), "\n\n".join(filter(None, parts))
     )
     return Segment(Author.PROMPT, ids, dialect.tokenizer.decode(ids))
 
@@ -138,8 +129,7 @@ async def act_until_answer(rollout: RolloutSession) -> None:
 
 def _last_turn_text(rollout: RolloutSession) -> str:
     """Return the text of the model's last turn, without the token that ended it."""
-    dialect = require_base_dialect(rollout.tool_session.dialect)
-    return dialect.turn_end.strip(rollout.trajectory.segments[-1].text)
+    return rollout.tool_session.dialect.turn_end.strip(rollout.trajectory.segments[-1].text)
 
 
 async def _run_call(
@@ -182,7 +172,7 @@ def append_user_message(rollout: RolloutSession, message: str, author: Author) -
 
     A turn that did not end with the end-of-sequence token is ended first.
     """
-    trajectory, dialect = rollout.trajectory, require_base_dialect(rollout.tool_session.dialect)
+    trajectory, dialect = rollout.trajectory, rollout.tool_session.dialect
     chat, end = ChatRenderer(dialect), dialect.turn_end
     ended = end.ends_turn(trajectory.segments[-1].ids)
     ids = [*([] if ended else [end.token_id]), *chat.encode_reply(message)]
@@ -234,14 +224,14 @@ async def prompted_reflexion(
     trajectory = Trajectory(
         task, [make_prompt_segment(env.dialect, task, env.schemas, env.budget.max_calls)]
     )
-    return await continue_session(trajectory, policy, env, key, _try_and_reflect)
+    return await env.run_session(trajectory, policy, key, _try_and_reflect)
 
 
 async def _try_and_reflect(rollout: RolloutSession) -> None:
     trajectory, notes, last_answer = rollout.trajectory, list[str](), ""
     max_calls = rollout.tool_session.budget.max_calls
     for trials_left in reversed(range(MAX_TRIALS)):
-        trial = _with_max_calls(rollout, max_calls + len(trajectory.calls))
+        trial = rollout.with_budget(max_calls=max_calls + len(trajectory.calls))
         await act_until_answer(trial)
         last_answer = trajectory.answer or last_answer
         if trials_left == 0 or (
@@ -256,12 +246,6 @@ async def _try_and_reflect(rollout: RolloutSession) -> None:
     if last_answer:
         rollout.finish(Answer(last_answer))
     set_well_formed(trajectory)
-
-
-def _with_max_calls(rollout: RolloutSession, max_calls: int) -> RolloutSession:
-    """Return the rollout session with another limit on calls."""
-    budget = rollout.tool_session.budget.model_copy(update={"max_calls": max_calls})
-    return replace(rollout, tool_session=replace(rollout.tool_session, budget=budget))
 
 
 async def _accepts_answer(trial: RolloutSession, answer: str) -> bool:
@@ -284,7 +268,7 @@ async def _sample_reply(trial: RolloutSession) -> str:
     last = trial.trajectory.segments[-1]
     if last.author is not Author.POLICY:
         return ""
-    return ChatRenderer(require_base_dialect(trial.tool_session.dialect)).strip_turn(last.text)
+    return ChatRenderer(trial.tool_session.dialect).strip_turn(last.text)
 
 
 def _start_new_chain(trial: RolloutSession, max_calls: int, notes: list[str]) -> None:

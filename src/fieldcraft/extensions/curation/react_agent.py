@@ -24,7 +24,7 @@ from typing import Any
 from fieldcraft.dialects.marked_answers import find_last_boxed
 from fieldcraft.dialects.thought_parser import split_reasoning
 from fieldcraft.environments.guards import ToolContractError, ToolTimeoutError, run_with_timeout
-from fieldcraft.environments.tool_environment import open_session_tools
+from fieldcraft.environments.tool_session import open_session_tools
 from fieldcraft.extensions.curation.chat_models import (
     NO_USAGE,
     ChatModel,

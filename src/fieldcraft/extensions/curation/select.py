@@ -19,7 +19,7 @@ from fieldcraft.config.plan import Step, StepKind, list_stages_before, makes_onl
 from fieldcraft.config.recipe import list_toolless_datasets
 from fieldcraft.config.stages import Contrastive, Sft
 from fieldcraft.data.decontamination import normalise_text
-from fieldcraft.data.formats.convert import read_any_demonstrations
+from fieldcraft.data.file_formats import read_any_demonstrations
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.sample_tallies import SampleTally, TallyJournal, add_closed_book_rates
 from fieldcraft.data.steps_io import read_demonstrations
@@ -35,6 +35,7 @@ from fieldcraft.extensions.curation.filters import (
 from fieldcraft.extensions.curation.teachers import make_prompted_agent, open_chat_model
 from fieldcraft.runs.closed_book import CorrectnessCheck, make_rollout_check, tally_samples
 from fieldcraft.runs.context import RunContext
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.sampling import resolve_decoding
 from fieldcraft.runs.stage_files import DEMONSTRATIONS_FILE
 from fieldcraft.types import Task, UserError
@@ -149,7 +150,7 @@ def collect_trained_questions(context: RunContext) -> set[str]:
         stage = recipe.stages[name]
         if getattr(stage, "dataset", None) in list_toolless_datasets(recipe):
             continue
-        args = (context.load_dialect(context.folder.model(name)), context.schemas)
+        args = (load_dialect(context.recipe, context.folder.model(name)), context.schemas)
         if isinstance(stage, Sft) and stage.filters:
             demonstrations = read_demonstrations(
                 context.folder.stage(name).path / "data" / DEMONSTRATIONS_FILE

@@ -11,7 +11,6 @@ from fieldcraft.config.plan import Step
 from fieldcraft.data.steps_io import make_untokenised_trajectory
 from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.evaluation.summary import RequestCost
-from fieldcraft.extensions.curation.afm_team import reconstruct_requests
 from fieldcraft.extensions.curation.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
 from fieldcraft.extensions.curation.teachers import (
     find_team,
@@ -20,9 +19,10 @@ from fieldcraft.extensions.curation.teachers import (
     open_team_agent,
     resolve_teacher_decoding,
 )
-from fieldcraft.extensions.curation.team import TeamAgent, render_step
+from fieldcraft.extensions.curation.team import TeamAgent, reconstruct_requests, render_step
 from fieldcraft.records.costs import CostModel
 from fieldcraft.runs.context import RunContext
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.evaluating import evaluate_rollouts
 from fieldcraft.tools.factory import collect_costs
 from fieldcraft.types import DemoStep, Dialect, Status, Task, ToolCall, Trajectory
@@ -68,7 +68,7 @@ async def _make_teacher(context: RunContext, name: str, model: Path) -> RolloutF
 
 
 def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> RolloutFunction:
-    data_source, dialect = context.data_source, context.load_dialect(model)
+    data_source, dialect = context.data_source, load_dialect(context.recipe, model)
     demonstrate = (
         data_source.team_demonstration if name == "team" else data_source.single_agent_demonstration
     )

@@ -20,13 +20,13 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fieldcraft.dialects.thought_parser import split_reasoning
 from fieldcraft.environments.guards import ToolContractError, ToolTimeoutError, run_with_timeout
-from fieldcraft.environments.tool_environment import open_session_tools
+from fieldcraft.environments.tool_session import open_session_tools
 from fieldcraft.extensions.curation.chat_models import (
     NO_USAGE,
     ChatModel,
@@ -314,6 +314,27 @@ def render_step(step: DemoStep) -> str:
             return f"Observation: {text}"
         case Answer(text):
             return f"Answer: {text}"
+
+
+def reconstruct_requests(steps: Sequence[DemoStep]) -> Iterator[tuple[int, int]]:
+    """Yield the requests that a team would have made to write a chain.
+
+    Each request is (number of steps in the member's prompt, number of steps after its reply). The
+    member that decides what comes next adds no steps.
+    """
+    start = 0  # index of the first step that the next member writes
+    for end, step in enumerate(steps, start=1):
+        match step:
+            case ToolCall() | Thought(role=ThoughtRole.SUGGEST):
+                yield start, start  # the lead
+                yield start, end
+            case Thought(role=ThoughtRole.THINK) | Answer():
+                continue  # the first step of a member's text; an answer that passed is copied
+            case Thought():
+                yield start, end
+            case Observation():
+                pass
+        start = end
 
 
 def parse_sections(reply: ChatReply, sections: Mapping[str, Sequence[str]]) -> dict[str, str] | str:

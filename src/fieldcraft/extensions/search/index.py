@@ -188,7 +188,7 @@ def build_index(
         new = Path(temporary) / "new"
         make_folder(new)
         with report_blocking_wait("a search", f"the index {out}, which is being built"):
-            passages = _write_index(corpus, new, settings)
+            passages = write_index(corpus, new, settings)
         manifest = settings | {"passages": passages}
         write_json(new / MANIFEST_FILE, manifest)
         record_own_consent(out / MANIFEST_FILE, manifest)
@@ -231,7 +231,7 @@ class _Manifest(BaseModel):
     format: int  # determines the other keys
 
 
-def _write_index(corpus: Path, folder: Path, settings: dict[str, Any]) -> int:
+def write_index(corpus: Path, folder: Path, settings: dict[str, Any]) -> int:
     """Write passages and the data of their rankers, and return the number of passages."""
     encoder = TextEncoder(settings["encoder"]) if "encoder" in settings else None
     write_passages(read_corpus(corpus), folder)

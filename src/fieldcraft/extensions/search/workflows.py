@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from fieldcraft.environments.tool_environment import ToolEnvironment
-from fieldcraft.environments.turns import Policy, RolloutSession, run_session
+from fieldcraft.environments.turns import Policy, RolloutSession
 from fieldcraft.records.words import split_words
 from fieldcraft.rewards.verdict import grade_verdicts
 from fieldcraft.sampling import StopReason
@@ -33,7 +33,7 @@ async def rag(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Tra
 
     This is RAG (arXiv 2005.11401) with lexical retrieval.
     """
-    return await run_session(task, policy, env, key, _search_and_answer)
+    return await env.run_session(Trajectory(task), policy, key, _search_and_answer)
 
 
 async def _search_and_answer(rollout: RolloutSession) -> None:
@@ -50,7 +50,7 @@ async def react(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> T
     are left. At the end the model continues to its answer. So a model that knows no tools can be
     compared with one that was trained to use them.
     """
-    return await run_session(task, policy, env, key, _run)
+    return await env.run_session(Trajectory(task), policy, key, _run)
 
 
 async def _run(rollout: RolloutSession) -> None:
@@ -90,7 +90,8 @@ async def reflexion(task: Task, policy: Policy, env: ToolEnvironment, key: str) 
     One trajectory contains all trials, so every call and token counts. Each trial may use the whole
     budget. The result is the answer of the last trial.
     """
-    return await run_session(task, policy, env, key, partial(_try_and_reflect, env.verdict_reward))
+    drive = partial(_try_and_reflect, env.verdict_reward)
+    return await env.run_session(Trajectory(task), policy, key, drive)
 
 
 async def _try_and_reflect(verdict_reward: Reward, rollout: RolloutSession) -> None:
@@ -124,12 +125,10 @@ async def _is_wrong(trajectory: Trajectory, verdict_reward: Reward) -> bool:
 def _with_fresh_budget(rollout: RolloutSession) -> RolloutSession:
     """Return the rollout session with a new budget on top of the trajectory's usage so far."""
     trajectory, budget = rollout.trajectory, rollout.tool_session.budget
-    changes = {
-        "max_calls": budget.max_calls + len(trajectory.calls),
-        "max_context_tokens": budget.max_context_tokens + len(trajectory.ids),
-    }
-    tool_session = replace(rollout.tool_session, budget=budget.model_copy(update=changes))
-    return replace(rollout, tool_session=tool_session)
+    return rollout.with_budget(
+        max_calls=budget.max_calls + len(trajectory.calls),
+        max_context_tokens=budget.max_context_tokens + len(trajectory.ids),
+    )
 
 
 async def append_search(rollout: RolloutSession, query: str) -> None:

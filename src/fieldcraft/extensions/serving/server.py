@@ -21,7 +21,6 @@ from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.sampling import GREEDY_DECODING, Decoding
 from fieldcraft.tools.serving import bind_socket, make_server_config, raise_descriptor_limit
-from fieldcraft.types import UserError
 
 CONNECTION_CLOSE_SECONDS = 5  # to close connections whose requests have finished
 
@@ -60,16 +59,14 @@ def serve_agent(
         resources = RunResources(folder, on_event)
         try:
             run_async(
-                _run_server(
-                    agent, name, address, limits, decoding, request_log, listener, resources
-                )
+                run_server(agent, name, address, limits, decoding, request_log, listener, resources)
             )
         finally:
             with suppress(OSError):  # not empty: logs of engines remain
                 folder.rmdir()
 
 
-async def _run_server(
+async def run_server(
     agent: Agent,
     name: str,
     address: ListenAddress,
@@ -79,6 +76,7 @@ async def _run_server(
     listener: socket.socket,
     resources: RunResources,
 ) -> None:
+    """Serve the agent on the listener until the process is interrupted, then close resources."""
     try:
         service = await open_service(agent, name, limits, resources, decoding, request_log)
         await asyncio.sleep(0)  # delivers a Ctrl-C from the time of model loading
@@ -107,13 +105,8 @@ async def open_service(
     `resources` owns the processes of the engine. Raises UserError for tools or an engine that
     cannot be used, and for an agent of an external environment.
     """
-    environment = agent.recipe.environment
-    if environment.is_external:
-        raise UserError(
-            f"{agent.model} acts in the environment '{environment.name}', which does more than ask"
-            " one question: only agents with their own tools can be served."
-        )
-    env, engine = await agent.open_environment(), agent.make_streaming_engine(resources)
+    env = await agent.open_tool_environment("served")
+    engine = agent.make_streaming_engine(resources)
     await engine.update_weights(
         0
     )  # now, so that no request fails because of a server that does not start

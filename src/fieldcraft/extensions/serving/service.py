@@ -21,8 +21,7 @@ from fieldcraft.data.request_logs import (
     UserFeedback,
 )
 from fieldcraft.data.steps_io import serialise_demonstration
-from fieldcraft.engine.streaming import StreamingEngine
-from fieldcraft.environments.loop import run_rollout
+from fieldcraft.engine.base import StreamingEngine
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.extensions.external_envs.protocol import get_model
 from fieldcraft.extensions.external_envs.refusals import (
@@ -238,7 +237,7 @@ class AgentService:
         trajectory = Trajectory(task, status=Status.ERROR, error=CLIENT_DISCONNECTED)
         try:
             async with asyncio.timeout(self.limits.timeout_seconds), self._slots:
-                trajectory = await run_rollout(task, policy, self.env, ROLLOUT_KEY)
+                trajectory = await self.env.run(task, policy, ROLLOUT_KEY)
         except TimeoutError:
             timed_out, message = True, f"it did not end within {self.limits.timeout_seconds:g} s"
             trajectory = _make_partial_trajectory(streamer, task, message)

@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers.decoders import DecodeStream
 
 from fieldcraft.dialects.thought_parser import StreamingThoughtParser, join_thoughts
-from fieldcraft.engine.streaming import StreamingEngine
+from fieldcraft.engine.base import StreamingEngine
 from fieldcraft.environments.turns import Policy, derive_turn_seed
 from fieldcraft.records.chains import get_context_ids, get_policy_turns, split_chains
 from fieldcraft.sampling import Completion, StopReason

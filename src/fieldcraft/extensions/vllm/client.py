@@ -111,6 +111,7 @@ class VllmClient:
         self.supports_seeds = False
         self.max_len = 0
         self.loaded_label: str | None = None  # label of the loaded weights, verified by the probe
+        self.has_responded = False  # whether a request for a session has succeeded
         self.received_label: str | None = None  # label of received weights that are not loaded yet
         self._paused = False
         self._name = ""

@@ -26,13 +26,14 @@ from fieldcraft.engine.weights import (
     WeightSource,
     choose_exchange_folder,
 )
+from fieldcraft.extensions.vllm import DEFAULT_KV_CACHE_GB
 from fieldcraft.extensions.vllm.client import CompletionChoice, ServerLostError
+from fieldcraft.extensions.vllm.process import LocalLauncher, VllmServerSettings
 from fieldcraft.extensions.vllm.servers import (
     MAX_CONSECUTIVE_FAILURES,
     AttachedServerPool,
-    LocalServerPool,
+    LaunchedServerPool,
     VllmServerPool,
-    VllmServerSettings,
 )
 from fieldcraft.sampling import Completion, SamplingParams, StopReason, VersionSpan
 from fieldcraft.types import Tokenizer, UserError
@@ -91,7 +92,7 @@ class VllmEngine:
         threads: int | None = None,
         python: Path | None = None,
         urls: tuple[str, ...] = (),
-        kv_cache_gb: PositiveNumber = 1.0,
+        kv_cache_gb: PositiveNumber = DEFAULT_KV_CACHE_GB,
         max_model_len: Count | None = None,
         dtype: Dtype = "float32",
         weight_folder: Path | None = None,
@@ -120,8 +121,9 @@ class VllmEngine:
                 return pool_factory(python, weight_folder, settings, resources)
             if python is None:
                 return AttachedServerPool(urls, weight_folder, settings, resources)
-            default_folder = choose_exchange_folder(model, resources.folder)
-            return LocalServerPool(python, weight_folder, settings, resources, default_folder)
+            parent = weight_folder or choose_exchange_folder(model, resources.folder)
+            launcher = LocalLauncher(python, parent, resources.folder / "vllm.log")
+            return LaunchedServerPool(launcher, settings, resources)
 
         self.model = model
         self.tokenizer = tokenizer

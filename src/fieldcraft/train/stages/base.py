@@ -17,8 +17,7 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
 from fieldcraft.config.stages import Stage
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.environments.base import EnvironmentRunner
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.records.events import EventHandler
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.train.collapse_detector import CollapseDetector
@@ -105,14 +104,9 @@ class StageInputs(StageData, Protocol):
         starts from."""
         ...
 
-    def make_environment(self) -> ToolEnvironment:
-        """Return an environment with the tools of the recipe."""
-        ...
-
     @property
-    def runner(self) -> EnvironmentRunner | None:
-        """Runner of rollouts in an external environment; None if rollouts use the tools of the
-        recipe."""
+    def environment(self) -> OpenEnvironment:
+        """Environment of the recipe, within the budget of the first step."""
         ...
 
     def make_engine(self, trainer: TrainablePolicy) -> PolicyEngine:

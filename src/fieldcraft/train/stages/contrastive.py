@@ -35,7 +35,7 @@ class ContrastiveStage(SupervisedStage):
     ) -> Self:
         """Make a stage from pairs whose last segments differ."""
         units = [
-            (_make_last_segment_sample(chosen), _make_last_segment_sample(rejected))
+            (make_last_segment_sample(chosen), make_last_segment_sample(rejected))
             for chosen, rejected in pairs
         ]
         return cls(trainer, units, ContrastiveLoss(alpha=alpha), batch_size, seed)
@@ -51,7 +51,7 @@ class ContrastiveStage(SupervisedStage):
         yield from check_lengths(name, [t for pair in pairs for t in pair], data, notes)
 
 
-def _make_last_segment_sample(trajectory: Trajectory) -> Sample:
+def make_last_segment_sample(trajectory: Trajectory) -> Sample:
     """Return a sample in which only the last segment has a weight, and the shared prefix has
     none."""
     sample = to_samples(trajectory, {Author.POLICY})[-1]

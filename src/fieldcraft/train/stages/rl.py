@@ -39,7 +39,6 @@ from fieldcraft.train.rollout_metrics import (
     describe_no_signal,
 )
 from fieldcraft.train.sampler import (
-    RemoteEngine,
     RolloutGroup,
     RolloutSampler,
     has_equal_rewards,
@@ -134,7 +133,7 @@ class RlStage(TrainingStage):
         sampler = sampler_type(
             settings=settings,
             tasks=select_tasks(settings, inputs.load_training_tasks()),
-            env=inputs.make_environment(),
+            env=inputs.environment,
             engine=inputs.make_engine(trainer),
             rubric=inputs.make_rubric(settings),
             seed=inputs.seed,
@@ -142,7 +141,7 @@ class RlStage(TrainingStage):
             if settings.simulator == "frozen"
             else None,
             remote_simulator=await _open_remote_simulator(settings, inputs),
-            runner=inputs.runner,
+            base_budget=inputs.recipe.budget,
             name=inputs.name,
             emit=inputs.emit,
         )
@@ -186,9 +185,7 @@ class RlStage(TrainingStage):
             self.record_rollouts(_pick_informative_group(sampled.groups, learned, number))
         with timeline.track_trainer_phase("publish"):
             await self.sampler.publish(number + 1)
-        engine: object = self.engine
-        if isinstance(engine, RemoteEngine):
-            row |= engine.last_update_metrics
+        row |= getattr(self.engine, "last_update_metrics", {})
         self.record_times(timeline.flush_step(number))
         return row
 
@@ -212,7 +209,7 @@ class RlStage(TrainingStage):
 
     async def close(self) -> None:
         await self.sampler.close()
-        if isinstance(self.sampler.remote_simulator, EndpointSimulator):
+        if self.sampler.remote_simulator is not None:
             await self.sampler.remote_simulator.endpoint.close()
 
     def explain_idle(self, row: StepMetrics) -> str | None:

@@ -8,6 +8,7 @@ from fieldcraft.config.distil import Distil
 from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import ComponentKind, resolve
 from fieldcraft.config.rl import Rl
+from fieldcraft.environments.tool_environment import require_tool_environment
 from fieldcraft.train.algorithm import Algorithm, ModelRole, PolicyGradient, StepModels
 from fieldcraft.train.distillation import Distillation
 from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy
@@ -60,5 +61,6 @@ def _make_teacher(
         model = inputs.make_reference(teacher.stage, settings.optim)
     if teacher.privileged is not None:
         question = make_privileged_question(teacher.privileged, inputs.render_plan)
-        prompt = make_privileged_prompt(question, inputs.make_environment())
+        env = require_tool_environment(inputs.environment)
+        prompt = make_privileged_prompt(question, env)
     return TeacherScorer(model=model, make_prompt=prompt)

@@ -29,7 +29,7 @@ from cli_parts import sentence, status
 from fieldcraft.config.rl import CriticConfig
 from fieldcraft.config.sections import LoraConfig, Optim
 from fieldcraft.config.stages import Sft
-from fieldcraft.extensions.cluster.sharding.policies import load_sharded_policy
+from fieldcraft.extensions.cluster.sharding.checkpoint import load_sharded_policy
 from fieldcraft.recipes.loading import build_recipe
 from fieldcraft.runs.resume import open_run_folder
 from fieldcraft.train.losses import CrossEntropyLoss

@@ -20,12 +20,16 @@ from branching_parts import (
     recorded,
     sampler,
 )
+from fieldcraft.config.recipe import Recipe
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
+from fieldcraft.environments.tool_environment import run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.studio.branching.sample_store import open_sample_store
 from fieldcraft.extensions.studio.branching.sampler import TrajectoryEdit
+from fieldcraft.extensions.studio.branching.selection import open_sampler
 from fieldcraft.extensions.studio.branching.steps import split_into_steps, truncate_after_step
 from fieldcraft.records.transcript import EntryKind, TranscriptEntry, build_transcript
+from fieldcraft.runs.agent import Agent
 from fieldcraft.sampling import SamplingParams
 from fieldcraft.train.batch import to_sample
 from fieldcraft.types import Author, Task, Tool, ToolUnavailableError, UserError
@@ -320,3 +324,10 @@ def test_another_tokenizer_is_refused() -> None:
     whole.segments[0].text = "something else"
     with pytest.raises(UserError, match="has another tokenizer"):
         branch(env, whole, 1)
+
+
+def test_rollouts_of_an_external_environment_are_not_continued(tmp_path: Path) -> None:
+    environment = {"name": "text", "env": "my_game:Guess"}
+    recipe = Recipe.model_validate({"name": "game", "environment": environment, "stages": {}})
+    with pytest.raises(UserError, match="only agents with their own tools can be continued"):
+        asyncio.run(open_sampler(Agent(tmp_path, recipe, None)))

@@ -14,8 +14,8 @@ from fieldcraft.data.world import make_world
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.environments.loop import Policy, run_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.worlds.atlas.facts import Atlas, Route
 from fieldcraft.extensions.worlds.atlas.generation import regenerate_untaught
 from fieldcraft.extensions.worlds.atlas.oracle import (

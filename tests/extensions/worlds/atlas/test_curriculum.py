@@ -21,7 +21,7 @@ from fieldcraft.extensions.worlds.atlas.questions import draw_evaluation_tasks, 
 from fieldcraft.extensions.worlds.names import SYLLABLES
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.train.scratch import make_tokenizer
-from fieldcraft.train.stages.contrastive import _make_last_segment_sample
+from fieldcraft.train.stages.contrastive import make_last_segment_sample
 from fieldcraft.types import Author, Status, Task, Thought, Trajectory
 
 WORLD = generate_atlas(people=60, taught=0.4, heldout=0.5, seed=0)
@@ -256,7 +256,7 @@ def test_only_the_step_itself_is_compared(
     pairs: Sequence[tuple[Trajectory, Trajectory]],
 ) -> None:
     for trajectory in chain(*pairs[:40]):
-        sample = _make_last_segment_sample(trajectory)
+        sample = make_last_segment_sample(trajectory)
         last = len(trajectory.segments[-1].ids)
         assert sample.weight.tolist() == [0.0] * (len(trajectory.ids) - last) + [1.0] * last
 

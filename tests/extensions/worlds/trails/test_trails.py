@@ -10,8 +10,8 @@ import pytest
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.dialects import make_dialect, resolve_dialect
 from fieldcraft.dialects.base import encode_policy_text
-from fieldcraft.environments.loop import Policy, run_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.extensions.search.index import build_index
 from fieldcraft.extensions.search.tool import SearchTool

@@ -8,6 +8,7 @@ because torch's reader would execute code named in their index.
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,10 +22,12 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from fieldcraft.config.sections import Dtype, LoraConfig
 from fieldcraft.extensions.cluster.sharding.mesh import RankMesh
 from fieldcraft.extensions.cluster.sharding.state import ShardedState
 from fieldcraft.records.files import commit_draft, raise_write_errors
 from fieldcraft.records.reading import advise_renaming, advise_repair, raise_read_errors
+from fieldcraft.train.lora import LoraAdapter, load_policy
 
 INDEX_FILE = ".metadata"
 # All names that the index of a checkpoint may contain, in addition to dtypes. Without
@@ -137,3 +140,24 @@ class _SafeUnpickler(pickle.Unpickler):
         if not is_dtype and name not in _ALLOWED_NAMES.get(module, ()):
             raise pickle.UnpicklingError(f"its index names {module}.{name}, which may run any code")
         return super().find_class(module, name)
+
+
+def load_sharded_policy(
+    checkpoint: Path, start: Path, dtype: Dtype, lora: LoraConfig | None, name: str = "policy"
+) -> tuple[Any, LoraAdapter | None]:
+    """Read the policy with a name from a sharded checkpoint, in the form that `load_policy`
+    returns. `start` is its initial model. No ranks are needed.
+
+    Raises UserError if the checkpoint is damaged or belongs to another policy.
+    """
+    model, adapter = load_policy(start, dtype, lora)
+    trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+    advice = advise_repair(checkpoint, "choose another checkpoint of the policy")
+    with (
+        raise_read_errors(checkpoint, advice),
+        unwrap_checkpoint_errors(),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # intended
+        load({name: {"weights": trained}}, storage_reader=ShardReader(checkpoint), no_dist=True)
+    return model, adapter

@@ -14,7 +14,6 @@ from typing import Any, final
 from fieldcraft.engine.model_files import write_model
 from fieldcraft.extensions.cluster.sharding.checkpoint import ShardCheckpointer
 from fieldcraft.extensions.cluster.sharding.mesh import RankMesh, RankPlacement
-from fieldcraft.extensions.cluster.sharding.policies import CPU, load_policy
 from fieldcraft.extensions.cluster.sharding.shards import FsdpStrategy
 from fieldcraft.extensions.cluster.sharding.specs import (
     CriticSpec,
@@ -27,6 +26,7 @@ from fieldcraft.extensions.cluster.sharding.specs import (
 from fieldcraft.extensions.cluster.sharding.state import ShardedState, gather_full
 from fieldcraft.train.batch import Float32Array, Sample, SampleUnit
 from fieldcraft.train.critic import Critic
+from fieldcraft.train.lora import CPU, load_policy
 from fieldcraft.train.losses import LossFunction
 from fieldcraft.train.memory import release_memory
 from fieldcraft.train.model import load_model, to_torch_dtype

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fieldcraft.concurrency import run_concurrently
-from fieldcraft.environments.loop import Policy, continue_rollout
-from fieldcraft.environments.tool_environment import ToolEnvironment, ToolSession
+from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_session import ToolSession
+from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.studio.branching.sample_store import SAMPLE_META_KEY, SampleStore
 from fieldcraft.extensions.studio.branching.steps import (
     TurnStep,
@@ -201,7 +202,7 @@ class ContinuationSampler:
 
         async def run_sample(task: Task, key: str) -> Trajectory:
             state = point.copy_state(task)
-            done = await continue_rollout(state, self.policy, self.env, key, prepare, point.thought)
+            done = await self.env.continue_rollout(state, self.policy, key, prepare, point.thought)
             _mark_outage(done, len(point.recorded_calls))
             await self.rubric.score_async_rewards([done])
             await self.rubric.score([done])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.environments.loop import Policy
+from fieldcraft.environments.turns import Policy
 from fieldcraft.evaluation.evaluate import make_verdict_rubric
 from fieldcraft.extensions.studio.branching.sample_store import SampleStore
 from fieldcraft.extensions.studio.branching.sampler import ContinuationSampler
@@ -110,11 +110,13 @@ async def open_sampler(
     """Open a sampler of continuations with an agent, in the running event loop; its tools are
     opened.
 
-    Raises UserError for tools that cannot be used.
+    Raises UserError for tools that cannot be used, and for an agent of an external environment,
+    whose rollouts cannot be continued.
     """
+    env = await agent.open_tool_environment("continued")
     return ContinuationSampler(
         policy=Policy(engine=agent.engine, temperature=temperature, seed=seed),
-        env=await agent.open_environment(),
+        env=env,
         rubric=make_verdict_rubric(None, await open_verdict_reward(agent.recipe)),
         samples=samples,
         concurrency=agent.recipe.evaluation.concurrency,

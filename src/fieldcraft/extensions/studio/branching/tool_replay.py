@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from fieldcraft.environments.tool_environment import ToolEnvironment, ToolSession
+from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.tool_session import ToolSession
 from fieldcraft.types import CallRecord, StatefulTool, ToolCall
 
 MAX_OBSERVATION_CHARS = 80  # characters of an observation in a message

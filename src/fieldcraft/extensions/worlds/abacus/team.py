@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from fieldcraft.data.world import merge_thoughts
-from fieldcraft.dialects.afm_code import make_review
 from fieldcraft.dialects.afm_grades import POOR_GRADE, make_double_check
+from fieldcraft.extensions.methods.afm_code import make_review
 from fieldcraft.extensions.worlds.abacus.instructions import (
     OPERATIONS,
     Instruction,

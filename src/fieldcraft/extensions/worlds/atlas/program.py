@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from fieldcraft.environments.tool_environment import ToolEnvironment
-from fieldcraft.environments.turns import Policy, RolloutSession, run_session
+from fieldcraft.environments.turns import Policy, RolloutSession
 from fieldcraft.extensions.search.workflows import append_search
 from fieldcraft.extensions.worlds.atlas.facts import parse_facts
 from fieldcraft.types import Answer, Task, Trajectory, UserError
@@ -22,12 +22,12 @@ QUESTION_REGEX = re.compile(r"What is the (\w+(?: of the \w+)*) of ([A-Z].*)\?")
 
 async def program(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
     """Search once for each hop whose fact has not been read yet."""
-    return await run_session(task, policy, env, key, _search_each_hop)
+    return await env.run_session(Trajectory(task), policy, key, _search_each_hop)
 
 
 async def one_search(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
     """Search once, for the question itself, and follow the facts in the articles found."""
-    return await run_session(task, policy, env, key, _search_question)
+    return await env.run_session(Trajectory(task), policy, key, _search_question)
 
 
 async def _search_each_hop(conversation: RolloutSession) -> None:

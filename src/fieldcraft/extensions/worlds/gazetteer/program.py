@@ -12,7 +12,7 @@ from functools import cache
 
 from fieldcraft.data.passages import parse_results
 from fieldcraft.environments.tool_environment import ToolEnvironment
-from fieldcraft.environments.turns import Policy, RolloutSession, run_session
+from fieldcraft.environments.turns import Policy, RolloutSession
 from fieldcraft.extensions.search.workflows import append_search
 from fieldcraft.extensions.worlds.gazetteer.articles import parse_article
 from fieldcraft.extensions.worlds.gazetteer.wordings import (
@@ -37,13 +37,13 @@ ARTICLE_KINDS = {
 
 async def program(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
     """Search for every fact, and answer with the result; give no answer if a search fails."""
-    return await run_session(task, policy, env, key, _answer)
+    return await env.run_session(Trajectory(task), policy, key, _answer)
 
 
 async def one_search(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
     """Search once, for the question itself, and answer with the requested fact, if the first
     article states it."""
-    return await run_session(task, policy, env, key, _answer_at_once)
+    return await env.run_session(Trajectory(task), policy, key, _answer_at_once)
 
 
 async def _answer_at_once(conversation: RolloutSession) -> None:
