@@ -71,7 +71,7 @@ def run(
         raise typer.Exit(130) from None
     console.print(*output)
     example_run = folder / f"seed-{settings.seeds[0]}" if settings.seeds else folder
-    print_line(f"{folder / 'report.json'}\n{folder / 'report.html'}")
+    _print_existing(folder / "report.json", folder / "report.html")
     print_line(
         f"fieldcraft ask --model {shlex.quote(str(example_run))} "
         f"{shlex.quote(_find_example_question(example_run))}"
@@ -140,8 +140,7 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
     names = ["demonstrations.jsonl", "pairs.jsonl"]
     if settings.collect.filters:
         names += ["filtered/demonstrations.jsonl", "filtered/card.html"]
-    for path in (*(folder / "collect" / name for name in names), folder / "report.html"):
-        print_line(path)
+    _print_existing(*(folder / "collect" / name for name in names), folder / "report.html")
     print_line(f"fieldcraft show {shlex.quote(str(folder))}")
 
 
@@ -156,8 +155,14 @@ def _select(settings: Recipe, folder: Path, console: Console) -> None:
             from fieldcraft.runs.selecting import select
 
         select(settings, folder, EventBus([TerminalReporter(console)]))
-    for name in ("select/tasks.jsonl", "select/card.html"):
-        print_line(folder / name)
+    _print_existing(folder / "select/tasks.jsonl", folder / "select/card.html")
+
+
+def _print_existing(*paths: Path) -> None:
+    """Print the paths of the files that exist: without its extension, a run has no pages."""
+    for path in paths:
+        if path.exists():
+            print_line(path)
 
 
 def _check_before_run(recipe: Recipe) -> None:

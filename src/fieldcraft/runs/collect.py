@@ -11,7 +11,8 @@ from fieldcraft.data.collect import DemonstrationCollection, describe_missing
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import make_untokenised_trajectory, read_demonstrations
 from fieldcraft.data.teachers import AnswerMode, DemonstrationTeacher
-from fieldcraft.evaluation.report import StageSummary, build_report, write_report, write_report_page
+from fieldcraft.evaluation.pages import find_page_writer
+from fieldcraft.evaluation.report import StageSummary, build_report, write_report
 from fieldcraft.records.events import EventBus, JobsCompleted, LogMessage, track_phase
 from fieldcraft.records.files import write_json
 from fieldcraft.runs.context import RunContext, open_run_context
@@ -117,7 +118,8 @@ def _write_collect_report(
         },
     )
     write_report(report, folder.report_json)
-    demonstrations = read_demonstrations(folder.collect_folder / DEMONSTRATIONS_FILE)
-    samples = [make_untokenised_trajectory(task, steps) for task, steps in demonstrations]
-    write_report_page(report, {}, {"collect": samples}, folder.report_html)
+    if write_page := find_page_writer("report"):
+        demonstrations = read_demonstrations(folder.collect_folder / DEMONSTRATIONS_FILE)
+        samples = [make_untokenised_trajectory(task, steps) for task, steps in demonstrations]
+        write_page(report, {}, {"collect": samples}, folder.report_html)
     return report

@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import quote
 
 from fieldcraft.config.recipe import Recipe, dump_recipe, get_stage_ancestry, list_evaluations
-from fieldcraft.evaluation.browsing import PageContext
 from fieldcraft.evaluation.comparison import compare_consecutive
-from fieldcraft.evaluation.report import StageSummary, build_report, write_report, write_report_page
+from fieldcraft.evaluation.pages import PageContext, find_page_writer
+from fieldcraft.evaluation.report import StageSummary, build_report, write_report
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.records.metrics import MetricsLog
@@ -59,7 +59,7 @@ async def _run_stages(context: RunContext) -> dict[str, Any]:
         await _train_and_evaluate(context, model)
     except UserError as error:
         write_run_report(context, stopped=str(error))
-        context.emit(LogMessage(f"partial report: {context.folder.report_html}"))
+        context.emit(LogMessage(f"partial report: {context.folder.report}"))
         raise
     return write_run_report(context)
 
@@ -145,8 +145,9 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
         | {"config": dump_recipe(recipe), "versions": context.collect_versions()},
     )
     write_report(report, folder.report_json)
-    page_context = _make_page_context(context, names, list(curves))
-    write_report_page(report, curves, samples, folder.report_html, page_context, training)
+    if write_page := find_page_writer("report"):
+        page_context = _make_page_context(context, names, list(curves))
+        write_page(report, curves, samples, folder.report_html, page_context, training)
     return report
 
 

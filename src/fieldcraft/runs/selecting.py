@@ -33,7 +33,8 @@ from fieldcraft.data.tasks import read_tasks, write_tasks
 from fieldcraft.environments.loop import Policy, run_rollout
 from fieldcraft.environments.monitors import EvaluationMonitor
 from fieldcraft.evaluation.evaluate import make_verdict_rubric
-from fieldcraft.evaluation.report import StageSummary, build_report, write_report, write_report_page
+from fieldcraft.evaluation.pages import find_page_writer
+from fieldcraft.evaluation.report import StageSummary, build_report, write_report
 from fieldcraft.records.events import EventBus, JobsCompleted, track_phase
 from fieldcraft.runs.build import make_environment
 from fieldcraft.runs.context import RunContext, open_run_context
@@ -45,7 +46,7 @@ from fieldcraft.runs.teachers import make_prompted_agent, open_chat_model
 from fieldcraft.types import AnyTool, Status, Task, UserError
 
 CorrectnessCheck = Callable[[Task, str], Awaitable[bool | None]]
-LAST_FILE = "card.html"  # last written file of a selection
+LAST_FILE = "card.json"  # last written file of a selection
 
 
 async def select_questions(context: RunContext, models: Mapping[str, Path]) -> list[Task]:
@@ -303,5 +304,6 @@ async def _run_select_recipe(recipe: Recipe, out: Path, events: EventBus) -> dic
             },
         )
         write_report(report, context.folder.report_json)
-        write_report_page(report, {}, {}, context.folder.report_html)
+        if write_page := find_page_writer("report"):
+            write_page(report, {}, {}, context.folder.report_html)
     return report
