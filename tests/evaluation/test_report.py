@@ -191,7 +191,7 @@ def test_curves_have_the_stages_that_logged_them(tmp_path):
     stages = {title: [span["name"] for span in chart["spans"]] for title, chart in charts.items()}
     assert stages["Reward"] == ["rl1"]
     assert stages["Supervised loss"] == ["sft1"]  # a policy loss is not plotted
-    assert charts["Supervised loss"]["spans"][0]["end"] == 2_001
+    assert charts["Supervised loss"]["spans"][0]["scale"] == 2_001
     titles = re.findall(r"data-chart>\s*<figcaption><b>([^<]*)</b>", page)
     assert titles == list(charts)  # each has its figure, in this order
 

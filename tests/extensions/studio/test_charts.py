@@ -117,19 +117,20 @@ def test_a_stage_that_was_stopped_before_its_evaluation_is_drawn():
 
 def test_learning_curves_have_their_values_stage_by_stage():
     charts = {chart.title: chart for chart in draw_learning_curves(CURVES, SLOTS)}
-    assert points(charts["KL"], "rl1")[10] == (10, 0.1)
-    assert points(charts["Clipped"], "rl2")[5] == (16, 0.005)
+    assert points(charts["KL"], "rl1")[10] == (10 / 11, 0.1)  # all stages have the same width
+    assert points(charts["Clipped"], "rl2")[5] == (1 + 5 / 11, 0.005)
     exact, calls = charts["Exact match"], charts["Number of calls"]
-    assert points(exact, "rl1, held out") == [(0, 0.6), (10, 0.9)]
-    assert points(calls, "rl2, held out") == [(11, 1.9), (21, 1.7)]
-    assert [(span.name, span.start, span.end) for span in exact.spans] == [
-        ("rl1", 0, 11),
-        ("rl2", 11, 22),
+    assert points(exact, "rl1, held out") == [(0, 0.6), (10 / 11, 0.9)]
+    assert points(calls, "rl2, held out") == [(1, 1.9), (1 + 10 / 11, 1.7)]
+    assert [(span.name, span.start, span.end, span.scale) for span in exact.spans] == [
+        ("rl1", 0, 1, 11),
+        ("rl2", 1, 2, 11),
     ]
+    assert exact.x_range == (0, 2 - 1 / 11)
     assert exact.top == 1.05  # a share
     assert calls.top == 2.1
     loss = charts["Supervised loss"]
-    assert points(loss, "sft") == [(i, 1) for i in range(5)]
+    assert points(loss, "sft") == [(i / 5, 1) for i in range(5)]
     assert loss.log
     assert loss.top is None
 
@@ -139,8 +140,8 @@ def test_long_stages_are_thinned_to_means():
     [chart] = draw_learning_curves({"sft": rows}, {"sft": 0})
     found = points(chart, "sft")
     assert len(found) == 480
-    assert found[0] == (4.5, 0.5)  # steps 0 to 9
-    assert chart.spans[0].end == 4_800
+    assert found[0] == (4.5 / 4_800, 0.5)  # steps 0 to 9
+    assert chart.spans[0].scale == 4_800
 
 
 def test_a_running_mean_has_a_shorter_window_at_the_ends():

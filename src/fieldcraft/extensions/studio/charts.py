@@ -46,14 +46,15 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stage along the x axis: its steps count from 0 at `start`, or it is a single place with a
-    name."""
+    """A stage along the x axis: its steps count from 0 at `start`, `scale` steps for a unit of the
+    axis, or it is a single place with a name."""
 
     name: str
     start: float
     end: float
     has_steps: bool
     slot: int
+    scale: float = 1.0
     starts_from: str = ""  # stage that it starts from, if not the previous one
 
 

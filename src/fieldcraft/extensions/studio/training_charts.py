@@ -65,16 +65,14 @@ def _draw_metric(
 ) -> Chart:
     spans: list[Span] = []
     series = []
-    start = 0.0
-    for stage, points in curves.items():
-        end = start + points[-1][0] + 1
-        spans.append(Span(stage, start, end, True, slots[stage]))
+    for start, (stage, points) in enumerate(curves.items()):  # of the same width, as 1 of the axis
+        span = Span(stage, start, start + 1, True, slots[stage], scale=points[-1][0] + 1)
+        spans.append(span)
         thinned = downsample(points, MAX_POINTS // len(curves))
-        series.append(Series(stage, slots[stage], _shift(thinned, start), "smooth"))
+        series.append(Series(stage, span.slot, _place(thinned, span), "smooth"))
         if heldout := read_points(rows[stage], metric.heldout):
-            label = f"{stage}, held out"
-            series.append(Series(label, slots[stage], _shift(heldout, start), "dashed", "ring"))
-        start = end
+            places = _place(heldout, span)
+            series.append(Series(f"{stage}, held out", span.slot, places, "dashed", "ring"))
     values = [value for points in curves.values() for _, value in points]
     is_log = metric.supervised and min(values) > 0
     top = None
@@ -87,16 +85,16 @@ def _draw_metric(
         metric.title.lower(),
         series,
         spans,
-        x_range=(0.0, max(start - 1, 1.0)),
+        x_range=(0.0, max(0.5, spans[-1].end - 1 / spans[-1].scale)),  # to the last step
         log=is_log,
         top=top,
         wide=len(curves) > 3,
     )
 
 
-def _shift(points: Points, start: float) -> Points:
-    """Return the points of a stage whose step 0 is at `start`."""
-    return [(start + step, value) for step, value in points]
+def _place(points: Points, span: Span) -> Points:
+    """Return the points of a stage along the x axis."""
+    return [(span.start + step / span.scale, value) for step, value in points]
 
 
 # -- course of the run ---------------------------------------------------------------------------
@@ -139,7 +137,7 @@ def lay_out_stages(
         starts_from = start if start is not None and start != before else ""
         rows = curves[name] if name in rl_stages else ()
         end = position + (len(rows) if rows else point_width)
-        span = Span(name, position, end, bool(rows), slots[name], starts_from)
+        span = Span(name, position, end, bool(rows), slots[name], starts_from=starts_from)
         stages.append(StageCourse(span, rows, evals.get(name)))
         position = end
     return stages
@@ -196,10 +194,10 @@ def _draw_stage(stage: StageCourse, key: str) -> list[Series]:
     """Return one measure of a stage: over its steps, and in the evaluation after them."""
     span, series = stage.span, []
     if points := read_points(stage.rows, key):
-        thinned = _shift(downsample(points), span.start)
+        thinned = _place(downsample(points), span)
         series.append(Series(f"{span.name}, training rollouts", span.slot, thinned, "smooth"))
     if points := read_points(stage.rows, METRICS[key].heldout):
-        heldout = _shift(points, span.start)
+        heldout = _place(points, span)
         series.append(Series(f"{span.name}, held out", span.slot, heldout, "dashed", "ring"))
     if (value := stage.read_evaluation(key)) is not None:
         x = span.end if span.has_steps else (span.start + span.end) / 2
@@ -215,7 +213,7 @@ def _draw_stage(stage: StageCourse, key: str) -> list[Series]:
 def _draw_training_optima(stages: Sequence[StageCourse]) -> list[Series]:
     """Return the least number of calls for the rollouts of each stage."""
     return [
-        Series(f"{stage.span.name}, least calls", None, _shift(points, stage.span.start), "dotted")
+        Series(f"{stage.span.name}, least calls", None, _place(points, stage.span), "dotted")
         for stage in stages
         if (points := downsample(read_points(stage.rows, OPTIMAL_CALLS_KEY)))
     ]

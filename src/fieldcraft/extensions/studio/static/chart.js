@@ -153,27 +153,40 @@ const shorten = (name) => (name.length <= 16 ? name : `${name.slice(0, 15)}…`)
 /** A smoothed value, followed by the raw one. */
 const written = (value, raw) => number(value, 4) + (raw === undefined || raw === null ? "" : ` (${number(raw, 4)})`);
 
-/** The x value of a place: its name, a step of its stage, or the number itself. */
-export function placeName(value, { spans = [], named = [], names = [] } = {}) {
+const spanAt = (value, spans) => spans.findLast(({ start }) => start <= value);
+const step = (value, { start, scale }) => Number(((value - start) * scale).toFixed(2));
+
+/** The meaning of an x position: a name, a step of its stage, or a number. */
+export function meaning(value, { spans = [], named = [], names = [] } = {}) {
   const other = [...named, ...names].find(([at]) => at === value)?.[1];
-  if (other !== undefined) return typeof other === "number" ? number(other) : other;
-  const span = spans.findLast(({ start }) => start <= value);
-  if (span?.has_steps === undefined) return number(value);
-  return span.has_steps ? `${span.name}, step ${number(value - span.start)}` : span.name;
+  if (other !== undefined) return other;
+  const span = spanAt(value, spans);
+  if (span?.has_steps === undefined) return value;
+  return span.has_steps ? step(value, span) : span.name;
+}
+
+function placeName(value, options) {
+  const found = meaning(value, options);
+  if (typeof found !== "number") return found;
+  const span = spanAt(value, options.spans ?? []);
+  return span?.has_steps ? `${span.name}, step ${number(found)}` : number(found);
 }
 
 /** Ticks that count the steps of each stage from 0, and the names of stages without steps. */
 function spanTicks(spans) {
   const label = (value) => {
-    const span = spans.findLast(({ start }) => start <= value);
-    return span.has_steps ? number(value - span.start) : shorten(span.name);
+    const span = spanAt(value + 1e-9, spans);
+    return span.has_steps ? number(step(value, span)) : shorten(span.name);
   };
   return {
-    splits: (_, axis, low, high, step) =>
-      spans.flatMap(({ start, end, has_steps }) => {
+    splits: (plot, axis, low, high) =>
+      spans.flatMap(({ start, end, scale, has_steps }) => {
         if (!has_steps) return [(start + end) / 2];
-        const whole = Math.max(1, Math.round(step));
-        return Array.from({ length: Math.ceil((end - start) / whole - 0.4) }, (_, i) => start + i * whole);
+        const room = (plot.width * (end - start)) / (high - low) / 45; // ticks that fit
+        const steps = (end - start) * scale;
+        const whole = [1, 2, 5, 10].map((size) => size * 10 ** Math.floor(Math.log10(Math.max(1, steps / room))))
+          .find((size) => size >= steps / room);
+        return Array.from({ length: Math.ceil(steps / whole - 0.4) }, (_, i) => start + (i * whole) / scale);
       }),
     values: (_, ticks) => ticks.map(label),
   };

@@ -1,6 +1,6 @@
 // Charts of a report: the values that charts.py describes, drawn by the charts of the live page.
 
-import { Chart, placeName } from "./chart.js";
+import { Chart, meaning } from "./chart.js";
 import { joined, smooth } from "./series.js";
 
 const SMOOTHED_POINTS = 24; // with fewer points, a line is drawn as it is
@@ -41,7 +41,7 @@ function split({ label, slot, points, line, marks, whiskers, sparse, texts }) {
 
 const table = (chart, options) => [
   ["series", "at", "where", "measure", "value"],
-  ...chart.series.flatMap(({ label, points }) => points.map(([x, y]) => [label, chart.x, placeName(x, options), chart.y, y])),
+  ...chart.series.flatMap(({ label, points }) => points.map(([x, y]) => [label, chart.x, meaning(x, options), chart.y, y])),
 ].map((row) => `${row.map(cell).join(",")}\r\n`).join("");
 
 // Cells that a spreadsheet would evaluate as a formula are marked as text.

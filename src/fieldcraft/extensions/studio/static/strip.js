@@ -48,8 +48,7 @@ export function strip(segments, named, shown, redraw) {
         @pointerover=${point} @click=${point} @keydown=${(event) => walk(event, segments, redraw)}>
         ${segments.map((segment, index) => html`
           ${segment.begins && index ? html`<p class="fold">The chain was folded here.</p>` : nothing}
-          <p class="segment a-${segment.author}">${segment.pieces.map((piece, i) => token(piece, i, segment, index, layer, at))}
-            ${segment.more ? html`<small> … ${number(segment.more)} more tokens</small>` : nothing}</p>`)}
+          <p class="segment a-${segment.author}">${segment.pieces.map((piece, i) => token(piece, i, segment, index, layer, at))}${segment.more ? html`<small> … ${number(segment.more)} more tokens</small>` : nothing}</p>`)}
       </div>
       <dl class="of-token" aria-live="polite">${at ? facts(at) : html`<div><dt>Point at a token, or move with the arrow keys, to read its values.</dt></div>`}</dl>
     </section>`;
