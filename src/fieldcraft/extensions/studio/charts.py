@@ -105,8 +105,18 @@ def draw_curves_over_seeds(
         series += [
             Series(name, slots[name], line, "thin") for name, part in lines.items() for line in part
         ]
+        highest = max(value for part in series for _, value in part.points)
         charts.append(
-            Chart(f"Learning curves, {measure}", note, "step", measure, series, group="learning")
+            Chart(
+                f"Learning curves, {measure}",
+                note,
+                "step",
+                measure,
+                series,
+                top=None if key == "em" else 1.05 * highest or 1.0,
+                group="learning",
+                wide=True,
+            )
         )
     return charts
 
