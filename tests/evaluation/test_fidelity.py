@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fieldcraft.data.world import SimulationVerdict
-from fieldcraft.evaluation.curves import draw_learning_curves
 from fieldcraft.evaluation.fidelity import (
     build_fidelity_table,
     compute_fidelity_metrics,
@@ -21,6 +20,7 @@ from fieldcraft.evaluation.fidelity import (
 )
 from fieldcraft.extensions.search.index import build_index
 from fieldcraft.extensions.search.tool import SearchTool
+from fieldcraft.extensions.studio.training_charts import draw_learning_curves
 from fieldcraft.extensions.worlds.atlas.facts import RELATIONS, Atlas, Entity
 from fieldcraft.extensions.worlds.atlas.fidelity import judge_atlas_simulations
 from fieldcraft.extensions.worlds.atlas.generation import generate_atlas

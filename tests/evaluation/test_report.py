@@ -5,12 +5,13 @@ from html import unescape
 import pytest
 from rich.console import Console
 
-from fieldcraft.evaluation.report import StageSummary, build_report, write_report, write_report_page
+from fieldcraft.evaluation.report import StageSummary, build_report, write_report
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.evaluation.tables import build_detail_tables
+from fieldcraft.extensions.studio.report_page import write_report_page
 from fieldcraft.records.costs import CostModel
 from fieldcraft.types import CallOutcome, CallRecord, Status, Trajectory
-from report_parts import ATTACK, SAMPLES, run, trajectory, unpacked
+from report_parts import ATTACK, SAMPLES, charts_of, run, trajectory, unpacked
 
 
 def test_the_report_has_the_keys_of_schema_1(tmp_path):
@@ -52,12 +53,12 @@ def test_untrusted_text_is_escaped_everywhere(tmp_path):
     hostile.rewards[ATTACK] = 1.0
     hostile.calls[0].tool = ATTACK
     _, page = run(tmp_path / "r.html", {ATTACK: [hostile]}, curves={ATTACK: [{"em": 1.0}]})
-    assert page.count("<script") == 2  # the packed trajectories and the program
+    assert page.count("<script") == 2  # the data and the program
     assert "<img" not in page
     assert "&lt;script&gt;alert(&#39;owned&#39;)" in page
     assert "\\u003cscript\\u003e" in page  # as the name of a line in a chart
-    [question, entry] = unpacked(page)
-    assert question["question"]["text"] == entry["answer"] == ATTACK
+    [entry] = unpacked(page)
+    assert entry["question"] == entry["answer"] == ATTACK
 
 
 def test_the_page_asks_for_nothing_from_the_network(tmp_path):
@@ -174,7 +175,7 @@ def test_a_stage_is_compared_with_the_one_before(tmp_path):
     assert sum(float(width) for _, width in widths) == pytest.approx(100)
 
 
-def test_curves_have_a_panel_for_each_stage_that_logged_them(tmp_path):
+def test_curves_have_the_stages_that_logged_them(tmp_path):
     curves = {
         "sft1": [{"step": step, "loss": 1 / step} for step in range(1, 2001)],
         "rl1": [
@@ -183,21 +184,23 @@ def test_curves_have_a_panel_for_each_stage_that_logged_them(tmp_path):
         ],
     }
     _, page = run(tmp_path / "r.html", SAMPLES, curves=curves)
-    figures = dict(re.findall(r'aria-label="([^"]*)"(.*?)</svg>', page, re.DOTALL))
-    assert set(figures) >= {"Reward", "Supervised loss"}
+    charts = charts_of(page)
+    assert set(charts) >= {"Reward", "Supervised loss"}
     # nothing finite was logged
-    assert not set(figures) & {"Entropy", "Gradient norm", "Length in policy tokens"}
-    assert ">rl1</text>" in figures["Reward"]
-    assert ">sft1</text>" not in figures["Reward"]
-    assert ">sft1</text>" in figures["Supervised loss"]
-    assert ">rl1</text>" not in figures["Supervised loss"]  # a policy loss is not plotted
-    assert ">2,000</text>" in figures["Supervised loss"]
+    assert not set(charts) & {"Entropy", "Gradient norm", "Length in policy tokens"}
+    stages = {title: [span["name"] for span in chart["spans"]] for title, chart in charts.items()}
+    assert stages["Reward"] == ["rl1"]
+    assert stages["Supervised loss"] == ["sft1"]  # a policy loss is not plotted
+    assert charts["Supervised loss"]["spans"][0]["scale"] == 2_001
+    titles = re.findall(r"data-chart>\s*<figcaption><b>([^<]*)</b>", page)
+    assert titles == list(charts)  # each has its figure, in this order
 
 
 def test_a_page_without_evaluations_or_curves_still_shows_its_stages(tmp_path):
     _, page = run(tmp_path / "r.html", {})
     assert "not evaluated" in page
-    assert not [title for title in ("Outcome", "Tool use", "Comparison of stages") if title in page]
+    titles = ("Outcome", "Tool use", "Comparison of stages")
+    assert not [title for title in titles if f"<h2>{title}</h2>" in page]
 
 
 def test_ungradable_evaluations_are_shown_as_such(tmp_path):
@@ -205,7 +208,7 @@ def test_ungradable_evaluations_are_shown_as_such(tmp_path):
     part[0].rewards = {"em": None}
     _, page = run(tmp_path / "r.html", {"rl1": part})
     assert "1 ungradable" in page
-    assert unpacked(page)[1]["grade"] == "ungraded"
+    assert unpacked(page)[0]["right"] is None
 
 
 def test_a_score_of_nothing_is_not_in_the_colour_of_success(tmp_path):

@@ -8,17 +8,16 @@ import pytest
 from rich.console import Console
 
 from fieldcraft.config.plan import get_seed_table_rows
-from fieldcraft.evaluation.seed_table import (
+from fieldcraft.evaluation.seed_table import aggregate_seeds, compare_rows
+from fieldcraft.evaluation.tables import build_training_table
+from fieldcraft.extensions.studio.seeds_page import (
     MIN_TRAJECTORIES,
-    aggregate_seeds,
-    compare_rows,
     compute_correct_shares,
     compute_success_rates,
     select_chart_rows,
     select_rival_rows,
     write_seeds_page,
 )
-from fieldcraft.evaluation.tables import build_training_table
 from fieldcraft.recipes.files import list_builtin_recipes
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import Task, Trajectory, UserError

@@ -11,11 +11,8 @@ import pytest
 
 from fieldcraft.config.rl import Rl
 from fieldcraft.evaluation.report import write_report
-from fieldcraft.evaluation.seed_table import (
-    aggregate_seeds,
-    select_chart_rows,
-    select_rival_rows,
-)
+from fieldcraft.evaluation.seed_table import aggregate_seeds
+from fieldcraft.extensions.studio.seeds_page import select_chart_rows, select_rival_rows
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import UserError
 from seeds_parts import entry, recipe, report, rows

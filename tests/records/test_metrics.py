@@ -11,11 +11,11 @@ from rich.console import Console
 from starlette.testclient import TestClient
 
 import fieldcraft.records
-from fieldcraft.evaluation.curves import draw_learning_curves
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.evaluation.tables import build_detail_tables
 from fieldcraft.extensions.studio.run_view import load_run_views
 from fieldcraft.extensions.studio.server import create_app
+from fieldcraft.extensions.studio.training_charts import draw_learning_curves
 from fieldcraft.records.metrics import METRICS, CollapseSignal, Column, Metric
 from fieldcraft.terminal.progress import PhaseProgress
 from fieldcraft.train.collapse_detector import CollapseDetector

@@ -68,7 +68,7 @@ def run(
     if settings.collect is not None:
         _print_collection(settings.collect, folder, console)
     elif makes_only_data(settings):
-        print_line(f"{folder / 'select' / 'tasks.jsonl'}\n{folder / 'select' / 'card.html'}")
+        _print_existing(folder / "select/tasks.jsonl", folder / "select/card.html")
     else:
         _print_report(settings, report, folder, console)
 
@@ -76,7 +76,7 @@ def run(
 def _print_report(settings: Recipe, report: dict[str, Any], folder: Path, console: Console) -> None:
     console.print(*_render_report(report))
     example_run = folder / f"seed-{settings.seeds[0]}" if settings.seeds else folder
-    print_line(f"{folder / 'report.json'}\n{folder / 'report.html'}")
+    _print_existing(folder / "report.json", folder / "report.html")
     print_line(
         f"fieldcraft ask --model {shlex.quote(str(example_run))} "
         f"{shlex.quote(_find_example_question(example_run))}"
@@ -131,9 +131,15 @@ def _print_collection(settings: CollectConfig, folder: Path, console: Console) -
     names = ["demonstrations.jsonl", "pairs.jsonl"]
     if settings.filters:
         names += ["filtered/demonstrations.jsonl", "filtered/card.html"]
-    for path in (*(folder / "collect" / name for name in names), folder / "report.html"):
-        print_line(path)
+    _print_existing(*(folder / "collect" / name for name in names), folder / "report.html")
     print_line(f"fieldcraft show {shlex.quote(str(folder))}")
+
+
+def _print_existing(*paths: Path) -> None:
+    """Print the paths of the files that exist: without its extension, a run has no pages."""
+    for path in paths:
+        if path.exists():
+            print_line(path)
 
 
 def _check_before_run(recipe: Recipe) -> None:

@@ -17,7 +17,7 @@ from enum import StrEnum
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 
@@ -75,6 +75,14 @@ COMMAND_MODULES = (
     *("fieldcraft.extensions.search.commands", "fieldcraft.extensions.sandbox.commands"),
     *("fieldcraft.extensions.formats.commands", "fieldcraft.extensions.serving.commands"),
 )
+# Functions that write pages of results; without their extension there are none.
+PageKind = Literal["report", "seeds", "card"]
+PAGE_EXTENSION = "fieldcraft.extensions.studio"
+PAGE_WRITERS: Mapping[PageKind, str] = {
+    "report": f"{PAGE_EXTENSION}.report_page:write_report_page",
+    "seeds": f"{PAGE_EXTENSION}.seeds_page:write_seeds_page",
+    "card": f"{PAGE_EXTENSION}.pages:write_card_page",
+}
 BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     ComponentKind.TOOL: {
         "search": "fieldcraft.extensions.search.tool:SearchTool",

@@ -1,4 +1,4 @@
-"""Aggregate table over the runs of several seeds: `report.json` and `report.html` of a sweep.
+"""Aggregate table over the runs of several seeds: `report.json` of a sweep.
 
 OTC (arXiv 2504.14870) claims that fewer calls also make training faster. The table reports the
 costs of the reinforcement learning of each of its models, regardless of that claim.
@@ -7,28 +7,17 @@ costs of the reinforcement learning of each of its models, regardless of that cl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import cycle
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fieldcraft.config.names import get_display_name
 from fieldcraft.config.plan import get_seed_table_rows
 from fieldcraft.config.recipe import Recipe, dump_recipe, get_first_model, get_stage_ancestry
-from fieldcraft.evaluation import charts
-from fieldcraft.evaluation.achievement import describe_achievement
 from fieldcraft.evaluation.comparison import compare_over_seeds
 from fieldcraft.evaluation.intervals import interval_over_seeds, wilson_interval
-from fieldcraft.evaluation.report import SCHEMA_VERSION, inline_assets, make_page_environment
-from fieldcraft.evaluation.tables import has_prices
-from fieldcraft.records.files import write_text
+from fieldcraft.evaluation.report import SCHEMA_VERSION
 from fieldcraft.types import Trajectory
 
-MIN_TRAJECTORIES = 20  # fewer trajectories mark a rate as uncertain
-MAX_CHART_CALLS = 8  # in the charts by number of calls, as in AutoCoA's figure 3
-# The colour of a row indicates the training of its model; rivals have separate colours.
-KIND_COLOURS = {"model": 0, "program": 2, "teacher": 0, "workflow": 4, "supervised": 1, "rl": 3}
-RIVAL_COLOURS = (3, 5, 6, 2, 7)
 # Means over seeds of these keys of `summary.summarise_evaluation`.
 MEAN_KEYS = (
     *("f1", "calls_mean", "calls_optimal_mean", "tool_productivity", "offloading_rate"),
@@ -212,117 +201,3 @@ def _sum_rows(rows: MetricsRows) -> dict[str, float]:
         "calls": sum(row["rollouts"] * row["calls_mean"] for row in rows),
         "tokens": sum(row["rollouts"] * row["policy_tokens_mean"] for row in rows),
     }
-
-
-# -- presentation --------------------------------------------------------------------------------
-
-
-def write_seeds_page(
-    table: Report,
-    links: Mapping[int, str],
-    curves: Mapping[str, Sequence[MetricsRows]],
-    titles: Mapping[str, str],
-    path: Path,
-) -> None:
-    """Write `report.html`: one file without network access, with links to the seeds' reports.
-
-    `curves` contains the metric rows of the reinforcement learning stages of every seed; `titles`
-    describes the questions of every split.
-    """
-    environment = make_page_environment()
-    compared = select_chart_rows(table["rows"])
-    rivals = select_rival_rows(table["rows"])
-    slots = {row["title"]: KIND_COLOURS[row["kind"]] for row in table["rows"]}
-    slots |= {row["title"]: slot for row, slot in zip(rivals, cycle(RIVAL_COLOURS), strict=False)}
-    rival_curves = {row["title"]: curves[row["name"]] for row in rivals}
-    page = environment.get_template("seeds.html.j2").render(
-        table=table,
-        empty=(),
-        achieved=describe_achievement(table),
-        priced=has_prices(table["rows"]),
-        links=links,
-        slots=slots,
-        rivals=list(rival_curves),
-        learning=charts.draw_curves_over_seeds(rival_curves, slots) if rival_curves else None,
-        compared=[row["title"] for row in compared],
-        charts=[_draw_frontier(table["rows"], slots), *_draw_call_charts(compared, slots)],
-        splits=list(table["rows"][0]["splits"]),
-        split_names=titles,
-        few=MIN_TRAJECTORIES,
-        appendix={key: table[key] for key in ("config", "versions")},
-        **inline_assets(environment, ["report.css"], ["dom.js", "charts.js"]),
-    )
-    write_text(path, [page])
-
-
-def select_chart_rows(rows: Sequence[Report]) -> list[Report]:
-    """Return the rows of the charts: the ReAct workflow, the last supervised model, and the last
-    reinforcement learning model that started from it."""
-    react = [row for row in rows if row["name"] == "workflow"]
-    supervised = [row for row in rows if row["kind"] == "supervised"][-1:]
-    ancestor = supervised[0]["name"] if supervised else None
-    trained = [row for row in rows if row["kind"] == "rl" and ancestor in row["stages"]][-1:]
-    return [*react, *supervised, *trained]
-
-
-def select_rival_rows(rows: Sequence[Report]) -> list[Report]:
-    """Return the rows whose learning curves share a chart: the largest set of models that differ
-    only in their last stage, which is reinforcement learning on the same kind of observations."""
-    sets: dict[tuple[str, ...], list[Report]] = {}
-    for row in rows:
-        if row["kind"] == "rl":
-            steps = {kind: steps > 0 for kind, steps in row["rl_steps"].items()}
-            sets.setdefault((*row["stages"][:-1], str(steps)), []).append(row)
-    largest = max(sets.values(), key=len, default=[])
-    return largest if len(largest) > 1 else []
-
-
-def _draw_call_charts(rows: Sequence[Report], slots: Mapping[str, int]) -> list[charts.Chart]:
-    """Return the two panels of AutoCoA's figure 3 (arXiv 2503.06580)."""
-    shares = {row["title"]: compute_correct_shares(row["by_calls"]) for row in rows}
-    rates = {row["title"]: compute_success_rates(row["by_calls"]) for row in rows}
-    titles = ("Correct answers by number of calls", "Success rate by number of calls")
-    notes = ("share of all correct answers", "share of the trajectories with that number")
-    return [
-        charts.draw_rates_by_calls(titles[0], notes[0], "share of correct answers", shares, slots),
-        charts.draw_rates_by_calls(titles[1], notes[1], "success rate", rates, slots),
-    ]
-
-
-def _draw_frontier(rows: Sequence[Report], slots: Mapping[str, int]) -> charts.Chart:
-    """Draw exact match over calls for every row."""
-    points = {
-        row["title"]: {
-            "em": row["em"]["mean"],
-            "em_ci95": row["em"]["ci95"] or [row["em"]["mean"]] * 2,
-            "calls_mean": row["calls_mean"],
-            "calls_optimal_mean": row["calls_optimal_mean"],
-        }
-        for row in rows
-    }
-    return charts.draw_accuracy_against_calls(points, [], slots)
-
-
-def compute_correct_shares(parts: Sequence[Mapping[str, int]]) -> list[tuple[int, float, bool]]:
-    """Return (calls, share of all correct answers with this number of calls, whether based on
-    few)."""
-    correct = max(1, sum(part["right"] for part in parts))
-    return [
-        (k, part["right"] / correct, is_sparse) for k, part, is_sparse in _select_charted(parts)
-    ]
-
-
-def compute_success_rates(parts: Sequence[Mapping[str, int]]) -> list[tuple[int, float, bool]]:
-    """Return (calls, share of correct trajectories among those with this number of calls, whether
-    based on few)."""
-    return [
-        (k, part["right"] / part["n"], is_sparse) for k, part, is_sparse in _select_charted(parts)
-    ]
-
-
-def _select_charted(
-    parts: Sequence[Mapping[str, int]],
-) -> Iterator[tuple[int, Mapping[str, int], bool]]:
-    for part in parts:
-        if part["calls"] <= MAX_CHART_CALLS:
-            yield part["calls"], part, part["n"] < MIN_TRAJECTORIES

@@ -30,6 +30,7 @@ from filelock import FileLock, Timeout
 
 from fieldcraft.config.plan import Step, list_evaluations
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.evaluation.pages import find_page_writer
 from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE
 from fieldcraft.hub.models import require_cached, resolve_checkpoint
 from fieldcraft.recipes.loading import load_run_recipe
@@ -124,6 +125,11 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def report(self) -> Path:
+        """Report for a reader: the page or, without the extension that writes it, the numbers."""
+        return self.report_html if self.report_html.exists() else self.report_json
+
+    @property
     def examples_page(self) -> Path:
         """Page with a few questions and demonstrations as seen by the model."""
         return self.path / "examples.html"
@@ -132,7 +138,8 @@ class RunFolder:
     def is_done(self) -> bool:
         """Return whether a run has its report and all files that agents and other commands read.
         The report may state that the run was stopped."""
-        has_report = self.report_html.exists() and self.report_json.exists()
+        has_page = self.report_html.exists() or find_page_writer("report") is None
+        has_report = has_page and self.report_json.exists()
         return has_report and "stopped" not in self.read_report() and not self._lacks_files
 
     @property

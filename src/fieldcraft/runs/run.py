@@ -22,9 +22,9 @@ from fieldcraft.config.plan import (
     plan_steps,
 )
 from fieldcraft.config.recipe import Recipe, dump_recipe, get_stage_ancestry
-from fieldcraft.evaluation.browsing import PageContext
 from fieldcraft.evaluation.comparison import compare_consecutive
-from fieldcraft.evaluation.report import StageSummary, build_report, write_report, write_report_page
+from fieldcraft.evaluation.pages import PageContext, find_page_writer
+from fieldcraft.evaluation.report import StageSummary, build_report, write_report
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.records.metrics import MetricsLog
@@ -67,7 +67,7 @@ async def _execute(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any
             except UserError as error:
                 if not makes_only_data(recipe) and step.kind not in PREPARATION_KINDS:
                     write_run_report(context, stopped=str(error))
-                    context.emit(LogMessage(f"partial report: {context.folder.report_html}"))
+                    context.emit(LogMessage(f"partial report: {context.folder.report}"))
                 raise
         return write_run_report(context)
 
@@ -160,9 +160,10 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
         | {"config": dump_recipe(recipe), "versions": context.collect_versions()},
     )
     write_report(report, folder.report_json)
-    page_context = _make_page_context(context, names, list(curves))
-    browsable = {**samples, **context.report_samples}
-    write_report_page(report, curves, browsable, folder.report_html, page_context, training)
+    if write_page := find_page_writer("report"):
+        page_context = _make_page_context(context, names, list(curves))
+        browsable = {**samples, **context.report_samples}
+        write_page(report, curves, browsable, folder.report_html, page_context, training)
     return report
 
 

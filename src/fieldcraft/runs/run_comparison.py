@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import quote
 
 from fieldcraft.config.recipe import dump_recipe, get_stage_ancestry
-from fieldcraft.evaluation.browsing import PageContext
 from fieldcraft.evaluation.comparison import compare_with_first
-from fieldcraft.evaluation.report import build_report, write_report_page
+from fieldcraft.evaluation.pages import PageContext, find_page_writer
+from fieldcraft.evaluation.report import build_report
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.runs.folder import RunFolder, find_run
@@ -38,8 +38,11 @@ def compare_runs(run_paths: Sequence[Path], path: Path) -> dict[str, Any]:
         path: path of the page.
 
     Raises:
-        UserError: fewer than two runs, a duplicate, or one without an evaluation.
+        UserError: fewer than two runs, a duplicate, or one without an evaluation; or no extension
+            that writes pages.
     """
+    if (write_page := find_page_writer("report")) is None:
+        raise UserError("no page can be written, because fieldcraft.extensions.studio is missing.")
     compared = _find_evaluations(run_paths)
     samples = {entry.label: entry.run.evaluation(entry.evaluation).read() for entry in compared}
     trajectories_by_label = {label: trajectories for label, (trajectories, _) in samples.items()}
@@ -62,9 +65,8 @@ def compare_runs(run_paths: Sequence[Path], path: Path) -> dict[str, Any]:
         },
     )
     commands = {entry.label: _make_show_command(entry) for entry in compared}
-    write_report_page(
-        report, _read_curves(compared), trajectories_by_label, path, PageContext(commands=commands)
-    )
+    page_context = PageContext(commands=commands)
+    write_page(report, _read_curves(compared), trajectories_by_label, path, page_context)
     return report
 
 

@@ -17,8 +17,9 @@ from rich.text import Text
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.recipe import Recipe, dump_recipe, get_split_titles
 from fieldcraft.dialects.tool_names import UNSEEN_NAMES, UNSEEN_SPLIT_TITLE
+from fieldcraft.evaluation.pages import find_page_writer
 from fieldcraft.evaluation.report import write_report
-from fieldcraft.evaluation.seed_table import aggregate_seeds, compare_rows, write_seeds_page
+from fieldcraft.evaluation.seed_table import aggregate_seeds, compare_rows
 from fieldcraft.records.files import write_text
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import raise_read_errors
@@ -48,9 +49,10 @@ def run_seeds(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
                 recipe, reports, compare_rows(recipe, _make_evaluation_reader(runs)), curves
             )
         write_report(table, folder.report_json)
-        links = {seed: f"{run.path.name}/report.html" for seed, run in runs.items()}
-        titles = {**get_split_titles(recipe), UNSEEN_NAMES: UNSEEN_SPLIT_TITLE}
-        write_seeds_page(table, links, curves, titles, folder.report_html)
+        if write_page := find_page_writer("seeds"):
+            links = {seed: f"{run.path.name}/report.html" for seed, run in runs.items()}
+            titles = {**get_split_titles(recipe), UNSEEN_NAMES: UNSEEN_SPLIT_TITLE}
+            write_page(table, links, curves, titles, folder.report_html)
     return table
 
 

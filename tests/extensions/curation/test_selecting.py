@@ -130,7 +130,7 @@ def test_selection_inside_a_run_is_resumed(tmp_path: Path) -> None:
     assert any(task in rollouts.read_text() for task in selected)
     lines = (out / "select" / "samples.jsonl").read_text().splitlines()
     assert sum('"toolless"' in line for line in lines) <= 12
-    (out / "select" / "card.html").unlink()  # as if it had been killed during the selection
+    (out / "select" / "card.json").unlink()  # as if it had been killed during the selection
     (out / "select" / "samples.jsonl").write_text("".join(f"{line}\n" for line in lines[:3]))
     (out / "report.html").unlink()
     assert status("run", *TINY, "--out", out) == 0

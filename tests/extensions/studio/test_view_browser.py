@@ -4,7 +4,6 @@ The tests also cover the keyboard, a run in training, and texts that contain mar
 """
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,12 +17,6 @@ from fieldcraft.records.timeline import append_step_times
 from fieldcraft.tools.serving import serve_in_thread
 from view_parts import HOSTILE, append, step_times, trajectory, write_metrics, write_run
 
-playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
 PATIENCE = 240_000  # milliseconds; drawing is slow on a busy machine
 MANY = 3000
 VIEWS = {
@@ -42,15 +35,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     first = write_run(folder / "one")
     append(first / "evaluations" / "rl1.jsonl", trajectory("odd", question=HOSTILE, found=HOSTILE))
     return first, write_run(folder / "two", seed=3)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with (
-        playwright.sync_playwright() as driver,
-        driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS) as started,
-    ):
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +248,16 @@ def test_the_strip_of_tokens_shows_what_is_known_of_each(visit: Open) -> None:
     assert (pairs["id"], pairs["trained"], pairs["ratio"]) == ("4", "yes", "1.25")
     page.get_by_role("button", name="advantage").click()
     until(page, "document.querySelectorAll('.layer-advantages .valued').length === 4")
+
+
+def test_an_address_without_a_number_is_answered_with_a_sentence(visit: Open) -> None:
+    for place in ("one/rl1/evaluation", "one/rl1/training/4/undefined"):
+        page = visit(f"?view=trajectories&open={place}")
+        note = page.locator(".note").inner_text()
+        assert note == (
+            "This address names no trajectory, because its number is missing:"
+            " go back, and open one from the list."
+        )
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.extensions.studio.exports import iter_csv_lines, iter_json_lines
+from fieldcraft.extensions.studio.downloads import iter_csv_lines, iter_json_lines
 from fieldcraft.extensions.studio.queries import TrajectoryLibrary, make_search_terms, parse_query
 from fieldcraft.extensions.studio.run_view import load_run_views
 from fieldcraft.records.training_rollouts import write_training_rollouts

@@ -87,7 +87,7 @@ def test_a_trajectory_has_what_is_known_of_each_token(page: TestClient) -> None:
     of_evaluation = {"run": "one", "part": "rl1", "kind": "evaluation", "number": 2}
     found = get(page, "/api/trajectory", **of_evaluation)
     assert found["command"].endswith("/one --stage rl1 --index 2")
-    assert len(found["calls"]) == 2
+    assert len(found["call_records"]) == found["calls"] == 2
 
 
 def test_a_question_has_all_its_rollouts(page: TestClient) -> None:

@@ -39,5 +39,6 @@ def synthesise(
 
     events = EventBus([TerminalReporter(CleanConsole())])
     questions_folder = synthesise_questions(settings, folder, depth, width, events)
-    for name in ("tasks.jsonl", "card.html"):
-        print_line(questions_folder / name)
+    for path in (questions_folder / "tasks.jsonl", questions_folder / "card.html"):
+        if path.exists():  # without its extension, there is no page
+            print_line(path)

@@ -11,7 +11,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import write_demonstrations
 from fieldcraft.dialects import make_dialect
-from fieldcraft.evaluation.report import inline_assets, make_page_environment
+from fieldcraft.evaluation.pages import find_page_writer
 from fieldcraft.extensions.curation.filters import (
     DataCard,
     Demonstration,
@@ -20,7 +20,7 @@ from fieldcraft.extensions.curation.filters import (
     make_filter,
     summarise_demonstrations,
 )
-from fieldcraft.records.files import write_json, write_text
+from fieldcraft.records.files import write_json
 from fieldcraft.runs.dialects import choose_dialect
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.stage_files import DEMONSTRATIONS_FILE
@@ -79,14 +79,10 @@ def _with_reason(
 
 
 def write_data_card(card: DataCard, folder: Path) -> None:
-    """Write `card.json` and `card.html`, one file without network access, into a folder."""
+    """Write `card.html`, one file without network access, and then `card.json` into a folder."""
+    if write_page := find_page_writer("card"):
+        write_page(card, folder / "card.html")
     write_json(folder / "card.json", card.to_record())
-    environment = make_page_environment()
-    columns = list(dict.fromkeys(name for row in card.figures.values() for name in row))
-    page = environment.get_template("card.html.j2").render(
-        card=card, columns=columns, **inline_assets(environment, ("report.css",), ())
-    )
-    write_text(folder / "card.html", [page])
 
 
 def make_byte_level_dialect(recipe: Recipe) -> Dialect:

@@ -44,7 +44,7 @@ CLOSED_BOOK, SOLVER = "toolless", "solver"
 OVERLAP_REASON = "asked in supervised training"
 KNOWN_REASON = "right too often without tools"
 SOLVED_REASON = "always right with tools"
-LAST_FILE = "card.html"  # last written file of a selection
+LAST_FILE = "card.json"  # last written file of a selection
 
 
 async def select_questions(context: RunContext, step: Step) -> None:

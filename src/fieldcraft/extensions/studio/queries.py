@@ -23,8 +23,9 @@ from fieldcraft.types import UserError
 SORT_COLUMNS = ("number", *COLUMN_NAMES)
 FILTER_COLUMNS = (
     *("run", "part", "kind", "split", "status", "right", "calls", "reward", "step", "task"),
-    "number",
+    *("hops", "known", "number"),
 )
+VALUE_COLUMNS = ("split", "status", "calls", "step", "right", "reward", "hops", "known")
 MAX_CACHED_LISTS = 16  # cached results of queries
 MAX_FILTER_VALUES = 200  # that the page offers for each filter
 MAX_ROWS = 500  # of one response
@@ -133,12 +134,13 @@ class TrajectoryLibrary:
             for name in ("run", "part", "kind")
         }
         found = self._list_all()
-        for name in ("split", "status", "calls", "step", "right", "reward"):
+        for name in VALUE_COLUMNS:
             different = set(map(_GETTERS[name], found))
             known = sorted(different - {None})
             in_order = [None, *known] if None in different else known
             values[name] = in_order[:MAX_FILTER_VALUES]
-        values["right"] = [None if value is None else int(value) for value in values["right"]]
+        for name in ("right", "known"):
+            values[name] = [None if value is None else int(value) for value in values[name]]
         return values
 
     def get_progress(self) -> dict[str, Any]:
@@ -159,7 +161,7 @@ def _parse_filter_value(name: str, text: str) -> Any:
         return text
     if text == NULL_FILTER:
         return None
-    if name in ("split", "status", "task"):
+    if name in ("split", "status", "task", "hops"):
         return text
     try:
         return float(text) if name == "reward" else int(text)

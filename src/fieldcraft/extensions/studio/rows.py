@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from fieldcraft.extensions.studio.run_view import TrajectoryFile, TrajectoryFileKind
 from fieldcraft.records.costs import count_policy_tokens
+from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.records.training_rollouts import TrainingRollout
 from fieldcraft.records.trajectories import from_json, validate_trajectory
 from fieldcraft.types import Author, Trajectory, UserError
@@ -54,17 +55,20 @@ class TrajectoryRow:
     advantage: float | None
     version: int | None
     error: str
+    hops: str | None
+    known: bool | None
+    excess: float | None
 
 
 COLUMN_NAMES = [field.name for field in fields(TrajectoryRow)]
 
 
 def make_row(trajectory: Trajectory, rollout: TrainingRollout | None) -> TrajectoryRow:
-    """Return the columns of one trajectory. `advantage` is the mean over the policy's tokens, and
-    `version` is the newest."""
-    task = trajectory.task
+    """Return the columns of one trajectory. `advantage` is the mean over the policy's tokens,
+    `version` is the newest, and `excess` are the calls above the least number that suffices."""
+    task, calls = trajectory.task, trajectory.num_executed_calls
     versions = [v for segment in trajectory.segments for v, _ in segment.versions]
-    split = task.meta.get("split")
+    split, hops, least = (task.meta.get(name) for name in ("split", "hops", "calls_optimal"))
     return TrajectoryRow(
         task=task.id,
         question=task.question,
@@ -73,7 +77,7 @@ def make_row(trajectory: Trajectory, rollout: TrainingRollout | None) -> Traject
         split=None if split is None else str(split),
         status=trajectory.status.value,
         right=trajectory.is_correct,
-        calls=trajectory.num_executed_calls,
+        calls=calls,
         reward=trajectory.reward,
         tokens=count_policy_tokens(trajectory),
         seconds=trajectory.seconds,
@@ -82,6 +86,9 @@ def make_row(trajectory: Trajectory, rollout: TrainingRollout | None) -> Traject
         advantage=None if rollout is None else _compute_mean_advantage(trajectory, rollout),
         version=max(versions, default=None),
         error=trajectory.error,
+        hops=None if hops is None else str(hops),
+        known=task.is_known,
+        excess=None if least is None else calls - least,
     )
 
 
@@ -113,10 +120,20 @@ class ListedTrajectory:
     row: TrajectoryRow
     words: bytes
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Place of the trajectory on the page."""
+        file = self.file
+        return {"run": file.run, "part": file.part, "kind": file.kind, "number": self.number}
+
     def make_columns(self) -> dict[str, Any]:
-        file, row = self.file, self.row
-        origin = {"run": file.run, "part": file.part, "kind": file.kind, "number": self.number}
-        return origin | {name: getattr(row, name) for name in COLUMN_NAMES}
+        return self.origin | {name: getattr(self.row, name) for name in COLUMN_NAMES}
+
+    def read(self) -> tuple[Trajectory, TrainingRollout | None]:
+        """Return the trajectory, and the values added by training, if any. Raises UserError if the
+        line no longer contains one."""
+        with raise_read_errors(f"{self.file.path}, line {self.number + 1}", "reload the page"):
+            return parse_line(self.read_line(), self.file.kind)
 
     def read_line(self) -> bytes:
         """Return the line. Raises UserError if the file cannot be read."""

@@ -5,6 +5,7 @@ A run may be in progress while it is viewed, so each request reads the current s
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,10 +18,11 @@ from fieldcraft.config.recipe import Recipe, sort_by_run_order
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import DAMAGED_SUFFIX
 from fieldcraft.records.timeline import StepTimes, read_step_times
+from fieldcraft.records.tool_metrics import has_void_turn
 from fieldcraft.records.training_rollouts import ROLLOUTS_FOLDER
 from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.runs.stage_files import StageFolder
-from fieldcraft.types import UserError
+from fieldcraft.types import Status, Trajectory, UserError
 
 TrajectoryFileKind = Literal["evaluation", "training", "branch", "other"]
 BRANCHES_FOLDER = "branches"  # subfolder of the run folder
@@ -100,6 +102,27 @@ class RunView:
         """Return the activity times of each component in each step of a stage; empty without a
         timeline. Raises UserError as `read_metrics` does."""
         return read_step_times(self.get_stage(stage).timeline)
+
+    def get_trained_authors(self, file: TrajectoryFile, trajectory: Trajectory) -> tuple[str, ...]:
+        """Return the authors whose tokens the stage trains. A step of reinforcement learning may
+        exclude truncated rollouts, and rollouts with a void turn."""
+        stage = None if self.recipe is None else self.recipe.stages.get(file.part)
+        if stage is None:
+            return ("policy",)
+        if file.kind == "training":
+            cut_short = trajectory.status is Status.TRUNCATED
+            if cut_short and not getattr(stage, "train_truncated", True):
+                return ()
+            if has_void_turn(trajectory) and not getattr(stage, "train_void", True):
+                return ()
+        return stage.trained_authors
+
+    def make_show_command(self, file: TrajectoryFile, number: int) -> str | None:
+        """Return the command that shows a trajectory in a terminal."""
+        if file.kind != "evaluation":
+            return None
+        place = ("--stage", file.part, "--index", str(number))
+        return shlex.join(["fieldcraft", "show", str(self.path), *place])
 
     def find_tokenizer(self) -> Path | None:
         """Return the file of the tokenizer, which all models of a run share."""

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,16 @@ from fieldcraft.extensions.studio.branch_command import (
     parse_branch_request,
     read_results,
 )
-from fieldcraft.extensions.studio.details import (
-    make_trajectory_details,
-    read_trajectory,
-    summarise_trajectory,
-)
-from fieldcraft.extensions.studio.exports import iter_csv_lines, iter_json_lines
+from fieldcraft.extensions.studio.downloads import iter_csv_lines, iter_json_lines
 from fieldcraft.extensions.studio.follow import LibraryUpdater
+from fieldcraft.extensions.studio.payload import (
+    add_texts,
+    decode_tokens,
+    describe_segments,
+    load_tokenizer,
+    make_rollout_payload,
+    make_trajectory_payload,
+)
 from fieldcraft.extensions.studio.queries import TrajectoryLibrary, TrajectoryQuery, parse_query
 from fieldcraft.extensions.studio.rows import ListedTrajectory
 from fieldcraft.extensions.studio.run_view import RunView
@@ -169,10 +173,17 @@ class _PageApi:
         return self.library.list_filter_values()
 
     def get_trajectory(self, request: Request) -> Any:
-        found = self._find_trajectory(request)
-        return make_trajectory_details(
-            self.get_run(request), found.file, found.number, found.read_line()
+        run, found = self.get_run(request), self._find_trajectory(request)
+        trajectory, rollout = found.read()
+        path = run.find_tokenizer()
+        tokenizer = None if path is None else load_tokenizer(path)
+        authors = run.get_trained_authors(found.file, trajectory)
+        segments = add_texts(
+            describe_segments(trajectory, rollout, authors), partial(decode_tokens, tokenizer)
         )
+        command = run.make_show_command(found.file, found.number)
+        payload = make_trajectory_payload(found.origin, trajectory, rollout, segments, command)
+        return payload | {"tokenizer": tokenizer is not None}
 
     def get_question(self, request: Request) -> Any:
         """Return at most `MAX_QUESTION_ROLLOUTS` rollouts of a question, without their tokens."""
@@ -180,7 +191,7 @@ class _PageApi:
         found = self.library.find(query)
         listed = found[:MAX_QUESTION_ROLLOUTS]
         return {
-            "rollouts": [*map(_make_rollout_summary, listed)],
+            "rollouts": [make_rollout_payload(entry.origin, *entry.read()) for entry in listed],
             "left": len(found) - len(listed),
         }
 
@@ -223,7 +234,7 @@ class _PageApi:
     def _find_branch_point(self, request: Request) -> tuple[RunView, list[str] | None, Trajectory]:
         run = self.get_run(request)
         found = self._find_trajectory(request)
-        trajectory, _ = read_trajectory(found.file, found.number, found.read_line())
+        trajectory, _ = found.read()
         return run, make_branch_options(run, found.file, found.number), trajectory
 
     def export_jsonl(self, request: Request) -> Response:
@@ -256,13 +267,6 @@ class _PageApi:
 
         headers = {"Cache-Control": "no-store"}
         return StreamingResponse(iter_events(), media_type="text/event-stream", headers=headers)
-
-
-def _make_rollout_summary(found: ListedTrajectory) -> dict[str, Any]:
-    """Return the row of a trajectory, and its transcript."""
-    file, number = found.file, found.number
-    trajectory, rollout = read_trajectory(file, number, found.read_line())
-    return found.make_columns() | summarise_trajectory(file, number, trajectory, rollout)
 
 
 def _make_json_endpoint(handler: Callable[[Request], Any]) -> Callable[[Request], Response]:

@@ -6,26 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 from rich.table import Table
 from rich.text import Text
 
-from fieldcraft.evaluation.charts import (
-    CHART_STYLE,
-    INK_COLOUR,
-    Chart,
-    ChartSeries,
-    make_chart,
-    pick_colour,
-    shorten,
-)
-from fieldcraft.evaluation.report import inline_assets, make_page_environment
 from fieldcraft.extensions.studio.branching.sampler import BranchResult, StateValues
 from fieldcraft.extensions.studio.branching.steps import TurnStep
 from fieldcraft.extensions.studio.branching.success_rates import RateDifference, SuccessRate
-from fieldcraft.records.files import write_json, write_text
+from fieldcraft.extensions.studio.charts import Chart, Series
+from fieldcraft.extensions.studio.pages import write_page
+from fieldcraft.records.files import write_json
 from fieldcraft.records.transcript import strip_control_characters
 from fieldcraft.types import Trajectory
 
@@ -39,7 +28,8 @@ def label_steps(trajectory: Trajectory, steps: Sequence[TurnStep]) -> list[str]:
         calls = trajectory.calls[slice(*step.call_range)]
         descriptions = [", ".join([c.tool, *map(str, c.arguments.values())]) for c in calls]
         label = "; ".join(descriptions) if calls else f"answer: {trajectory.answer or 'none'}"
-        labels.append(shorten(strip_control_characters(" ".join(label.split())), MAX_LABEL_CHARS))
+        text = strip_control_characters(" ".join(label.split()))
+        labels.append(text if len(text) <= MAX_LABEL_CHARS else f"{text[: MAX_LABEL_CHARS - 1]}…")
     return labels
 
 
@@ -98,26 +88,26 @@ def _format_difference(difference: RateDifference) -> tuple[str, str]:
     return f"{difference.value:+.3f} [{low:+.3f}, {high:+.3f}]", p
 
 
-@mpl.rc_context(CHART_STYLE)
 def draw_values(values: StateValues) -> Chart:
-    """Draw the value after every step, with whiskers."""
-    figure = Figure(figsize=(8.4, 2.8), layout="constrained")
-    axis = figure.subplots()
-    known = [(k, rate) for k, rate in enumerate(values.rates) if rate.value is not None]
-    points = [(float(k), rate.value or 0.0) for k, rate in known]
-    colour = pick_colour(1)
-    axis.plot([x for x, _ in points], [y for _, y in points], "o-", color=colour, linewidth=1.4)
-    for k, rate in known:
-        axis.vlines(k, *rate.ci95, color=colour, linewidth=1.2)
-    series = [ChartSeries(axis, "value", "step", "success rate", points, points)] if points else []
+    """Return the chart of the value after every step, with whiskers."""
+    known = [(float(k), rate) for k, rate in enumerate(values.rates) if rate.value is not None]
+    points = [(k, rate.value or 0.0) for k, rate in known]
+    whiskers = [rate.ci95 for _, rate in known]
+    series = [Series("value", 0, points, marks="dot", whiskers=whiskers)] if points else []
     if len(values.rates) <= values.num_steps and values.is_correct is not None:
-        axis.plot(values.num_steps, float(values.is_correct), "D", color=INK_COLOUR, markersize=6)
-    axis.set(xlabel="after step", ylabel="success rate", ylim=(-0.03, 1.05))
-    axis.set_xlim(-0.3, values.num_steps + 0.3)
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    note = "of samples that continue from there; whiskers: 95 % intervals; ◆: the outcome"
-    return make_chart(figure, "Value of every step", note, series, wide=True)
+        outcome = (float(values.num_steps), float(values.is_correct))
+        series.append(Series("outcome", None, [outcome], "", "diamond"))
+    return Chart(
+        "Value of every step",
+        "of samples that continue from there; whiskers: 95 % intervals; ◆: the outcome",
+        "after step",
+        "success rate",
+        series,
+        percent=True,
+        top=1.05,
+        x_range=(-0.3, values.num_steps + 0.3),
+        wide=True,
+    )
 
 
 def make_values_record(values: StateValues, labels: Sequence[str]) -> dict[str, Any]:
@@ -138,14 +128,15 @@ def write_values(
 ) -> Path:
     """Write values.json and values.html, one file without network access; return the page."""
     write_json(folder / "values.json", make_values_record(values, labels))
-    environment = make_page_environment()
-    page = environment.get_template("values.html.j2").render(
+    write_page(
+        folder / "values.html",
+        "values.html.j2",
+        charts=[chart := draw_values(values)],
+        kind="branches",
         title=title,
         task=trajectory.task,
-        chart=draw_values(values),
+        chart=chart,
         rows=make_value_rows(values, labels),
         differences=values.replay_mismatches,
-        **inline_assets(environment, ("report.css",), ()),
     )
-    write_text(folder / "values.html", [page])
     return folder / "values.html"

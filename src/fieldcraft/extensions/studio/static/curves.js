@@ -91,7 +91,7 @@ function overall(shown, visible, live) {
   if (!curves.length) return nothing;
   const [x, ...ys] = joined(curves);
   const drawn = chart(`Exact match on ${split ?? "held-out"} questions, over all steps of the run`, "run");
-  drawn.show(x, curves.map(({ run, place }, index) => ({ label: run.name, place, points: true, y: ys[index] })), { ends: curves[0].ends, top: 1 });
+  drawn.show(x, curves.map(({ run, place }, index) => ({ label: run.name, place, points: true, y: ys[index] })), { spans: curves[0].spans, top: 1 });
   return html`<div class="wide">
     ${splits.length > 1 ? select("Split", split, splits.map((name) => [name, name]), (value) => go({ split: value }), null) : nothing}
     ${drawn.element}</div>`;
@@ -111,6 +111,6 @@ function metricChart(name, drawn, shown, stage) {
   });
   const [x, ...ys] = joined(lines);
   const made = chart(name, "stage");
-  made.show(x, lines.map(({ label, place, faint, points }, index) => ({ label, place, faint, points, y: ys[index] })), { axis: shown.axis });
+  made.show(x, lines.map(({ label, place, faint, points }, index) => ({ label, place, faint, points, y: ys[index] })), { axis: shown.axis === "time" ? "hours" : "step" });
   return made.element;
 }

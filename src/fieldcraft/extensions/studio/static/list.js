@@ -11,7 +11,7 @@ const HEAD = 38; // pixels of the header, which stays above the rows
 const PHONE = matchMedia("(max-width: 700px)");
 const COLUMNS = [
   ["right", ""], ["question", "Question"], ["part", "Stage"], ["step", "Step"], ["answer", "Answer"], ["status", "Status"],
-  ["calls", "Calls"], ["tokens", "Tokens"], ["reward", "Reward"], ["advantage", "Advantage"], ["version", "Version"],
+  ["calls", "Calls"], ["excess", "Excess"], ["tokens", "Tokens"], ["reward", "Reward"], ["advantage", "Advantage"], ["version", "Version"],
 ];
 const SORTED = COLUMNS.map(([name]) => name).filter((name) => name !== "part");
 
@@ -163,6 +163,7 @@ export class List {
       <span role="gridcell" class="c-answer" title=${row.answer ?? ""}>${row.answer ?? "–"}</span>
       <span role="gridcell" class="c-status ${row.status}">${row.status.replace("_", " ")}</span>
       <span role="gridcell" class="c-calls">${row.calls}</span>
+      <span role="gridcell" class="c-excess" title="calls above the least number that suffices">${row.excess ?? ""}</span>
       <span role="gridcell" class="c-tokens">${number(row.tokens)}</span>
       <span role="gridcell" class="c-reward">${number(row.reward)}</span>
       <span role="gridcell" class="c-advantage">${row.kind === "training" ? number(row.advantage) : ""}</span>
@@ -184,14 +185,16 @@ export class List {
     }
   }
 
-  /** The place of the row before or after an open one, null if missing or not loaded. */
-  beside(open, by) {
+  /** The row before or after an open one, or of the question before or after an open one, null if
+   * missing or not loaded. */
+  beside({ open, question }, by) {
+    const isOpen = (row) => (open ? place(row) === open : row.task === question);
     for (const [page, { rows }] of this.pages) {
-      const at = rows?.findIndex((row) => place(row) === open) ?? -1;
-      if (at >= 0) {
-        const index = page * PAGE + at + by;
-        const row = index >= 0 && index < (this.total ?? 0) ? this.row(index) : undefined;
-        return row ? place(row) : null;
+      const at = rows?.findIndex(isOpen) ?? -1;
+      if (at < 0) continue;
+      for (let index = page * PAGE + at + by; index >= 0 && index < (this.total ?? 0); index += by) {
+        const row = this.row(index);
+        if (!row || !isOpen(row)) return row ?? null;
       }
     }
     return null;

@@ -2,6 +2,7 @@
 
 import { html, nothing, render } from "./vendor/lit-html.js";
 import { listen, load, whenLoaded } from "./api.js";
+import { branchView } from "./branch.js";
 import { curvesView } from "./curves.js";
 import { note } from "./parts.js";
 import { questionView } from "./question.js";
@@ -46,10 +47,10 @@ function page() {
   const progress = live.reading.of - live.reading.done;
   const runs = load("api/runs", {}, `${live.done} ${Object.values(live.files).join()}`);
   const { runs: all = [], differences = [], metrics: declared = [] } = runs.value ?? {};
-  const context = { live, runs: all, differences, declared };
+  const context = { live, runs: all, differences, declared, server: true, branch: branchView };
   return html`
     <a class="skip" href="#main" @click=${skip}>Skip to the content</a>
-    <header>
+    <header class="top">
       <p class="brand">fieldcraft <b>studio</b></p>
       <nav aria-label="Views">
         ${Object.entries(VIEWS).map(

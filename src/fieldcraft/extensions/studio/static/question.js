@@ -5,14 +5,23 @@ import { load } from "./api.js";
 import { place } from "./list.js";
 import { badge, colour, mark, note, number, select, waiting } from "./parts.js";
 import { address, go } from "./state.js";
+import { openList } from "./trajectories.js";
 import { transcript } from "./transcript.js";
 
 const redraw = () => dispatchEvent(new Event("redraw"));
 
 export function questionView(shown, { runs, live }) {
   const found = load("api/question", { task: shown.question }, live.reading.revision);
+  const before = openList()?.beside(shown, -1);
+  const after = openList()?.beside(shown, 1);
   return html`
-    <div class="bar"><a class="back" href=${address({ question: null, of: null })}>← Back <small>Esc</small></a></div>
+    <div class="bar">
+      <a class="back" href=${address({ question: null, of: null })}>← Back <small>Esc</small></a>
+      <span class="pager">
+        ${before ? html`<a href=${address({ question: before.task, of: null })}>Previous question</a>` : nothing}
+        ${after ? html`<a href=${address({ question: after.task, of: null })}>Next question</a>` : nothing}
+      </span>
+    </div>
     ${waiting(found, (value) => all(value, shown, runs))}`;
 }
 

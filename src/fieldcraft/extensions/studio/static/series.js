@@ -45,7 +45,7 @@ export function metricNames(allColumns, declared) {
 export function heldout(run, stages, split) {
   const x = [];
   const y = [];
-  const ends = [];
+  const spans = [];
   let before = 0;
   for (const { name, columns } of stages) {
     const steps = columns?.step ?? [];
@@ -56,6 +56,7 @@ export function heldout(run, stages, split) {
         y.push(value);
       }
     });
+    if (steps.length) spans.push({ name, start: before });
     before += steps.length;
     const found = run.evaluations[name]?.[split]?.em;
     if (typeof found === "number" && steps.length) {
@@ -64,8 +65,7 @@ export function heldout(run, stages, split) {
         x.push(before);
         y.push(found);
       }
-      ends.push({ at: before, name });
     }
   }
-  return { x, y, ends };
+  return { x, y, spans };
 }

@@ -12,7 +12,7 @@ const signed = (value) => (value >= 0 ? `--more: ${share(value)}` : `--less: ${s
 /** Values by which tokens can be coloured: title, values of a segment, and colour of a value. */
 const LAYERS = {
   author: { title: "author" },
-  mask: { title: "mask", of: (s) => s.trained, legend: "green: the stage trains it; grey: it does not" },
+  mask: { title: "mask", of: (s) => s.trained, legend: "green and underlined: the stage trains it; grey: it does not" },
   logprobs: { title: "log-probability", of: (s) => s.logprobs, style: (v) => heat(-v / 5), legend: "the darker, the less likely; full at -5" },
   entropies: { title: "entropy", of: (s) => s.entropies, style: (v) => heat(v / 2), legend: "the darker, the less certain; full at 2 nats" },
   advantages: { title: "advantage", of: (s) => s.advantages, style: (v) => signed(v / 2), legend: "green: more likely by training; red: less likely; full at ±2" },
@@ -43,16 +43,21 @@ export function strip(segments, named, shown, redraw) {
         </div>
       </div>
       ${named ? nothing : html`<p class="legend">The run has no readable tokenizer, so ids are shown.</p>`}
-      <p class="legend">${missing ? `These tokens have no ${LAYERS[layer].title}.` : layer === "author" ? authors(segments) : LAYERS[layer].legend}</p>
+      <p class="legend">${missing ? `These tokens have no ${LAYERS[layer].title}.` : layer === "author" ? authors(segments) : html`${LAYERS[layer].legend}${layer === "mask" ? trained(segments) : ""}`}</p>
       <div class="tokens layer-${layer}" tabindex="0" role="group" aria-label="Tokens. Left and right arrows move from one to the next."
         @pointerover=${point} @click=${point} @keydown=${(event) => walk(event, segments, redraw)}>
         ${segments.map((segment, index) => html`
           ${segment.begins && index ? html`<p class="fold">The chain was folded here.</p>` : nothing}
-          <p class="segment a-${segment.author}">${segment.pieces.map((piece, i) => token(piece, i, segment, index, layer, at))}</p>`)}
+          <p class="segment a-${segment.author}">${segment.pieces.map((piece, i) => token(piece, i, segment, index, layer, at))}${segment.more ? html`<small> … ${number(segment.more)} more tokens</small>` : nothing}</p>`)}
       </div>
       <dl class="of-token" aria-live="polite">${at ? facts(at) : html`<div><dt>Point at a token, or move with the arrow keys, to read its values.</dt></div>`}</dl>
     </section>`;
 }
+
+const trained = (segments) => {
+  const mask = segments.flatMap((segment) => segment.trained);
+  return `; ${number(mask.filter(Boolean).length)} of ${number(mask.length)} tokens are trained`;
+};
 
 const authors = (segments) =>
   [...new Set(segments.map(({ author }) => author))].map((name) => html`<span class="a-${name}"><i class="token">${name}</i></span> `);

@@ -4,13 +4,13 @@ import { html, nothing } from "./vendor/lit-html.js";
 import { load } from "./api.js";
 import { List } from "./list.js";
 import { note, select } from "./parts.js";
-import { go } from "./state.js";
+import { FILTERS, go } from "./state.js";
 
-export const FILTERS = ["run", "part", "kind", "split", "status", "right", "calls", "reward", "step"];
-const TITLES = { run: "Run", part: "Stage", kind: "From", split: "Split", status: "Status", right: "Answer", calls: "Calls", reward: "Reward", step: "Step" };
+const TITLES = { run: "Run", part: "Stage", kind: "From", split: "Split", status: "Status", right: "Answer", calls: "Calls", reward: "Reward", step: "Step", hops: "Hops", known: "Known" };
 const NAMES = {
   kind: { evaluation: "evaluations", training: "training", branch: "branches", other: "other files" },
   right: { 1: "right", 0: "wrong", none: "ungraded" },
+  known: { 1: "known", 0: "not known" },
 };
 
 let list;
@@ -22,7 +22,7 @@ export function query(shown) {
   return Object.fromEntries(keys.filter((key) => shown[key] !== undefined).map((key) => [key, shown[key]]));
 }
 
-export function listView(shown, { runs, live }) {
+export function listView(shown, { runs, live, server }) {
   list ??= new List();
   const revision = live.reading.revision;
   const values = load("api/values", {}, revision);
@@ -40,10 +40,10 @@ export function listView(shown, { runs, live }) {
     ${note(values.error ?? list.error)}
     <div class="bar">
       <output class="quiet">${total === undefined ? "…" : `${total.toLocaleString("en")} trajectories`}</output>
-      <span class="downloads">
+      ${server ? html`<span class="downloads">
         <a href=${`api/export.jsonl?${address}`} download>JSON lines</a>
         <a href=${`api/export.csv?${address}`} download>CSV</a>
-      </span>
+      </span>` : nothing}
     </div>
     ${list.element}`;
 }

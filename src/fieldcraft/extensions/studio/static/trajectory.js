@@ -2,8 +2,8 @@
 
 import { html, nothing } from "./vendor/lit-html.js";
 import { load } from "./api.js";
-import { branchView } from "./branch.js";
-import { badge, grade, mark, number, seconds, waiting } from "./parts.js";
+import { place } from "./list.js";
+import { badge, grade, mark, note, number, seconds, waiting } from "./parts.js";
 import { address } from "./state.js";
 import { strip } from "./strip.js";
 import { openList } from "./trajectories.js";
@@ -11,29 +11,33 @@ import { transcript } from "./transcript.js";
 
 const redraw = () => dispatchEvent(new Event("redraw"));
 
-/** The trajectory at a place in the address: run/part/kind/step/number. */
-export function named(place) {
-  const [run, part, kind, step, number] = place.split("/").map(decodeURIComponent);
+/** The trajectory at a place in the address, run/part/kind/step/number; null for another text. */
+export function named(open) {
+  const parts = open.split("/");
+  if (parts.length !== 5 || !/^[0-9]+$/.test(parts[4])) return null;
+  const [run, part, kind, step, number] = parts.map(decodeURIComponent);
   return { run, part, kind, ...(step ? { step } : {}), number };
 }
 
-export function trajectoryView(shown, { live }) {
+/** `branch(asked, live, redraw)` continues a trajectory, where a server can. */
+export function trajectoryView(shown, { live, branch }) {
   const asked = named(shown.open);
-  const found = load("api/trajectory", asked, live.reading.revision);
-  const before = openList()?.beside(shown.open, -1);
-  const after = openList()?.beside(shown.open, 1);
+  const before = openList()?.beside(shown, -1);
+  const after = openList()?.beside(shown, 1);
   return html`
     <div class="bar">
       <a class="back" href=${address({ open: null })}>← Back <small>Esc</small></a>
       <span class="pager">
-        ${before ? html`<a href=${address({ open: before })}>Previous</a>` : nothing}
-        ${after ? html`<a href=${address({ open: after })}>Next</a>` : nothing}
+        ${before ? html`<a href=${address({ open: place(before) })}>Previous</a>` : nothing}
+        ${after ? html`<a href=${address({ open: place(after) })}>Next</a>` : nothing}
       </span>
     </div>
-    ${waiting(found, (one) => trajectory(one, shown, asked, live))}`;
+    ${asked
+      ? waiting(load("api/trajectory", asked, live.reading.revision), (one) => trajectory(one, shown, asked, live, branch))
+      : html`<h1>Trajectory</h1>${note("This address names no trajectory, because its number is missing: go back, and open one from the list.")}`}`;
 }
 
-function trajectory(one, shown, asked, live) {
+function trajectory(one, shown, asked, live, branch) {
   return html`
     <article>
       <h1 class="asked">${one.question}</h1>
@@ -55,9 +59,9 @@ function trajectory(one, shown, asked, live) {
       </p>
       <div class="beside">
         <section aria-label="Transcript"><h2>Transcript</h2>${transcript(one.transcript, redraw)}</section>
-        <div>${strip(one.segments, one.tokenizer, shown, redraw)}${calls(one.calls)}</div>
+        <div>${one.segments.length ? strip(one.segments, one.tokenizer, shown, redraw) : nothing}${calls(one.call_records)}</div>
       </div>
-      ${branchView(asked, live, redraw)}
+      ${branch ? branch(asked, live, redraw) : nothing}
     </article>`;
 }
 

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fieldcraft.evaluation.seed_table import aggregate_seeds, write_seeds_page
+from fieldcraft.evaluation.seed_table import aggregate_seeds
 from fieldcraft.evaluation.tables import build_comparisons_table, build_seeds_table
+from fieldcraft.extensions.studio.seeds_page import write_seeds_page
+from report_parts import charts_of
 from seeds_parts import STAGES, entry, recipe, report
 
 ATTACK = "<script>alert('owned')</script>"
@@ -25,13 +27,12 @@ def test_the_page_shows_the_rows_and_leads_to_the_seeds(tmp_path: Path) -> None:
     html = page(tmp_path, {"Model": "base", "ReAct": "workflow", "All": "rl2"}, 0.25, 0.5)
     assert re.findall(r'href="([^#"][^"]*)"', html) == ["seed-0/report.html", "seed-1/report.html"]
     assert "default-src 'none'" in html
-    assert not re.search(r"<script[^>]|src=|@import|url\((?!#)", html)
+    assert not re.search(r"\ssrc=|@import|url\((?!#)", html)
     assert "37.5 %" in html
     assert "25.0 % to 50.0 %" in html
     assert "base → sft → rl1 → rl2" in html
     assert "5 + 2" in html
-    figures = re.findall(r'<svg [^>]*aria-label="([^"]*)"', html)
-    assert figures == [
+    assert list(charts_of(html)) == [
         "Accuracy against calls",
         "Correct answers by number of calls",
         "Success rate by number of calls",
@@ -78,7 +79,7 @@ def test_comparisons_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_titles_are_text(tmp_path: Path) -> None:
     html = page(tmp_path, {ATTACK: "rl2", f"R{ATTACK}": "workflow"}, 0.5, 0.5)
     assert ATTACK not in html
-    assert html.count("<script") == 1  # the page's own script
+    assert html.count("<script") == 2  # the page's own data and script
 
 
 def test_the_page_shows_splits_and_learning_curves(tmp_path: Path) -> None:
@@ -104,12 +105,14 @@ def test_the_page_shows_splits_and_learning_curves(tmp_path: Path) -> None:
     assert "20 questions in total" in html
     assert html.count("3.21") == 2  # a row each
     assert html.count('1.00<span class="quiet"> = 0.75 + 0.25') == 4
-    assert html.count("Learning curves</b>") == 1
-    legend = html[html.index('<p class="legend">') :]
-    assert re.findall(r"var\(--stage(\d)\)", legend)[:2] == ["3", "5"]  # each has a separate colour
-    chart = html[html.index("<svg") : html.index("</svg>")]
-    assert "optimum" in chart
-    assert {"var(--stage3)", "var(--stage5)"} <= set(re.findall(r"var\(--stage\d\)", chart))
+    charts = charts_of(html)
+    assert "Learning curves, exact match" in charts
+    series = charts["Learning curves, calls per rollout"]["series"]
+    means = [(part["label"], part["slot"]) for part in series if part["line"] != "thin"]
+    # each has a separate colour, and the optimum that of text
+    assert means == [("A & B", 2), ("C", 5), ("optimum", None)]
+    assert [part["label"] for part in series if part["line"] == "thin"] == ["A & B"] * 2 + ["C"] * 2
+    assert len(series[0]["points"]) == 7  # of the shorter seed
     plain = page(tmp_path, {"Model": "base", "All": "rl2"}, 0.5)
     assert "Learning curves" not in plain
     assert "By kind of question" not in plain
