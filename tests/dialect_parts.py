@@ -3,7 +3,7 @@
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
+from fieldcraft.config.components import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.dialects.afm_grades import make_double_check, make_reflection
 from fieldcraft.types import (
     Answer,

@@ -23,7 +23,8 @@ import typer
 from checkpoints import tiny_tokenizer
 from cli_parts import status
 from fieldcraft.cli.main import app
-from fieldcraft.config.names import ComponentKind, resolve
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.names import resolve
 from fieldcraft.data.request_logs import UserFeedback
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.extensions.serving.requests import parse_chat_request

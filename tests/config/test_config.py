@@ -8,8 +8,9 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from fieldcraft.config.components import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.config.distil import Distil, DistilTeacherConfig
-from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind, list_registered, resolve
+from fieldcraft.config.names import list_registered, resolve
 from fieldcraft.config.recipe import Recipe, dump_recipe, make_world_settings_model
 from fieldcraft.config.rl import AsyncConfig, CriticConfig, Rl
 from fieldcraft.config.sampling import SamplingConfig

@@ -6,13 +6,14 @@ import pkgutil
 import pytest
 
 import fieldcraft
+from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.moved_modules import (
     MOVED_OBJECTS,
     MOVED_PACKAGES,
     find_current_module,
     find_current_path,
 )
-from fieldcraft.config.names import ComponentKind, import_object, resolve, resolve_path
+from fieldcraft.config.names import import_object, resolve, resolve_path
 
 
 @pytest.mark.parametrize("former", MOVED_PACKAGES)

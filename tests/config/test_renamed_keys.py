@@ -12,8 +12,9 @@ import yaml
 from pydantic import BaseModel
 
 from fieldcraft.cli.main import main
+from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.distil import Distil
-from fieldcraft.config.names import ComponentKind, resolve
+from fieldcraft.config.names import resolve
 from fieldcraft.config.recipe import Recipe, dump_recipe, list_added_keys
 from fieldcraft.config.renamed_keys import (
     REMOVED_KEYS,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.config.names import ComponentKind, resolve
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.names import resolve
 from fieldcraft.data.file_formats import list_formats, read_any_demonstrations, read_any_pairs
 from fieldcraft.data.steps_io import ContrastivePair
 from fieldcraft.data.tasks import read_tasks

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import PreTrainedTokenizerFast
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
+from fieldcraft.config.components import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.dialects import check_round_trip, make_dialect
 from fieldcraft.dialects.base import encode_policy_text, encode_untrusted
 from fieldcraft.dialects.marked_answers import find_last_boxed

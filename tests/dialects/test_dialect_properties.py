@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
 from dialect_parts import ACTING, action_of, checks_of, thoughts_of
-from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
+from fieldcraft.config.components import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.dialects import make_dialect
 from fieldcraft.types import Answer, ObservationPosition, ThoughtRole, ToolCall
 

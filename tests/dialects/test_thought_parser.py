@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.names import ComponentKind, resolve
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.names import resolve
 from fieldcraft.dialects.thought_parser import StreamingThoughtParser, join_thoughts
 from fieldcraft.types import Thought, ThoughtRole
 

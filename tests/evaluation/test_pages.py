@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.config.names import PAGE_WRITERS
+from fieldcraft.config.components import PAGE_WRITERS
 from fieldcraft.evaluation.pages import find_page_writer
 from fieldcraft.extensions.curation.filtering import write_data_card
 from fieldcraft.extensions.curation.filters import DataCard

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from own_recipe import recipe_of, rl, sentence, status, write, write_files
 
-from fieldcraft.config.names import ComponentKind, list_registered
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.names import list_registered
 from fieldcraft.config.recipe import get_split_titles
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.rewards.factory import make_reward

@@ -5,7 +5,7 @@ import pytest
 
 from engine_parity import TOKENIZER, sharp_model
 from fieldcraft.config.choices import EngineConfig, EngineFeatures
-from fieldcraft.config.names import BUILTIN_COMPONENTS, ENGINE_FEATURES, ComponentKind
+from fieldcraft.config.components import BUILTIN_COMPONENTS, ENGINE_FEATURES, ComponentKind
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.extensions.vllm.engine import VllmEngine

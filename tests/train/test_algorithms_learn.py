@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bandit import LIMITS, bandit, settings
-from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
+from fieldcraft.config.components import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.rewards.rollouts import SoftOverlongPenalty

@@ -29,7 +29,8 @@ from fieldcraft.cli.app import (
     collect_sampling_keys,
     require_empty_folder,
 )
-from fieldcraft.config.names import ComponentKind, resolve_path
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.names import resolve_path
 from fieldcraft.config.sections import Dtype, JudgeConfig
 from fieldcraft.config.url_secrets import require_no_secret
 from fieldcraft.evaluation.tables import (

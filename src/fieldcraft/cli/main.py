@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from fieldcraft.cli.app import app
-from fieldcraft.config.names import COMMAND_MODULES
+from fieldcraft.config.components import COMMAND_MODULES
 from fieldcraft.recipes.consent import ConsentRequiredError
 from fieldcraft.records.paths import expand_home_in_argument
 from fieldcraft.records.waits import report_waits_to

@@ -20,17 +20,15 @@ from pydantic import (
 )
 
 from fieldcraft.config.base import ConfigSection
-from fieldcraft.config.names import (
+from fieldcraft.config.components import (
     BUILTIN_COMPONENTS,
     ENGINE_FEATURES,
     LOCAL_ENGINE,
     MCP_TOOL,
     TOOL_ENVIRONMENT,
-    ComponentError,
     ComponentKind,
-    import_object,
-    resolve,
 )
+from fieldcraft.config.names import ComponentError, import_object, resolve
 from fieldcraft.config.sections import DEFAULT_CALL_COST, Cost
 
 SIGNATURE_REGEX = re.compile(r"\s*([\w-]+)\s*(?:\(\s*([\w-]+(?:\s*,\s*[\w-]+)*)\s*\)\s*)?")

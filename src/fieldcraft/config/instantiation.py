@@ -8,12 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fieldcraft.config.names import (
-    ComponentKind,
-    describe_exception,
-    make_settings_model,
-    suggest_name,
-)
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.names import describe_exception, make_settings_model, suggest_name
 from fieldcraft.config.validation_errors import describe_validation_error
 from fieldcraft.types import UserError
 

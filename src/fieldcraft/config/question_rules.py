@@ -8,7 +8,8 @@ from itertools import takewhile
 from pydantic import ValidationError
 
 from fieldcraft.config.collection import TEACHER, ClosedBookConfig, TeacherConfig
-from fieldcraft.config.names import ComponentKind, list_registered, suggest_name
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.names import list_registered, suggest_name
 from fieldcraft.config.recipe import (
     Recipe,
     get_closed_book_model,

@@ -32,16 +32,10 @@ from fieldcraft.config.collection import (
     SelectConfig,
     TeacherConfig,
 )
+from fieldcraft.config.components import AUTO_VERDICT, ComponentKind
 from fieldcraft.config.distil import Distil
 from fieldcraft.config.hub_names import replace_paths_with_names
-from fieldcraft.config.names import (
-    AUTO_VERDICT,
-    ComponentError,
-    ComponentKind,
-    get_display_name,
-    make_settings_model,
-    resolve,
-)
+from fieldcraft.config.names import ComponentError, get_display_name, make_settings_model, resolve
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import (
     DEFAULT_CALL_COST,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from importlib import resources
 from typing import Any
 
-from fieldcraft.config.names import BUILTIN_COMPONENTS, LOCAL_ENGINE, ComponentKind
+from fieldcraft.config.components import BUILTIN_COMPONENTS, LOCAL_ENGINE, ComponentKind
 
 _TABLE = json.loads((resources.files("fieldcraft.config") / "renamed_keys.json").read_text("utf-8"))
 RENAMED_KEYS: Mapping[str, str] = _TABLE["keys"]

@@ -19,14 +19,8 @@ from pydantic import (
 )
 
 from fieldcraft.config.base import ConfigSection
-from fieldcraft.config.names import (
-    BUILTIN_COMPONENTS,
-    VERDICT_REWARD_KEY,
-    ComponentError,
-    ComponentKind,
-    get_import_path,
-    resolve,
-)
+from fieldcraft.config.components import BUILTIN_COMPONENTS, VERDICT_REWARD_KEY, ComponentKind
+from fieldcraft.config.names import ComponentError, get_import_path, resolve
 from fieldcraft.config.sampling import TRUNCATION_KEYS
 from fieldcraft.config.sections import (
     BudgetConfig,

@@ -11,16 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fieldcraft.config import question_rules, stage_rules
-from fieldcraft.config.names import (
+from fieldcraft.config.components import (
     AUTO_VERDICT,
     ENGINE_FEATURES,
     VERDICT_REWARD_KEY,
-    ComponentError,
     ComponentKind,
-    get_display_name,
-    resolve_path,
-    suggest_name,
 )
+from fieldcraft.config.names import ComponentError, get_display_name, resolve_path, suggest_name
 from fieldcraft.config.plan import get_seed_table_rows, list_evaluations
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stage_rules import RESERVED_STAGE_NAMES

@@ -7,8 +7,8 @@ from contextlib import suppress
 from operator import attrgetter
 
 from fieldcraft.config.collection import TEACHER
+from fieldcraft.config.components import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.config.distil import Distil
-from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import BudgetConfig

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from fieldcraft.config.names import ComponentKind, list_registered, resolve
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.names import list_registered, resolve
 from fieldcraft.data.passages import is_passage
 from fieldcraft.data.records import (
     MAX_REJECTED_SHARE,

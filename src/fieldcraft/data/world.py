@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.instantiation import instantiate
-from fieldcraft.config.names import ComponentKind, resolve
+from fieldcraft.config.names import resolve
 from fieldcraft.types import (
     Answer,
     CallRecord,

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from fieldcraft.config.names import ComponentKind, resolve
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.names import resolve
 from fieldcraft.config.sections import DEFAULT_DATE
 from fieldcraft.dialects.base import BaseDialect, encode_policy_text, encode_untrusted
 from fieldcraft.types import Dialect, Tokenizer

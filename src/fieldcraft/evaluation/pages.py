@@ -10,7 +10,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from fieldcraft.config.names import PAGE_EXTENSION, PAGE_WRITERS, PageKind, import_object
+from fieldcraft.config.components import PAGE_EXTENSION, PAGE_WRITERS, PageKind
+from fieldcraft.config.names import import_object
 from fieldcraft.types import Author
 
 

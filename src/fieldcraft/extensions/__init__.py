@@ -1,1 +1,1 @@
-"""Extensions of the kernel, which enter a run by name: see config/names.py."""
+"""Extensions of the kernel, which enter a run by name: see config/components.py."""

@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.instantiation import instantiate
-from fieldcraft.config.names import ComponentKind, get_display_name, resolve
+from fieldcraft.config.names import get_display_name, resolve
 from fieldcraft.records.waits import log_line, report_wait
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.rubric import AsyncGroupReward, AsyncReward, compute_checked_scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fieldcraft.config.names import AUTO_VERDICT
+from fieldcraft.config.components import AUTO_VERDICT
 from fieldcraft.records.meta import GRADED_BY_KEY
 from fieldcraft.types import DEFAULT_VERDICT_REWARD, Task
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fieldcraft.config.names import AUTO_VERDICT, ComponentKind, resolve
+from fieldcraft.config.components import AUTO_VERDICT, ComponentKind
+from fieldcraft.config.names import resolve
 from fieldcraft.rewards.answers import normalise_or_raw
 from fieldcraft.rewards.grading import MATH, resolve_grader
 from fieldcraft.rewards.rubric import AsyncGroupReward, AsyncReward, Rubric

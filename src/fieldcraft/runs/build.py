@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from fieldcraft.config.choices import ToolConfig
-from fieldcraft.config.instantiation import instantiate
-from fieldcraft.config.names import (
+from fieldcraft.config.components import (
     AUTO_VERDICT,
     BUILTIN_COMPONENTS,
     MCP_TOOL,
     VERDICT_REWARD_KEY,
     ComponentKind,
-    resolve,
 )
+from fieldcraft.config.instantiation import instantiate
+from fieldcraft.config.names import resolve
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import (

@@ -15,12 +15,8 @@ from operator import itemgetter
 from pathlib import Path
 
 from fieldcraft.config.choices import Filters
-from fieldcraft.config.names import (
-    BUILTIN_COMPONENTS,
-    TRACKERS_MODULE,
-    ComponentKind,
-    import_object,
-)
+from fieldcraft.config.components import BUILTIN_COMPONENTS, TRACKERS_MODULE, ComponentKind
+from fieldcraft.config.names import import_object
 from fieldcraft.config.plan import EXTENSION_STEPS, FILTER_DEMONSTRATIONS, plan_steps
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fieldcraft.config.choices import EngineConfig
-from fieldcraft.config.names import CLUSTER_MODULE, import_object
+from fieldcraft.config.components import CLUSTER_MODULE
+from fieldcraft.config.names import import_object
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.engine.resources import RunResources
 

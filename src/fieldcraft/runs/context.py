@@ -15,7 +15,8 @@ import torch
 import transformers
 from pydantic import BaseModel, Field
 
-from fieldcraft.config.names import TRACKERS_MODULE, import_object
+from fieldcraft.config.components import TRACKERS_MODULE
+from fieldcraft.config.names import import_object
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.data.sample_tallies import EVALUATION, TRAINING, SampleTally, add_closed_book_rates

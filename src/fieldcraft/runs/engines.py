@@ -7,8 +7,9 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.config.components import LOCAL_ENGINE, ComponentKind
 from fieldcraft.config.instantiation import instantiate
-from fieldcraft.config.names import LOCAL_ENGINE, ComponentKind, resolve
+from fieldcraft.config.names import resolve
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.engine.base import PolicyEngine, StreamingEngine
 from fieldcraft.engine.local.engine import LocalEngine

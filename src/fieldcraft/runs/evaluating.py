@@ -10,13 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.names import (
-    ComponentKind,
-    describe_exception,
-    format_short,
-    get_display_name,
-    resolve,
-)
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.names import describe_exception, format_short, get_display_name, resolve
 from fieldcraft.config.recipe import Recipe, was_trained_with_tools
 from fieldcraft.config.sampling import count_samples
 from fieldcraft.engine.base import PolicyEngine

@@ -12,8 +12,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from fieldcraft.config.components import CLUSTER_MODULE
 from fieldcraft.config.hub_names import identify_hub_model
-from fieldcraft.config.names import CLUSTER_MODULE, import_object
+from fieldcraft.config.names import import_object
 from fieldcraft.config.recipe import Recipe, get_stage_ancestry
 from fieldcraft.config.sections import Dtype
 from fieldcraft.dialects.base import encode_untrusted, get_bos_ids

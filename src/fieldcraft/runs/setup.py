@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fieldcraft.config.choices import ToolConfig
-from fieldcraft.config.names import MCP_TOOL
+from fieldcraft.config.components import MCP_TOOL
 from fieldcraft.config.recipe import Recipe, uses_tools
 from fieldcraft.config.sampling import describe_sample_counts
 from fieldcraft.data.corpora import CorpusFile

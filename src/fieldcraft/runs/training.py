@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from fieldcraft.config.names import ComponentKind, resolve
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.names import resolve
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.config.stages import Stage

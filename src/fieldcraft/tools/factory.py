@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, get_args, get_type_hints
 
 from fieldcraft.config.choices import ToolConfig
+from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.instantiation import instantiate
-from fieldcraft.config.names import ComponentKind, resolve, suggest_name
+from fieldcraft.config.names import resolve, suggest_name
 from fieldcraft.config.sections import DEFAULT_CALL_COST
 from fieldcraft.dialects.tool_names import add_name_variants
 from fieldcraft.tools.base import FunctionTool

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from fieldcraft.config.components import MCP_TOOL, ComponentKind
 from fieldcraft.config.instantiation import instantiate
-from fieldcraft.config.names import MCP_TOOL, ComponentKind, resolve
+from fieldcraft.config.names import resolve
 from fieldcraft.environments.tool_session import open_session_tools
 from fieldcraft.extensions.mcp import schemas
 from fieldcraft.extensions.mcp.server import McpServer

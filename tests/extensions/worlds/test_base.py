@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from second_world import CodeBook
 
-from fieldcraft.config.names import ComponentKind, list_registered, resolve
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.names import list_registered, resolve
 from fieldcraft.data.world import World, get_simulated_calls, make_world, merge_thoughts
 from fieldcraft.types import Answer, CallOutcome, CallRecord, Task, Thought, Trajectory, UserError
 

@@ -17,8 +17,9 @@ from dataclasses import asdict, dataclass, field
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
+from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.instantiation import instantiate
-from fieldcraft.config.names import ComponentKind, describe_exception, format_short, resolve
+from fieldcraft.config.names import describe_exception, format_short, resolve
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import make_untokenised_trajectory, serialise_steps
 from fieldcraft.dialects.afm_grades import MIN_PASSING_SCORE, POOR_GRADE, parse_grades, parse_score

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from fieldcraft.config.collection import TeacherConfig as TeacherSettings
-from fieldcraft.config.names import ComponentKind, resolve, suggest_name
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.names import resolve, suggest_name
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sampling import SamplingConfig, parse_sampling_keys
 from fieldcraft.config.sections import BudgetConfig

@@ -17,8 +17,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from fieldcraft.config.components import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.config.instantiation import instantiate
-from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentError, ComponentKind, resolve
+from fieldcraft.config.names import ComponentError, resolve
 from fieldcraft.config.plan import EVALUATION_KINDS, list_stages_before
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.extensions.trackers.base import TrackedRun, Tracker

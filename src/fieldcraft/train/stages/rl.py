@@ -8,8 +8,9 @@ from functools import partial
 from math import isclose
 from typing import Any, ClassVar, Self
 
+from fieldcraft.config.components import AUTO_VERDICT, VERDICT_REWARD_KEY
 from fieldcraft.config.distil import Distil
-from fieldcraft.config.names import AUTO_VERDICT, VERDICT_REWARD_KEY, get_display_name
+from fieldcraft.config.names import get_display_name
 from fieldcraft.config.rl import Rl
 from fieldcraft.environments.monitors import ToolFailureMonitor, require_usable_rollouts
 from fieldcraft.environments.simulators import EndpointSimulator

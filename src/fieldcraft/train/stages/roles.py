@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.distil import Distil
 from fieldcraft.config.instantiation import instantiate
-from fieldcraft.config.names import ComponentKind, resolve
+from fieldcraft.config.names import resolve
 from fieldcraft.config.rl import Rl
 from fieldcraft.environments.tool_environment import require_tool_environment
 from fieldcraft.train.algorithm import Algorithm, ModelRole, PolicyGradient, StepModels

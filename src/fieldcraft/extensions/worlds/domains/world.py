@@ -20,8 +20,8 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, ClassVar
 
+from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.instantiation import instantiate
-from fieldcraft.config.names import ComponentKind
 from fieldcraft.data.world import JsonSchemas, World
 from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.dialects.tool_names import CALLED_KEY, OFFERED_KEY, UNSEEN_NAMES
