@@ -56,6 +56,6 @@ def given(files: dict[str, Path]) -> list[str]:
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:
     """Return the only line on stderr."""
     error = capsys.readouterr().err
-    assert error.startswith("fieldcraft: ")
+    assert error.startswith("fieldcraft: "), error
     assert error.count("\n") == 1
     return error.removeprefix("fieldcraft: ").rstrip()

@@ -7,7 +7,7 @@ import pytest
 
 import fieldcraft
 from cli_parts import sentence, status
-from fieldcraft.cli import data
+from fieldcraft.cli import bench as bench_command
 
 in_checkout = pytest.mark.skipif(
     not (Path(fieldcraft.__file__).parents[2] / "bench").exists(),
@@ -20,7 +20,7 @@ def test_an_unknown_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     assert status("bench", "speed") == 2
     assert sentence(capsys) == (
         "bench/ has no script 'speed': use one of answers, async, checkpoint, connections,"
-        " engine, generate, graders, memory, output_layer, prefixes, rankings,"
+        " engine, generate, graders, math_answers, memory, output_layer, prefixes, rankings,"
         " ranks, sampling, sandbox, scaling, search, sessions, simulator, train, vectors, view,"
         " vllm_engine, words."
     )
@@ -40,7 +40,7 @@ def test_bench_is_only_in_a_checkout(
 ) -> None:
     assert status("bench", "--help") == 0
     assert "Run a script of bench/" in capsys.readouterr().out
-    monkeypatch.setattr(data, "__file__", str(tmp_path / "a" / "b" / "c" / "data.py"))
+    monkeypatch.setattr(bench_command, "__file__", str(tmp_path / "a" / "b" / "c" / "data.py"))
     assert status("bench", "search") == 2
     assert "run it from a checkout" in sentence(capsys)
 

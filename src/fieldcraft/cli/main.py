@@ -20,6 +20,7 @@ import typer
 
 from fieldcraft.cli.app import app
 from fieldcraft.config.components import COMMAND_MODULES
+from fieldcraft.config.names import is_installed
 from fieldcraft.recipes.consent import ConsentRequiredError
 from fieldcraft.records.paths import expand_home_in_argument
 from fieldcraft.records.waits import report_waits_to
@@ -28,7 +29,7 @@ from fieldcraft.types import UserError
 from fieldcraft.version import __version__
 
 RERAISE_DELAY_SECONDS = 0.05  # until the interrupted callback has returned
-for _module in COMMAND_MODULES:  # each registers its commands
+for _module in filter(is_installed, COMMAND_MODULES):  # each registers its commands
     import_module(_module)
 
 

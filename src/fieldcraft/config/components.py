@@ -53,11 +53,16 @@ _FORMATS = "fieldcraft.extensions.formats"
 # Modules of extensions that a run imports once its recipe has a cluster, or trackers.
 CLUSTER_MODULE = "fieldcraft.extensions.cluster.backend"
 TRACKERS_MODULE = "fieldcraft.extensions.trackers.subscriber"
+# Parts of extensions that a run imports once its recipe searches, grades programs, or has the web
+# site of a world.
+SEARCH_BACKEND = "fieldcraft.extensions.search.backend:CorpusSearch"
+PROGRAM_RUNNER = "fieldcraft.extensions.sandbox.tool:GradingSandbox"
+WORLD_SITE = "fieldcraft.extensions.worlds.site:open_site"
 # Modules that register the commands of the command line, in the order of its help.
 COMMAND_MODULES = (
     *("fieldcraft.cli.runs", "fieldcraft.extensions.planning.commands", "fieldcraft.cli.agents"),
     *("fieldcraft.cli.show", "fieldcraft.extensions.studio.commands"),
-    *("fieldcraft.extensions.worlds.commands", f"{_CURATION}.commands", "fieldcraft.cli.data"),
+    *("fieldcraft.extensions.worlds.commands", f"{_CURATION}.commands", "fieldcraft.cli.bench"),
     *("fieldcraft.extensions.search.commands", "fieldcraft.extensions.sandbox.commands"),
     *("fieldcraft.extensions.formats.commands", "fieldcraft.extensions.serving.commands"),
 )

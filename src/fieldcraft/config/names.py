@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -24,11 +25,22 @@ from fieldcraft.config.components import BUILTIN_COMPONENTS, REQUIRED_BASES, Com
 from fieldcraft.config.moved_modules import find_current_path
 from fieldcraft.types import UserError
 
+EXTENSIONS = "fieldcraft.extensions"
+_WORLDS = f"{EXTENSIONS}.worlds"
 MIN_SIMILARITY = 0.5  # ratio of difflib, which is 0.5 for "me" and "em"
 
 
 class ComponentError(UserError):
     """The name of a component is unknown, or refers to an object of the wrong kind."""
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module of the kernel or of an extension is installed. The kernel works
+    without its extensions."""
+    if not module.startswith(f"{EXTENSIONS}."):
+        return True
+    extension = ".".join(module.split(".")[:3])
+    return find_spec(EXTENSIONS) is not None and find_spec(extension) is not None
 
 
 def list_registered(kind: ComponentKind) -> dict[str, str]:
@@ -57,7 +69,9 @@ def list_installed_names() -> set[str]:
 def _list_worlds() -> dict[str, str]:
     """Return the worlds by name. A world is a folder of extensions/worlds; the folder `name` has
     the class `NameWorld`."""
-    package = importlib.import_module("fieldcraft.extensions.worlds")
+    if not is_installed(_WORLDS):
+        return {}
+    package = importlib.import_module(_WORLDS)
     return {
         module.name: f"{package.__name__}.{module.name}:{module.name.title()}World"
         for module in pkgutil.iter_modules(package.__path__)
@@ -113,6 +127,11 @@ def import_object(import_path: str) -> Any:
     is_builtin = module_name.partition(".")[0] == "fieldcraft"
     if not is_builtin and str(Path.cwd()) not in sys.path:  # files there would hide libraries
         sys.path.insert(0, str(Path.cwd()))
+    if not is_installed(module_name):
+        raise ComponentError(
+            f"'{import_path}' is part of {EXTENSIONS}, which this installation lacks: install"
+            " fieldcraft with its extensions, or use something else."
+        )
     try:
         component = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a script may exit during import

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from fieldcraft.config.components import ComponentKind
-from fieldcraft.config.names import list_registered, resolve
+from fieldcraft.config.names import is_installed, list_registered, resolve
 from fieldcraft.data.passages import is_passage
 from fieldcraft.data.records import (
     MAX_REJECTED_SHARE,
@@ -73,7 +73,9 @@ class FileFormat:
 def list_formats() -> Sequence[FileFormat]:
     """Return all formats, in the order in which they are asked: those of installed packages come
     first. Raises UserError for one that cannot be imported."""
-    return _make_formats(tuple(list_registered(ComponentKind.FORMAT).values()))
+    return _make_formats(
+        tuple(filter(is_installed, list_registered(ComponentKind.FORMAT).values()))
+    )
 
 
 @lru_cache(maxsize=8)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 
 from fieldcraft.config.components import PAGE_EXTENSION, PAGE_WRITERS, PageKind
-from fieldcraft.config.names import import_object
+from fieldcraft.config.names import import_object, is_installed
 from fieldcraft.types import Author
 
 
@@ -33,7 +32,7 @@ class PageContext:
 
 def find_page_writer(kind: PageKind) -> Callable[..., None] | None:
     """Return the function that writes a kind of page, or None without the extension."""
-    if find_spec(PAGE_EXTENSION) is None:
+    if not is_installed(PAGE_EXTENSION):
         return None
     writer: Callable[..., None] = import_object(PAGE_WRITERS[kind])
     return writer

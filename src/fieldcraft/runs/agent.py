@@ -25,7 +25,6 @@ from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy
 from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
 from fieldcraft.evaluation.summary import summarise_evaluation
-from fieldcraft.extensions.search.tool import SearchTool
 from fieldcraft.recipes.consent import allow_permissions
 from fieldcraft.recipes.exported import read_agent_settings
 from fieldcraft.recipes.files import apply_override
@@ -43,12 +42,10 @@ from fieldcraft.runs.arguments import (
     require_question,
 )
 from fieldcraft.runs.build import (
-    SEARCH_TOOL,
     attach_world_files,
     make_external_environment,
     make_verdict_reward,
     open_environment,
-    open_search_tool,
     open_tools,
     open_verdict_reward,
 )
@@ -61,12 +58,13 @@ from fieldcraft.runs.inputs import make_data_source, with_knowledge
 from fieldcraft.runs.resume import require_run_folder
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sampling import Decoding, make_sampling_config, resolve_decoding
+from fieldcraft.runs.search import SEARCH_TOOL, find_search
 from fieldcraft.runs.sources import DataSource
 from fieldcraft.runs.trust import require_single_search, require_trust
 from fieldcraft.terminal.console import CleanConsole
 from fieldcraft.terminal.progress import TerminalReporter
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
-from fieldcraft.types import AnyTool, Task, Trajectory, UserError
+from fieldcraft.types import AnyTool, Task, Tool, Trajectory, UserError
 
 NO_API_KEY = {"api_key_env": None}  # one server's key must not be sent to another
 
@@ -284,8 +282,9 @@ class Agent:
 
     async def roll_out(self, task: Task, decoding: Decoding, seed: int = 0) -> Trajectory:
         """Roll out one question and return its trajectory."""
+        policy = self._make_policy(decoding, seed)
         async with self.open_environment() as env:
-            return await env.run(task, self._make_policy(decoding, seed), task.id)
+            return await env.run(task, policy, task.id)
 
     def _make_policy(self, decoding: Decoding, seed: int = 0) -> Policy:
         return Policy(
@@ -333,14 +332,13 @@ class Agent:
             recipe = recipe.model_copy(update={"tools": other_tools})
         index = self.index or self.model  # not required with a server
         if recipe.has_search_tool:
-            search = (
-                self._index_tools[0] if self._index_tools else await open_search_tool(recipe, index)
-            )
-            self._index_tools[:] = [search] if isinstance(search, SearchTool) else []
+            opened = self._index_tools
+            search = opened[0] if opened else await find_search().open_tool(recipe, index)
+            self._index_tools[:] = [search] if recipe.search.url is None else []
         return await open_tools(recipe, index, search)
 
     @cached_property
-    def _index_tools(self) -> list[SearchTool]:
+    def _index_tools(self) -> list[Tool]:
         """Search over an index, opened once because this may take long. Other tools may be bound to
         the event loop of their first use, and a server may have stopped since."""
         return []

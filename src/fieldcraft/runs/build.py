@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,11 +13,13 @@ from fieldcraft.config.components import (
     AUTO_VERDICT,
     BUILTIN_COMPONENTS,
     MCP_TOOL,
+    PROGRAM_RUNNER,
     VERDICT_REWARD_KEY,
+    WORLD_SITE,
     ComponentKind,
 )
 from fieldcraft.config.instantiation import instantiate
-from fieldcraft.config.names import resolve
+from fieldcraft.config.names import import_object, resolve
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import (
@@ -27,32 +29,27 @@ from fieldcraft.config.sections import (
     JudgeConfig,
     WorldConfig,
 )
-from fieldcraft.data.passages import Passage
 from fieldcraft.data.world import make_world
 from fieldcraft.environments.base import Environment, OpenEnvironment, isolate_failures
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.evaluation.verifiers import JudgeVerifier, Verifier
-from fieldcraft.extensions.sandbox.tool import GradingSandbox
-from fieldcraft.extensions.search.client import RemoteSearchTool
-from fieldcraft.extensions.search.index import SearchIndex
-from fieldcraft.extensions.search.tool import FailingSearch, SearchTool, search_function
-from fieldcraft.extensions.worlds.site import open_site
 from fieldcraft.records.costs import compute_acting_cost
 from fieldcraft.rewards.answers import CoverExactMatch, ExactMatch, F1Reward, FormatReward
 from fieldcraft.rewards.factory import make_reward, with_time_limit
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import JudgeReward
+from fieldcraft.rewards.programs import ProgramOutcome, ProgramRunner
 from fieldcraft.rewards.rollouts import SoftOverlongPenalty
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rewards.tool_cost import CALL_COUNT, WeightedSumReward
 from fieldcraft.rewards.verdict import AutoReward
 from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.search import SEARCH_TOOL, find_search
 from fieldcraft.tools.chat_client import open_chat_client
 from fieldcraft.tools.factory import apply_server_config, apply_tool_config, make_tool
 from fieldcraft.tools.http import NO_SITES, InProcessSites
 from fieldcraft.types import AnyTool, Reward, Tool, UserError
 
-SEARCH_TOOL = "search"  # tool for which a run indexes its corpus
 PYTHON_TOOL = "python"  # tool whose programs can read the files of a world
 RECORDED_REWARDS = (
     ExactMatch,
@@ -60,26 +57,6 @@ RECORDED_REWARDS = (
     CoverExactMatch,
     FormatReward,
 )  # recorded for every rollout, with or without a weight
-
-
-async def open_search_tool(recipe: Recipe, index: Path) -> Tool:
-    """Return the search tool of a recipe: its server, which must respond now, or the index in a
-    folder."""
-    settings = recipe.search
-    if settings.url is None:
-        return SearchTool(SearchIndex.load(index), settings.top_k)
-    # shorter than the call timeout, which cannot attribute the failure
-    seconds = 0.9 * recipe.budget.call_timeout_seconds
-    client = RemoteSearchTool(
-        settings.url,
-        topk=settings.top_k,
-        timeout_seconds=settings.timeout_seconds,
-        total_seconds=seconds,
-        restart_seconds=seconds,
-        api_key_env=settings.api_key_env,
-    )
-    await client.check()
-    return client
 
 
 def attach_world_files(recipe: Recipe, folder: Path) -> Recipe:
@@ -119,14 +96,15 @@ async def open_tools(recipe: Recipe, index: Path, search: Tool | None = None) ->
     """Return all tools of a recipe, in order; `search` is already open. Raises UserError for a tool
     that cannot be created."""
     if search is None and recipe.has_search_tool:
-        search = await open_search_tool(recipe, index)
+        search = await find_search().open_tool(recipe, index)
     return await _make_tools(recipe, search, _open_world_sites(recipe.world, recipe.seed))
 
 
 def make_prompt_only_tools(recipe: Recipe) -> list[AnyTool]:
     """Return the tools for prompts only: the search has no results, and requires neither an index
     nor a server."""
-    return run_async(_make_tools(recipe, search_function(_search_nothing), NO_SITES))
+    search = find_search().make_prompt_tool() if recipe.has_search_tool else None
+    return run_async(_make_tools(recipe, search, NO_SITES))
 
 
 async def _make_tools(recipe: Recipe, search: Tool | None, sites: InProcessSites) -> list[AnyTool]:
@@ -139,7 +117,9 @@ async def _make_tools(recipe: Recipe, search: Tool | None, sites: InProcessSites
             continue
         if tool_config.name == SEARCH_TOOL and search is not None:
             failure_rate = recipe.search.failures
-            tool: AnyTool = FailingSearch(search, failure_rate) if failure_rate else search
+            tool: AnyTool = search
+            if failure_rate:
+                tool = find_search().add_failures(search, failure_rate)
         else:
             tool = make_tool(tool_config.name, tool_config.settings, sites)
         tools.append(apply_tool_config(tool, tool_config))
@@ -163,11 +143,10 @@ async def open_mcp_tools(recipe: Recipe, tool_config: ToolConfig) -> list[AnyToo
 @lru_cache(maxsize=1)  # a program that queries an agent opens its tools each time
 def _open_world_sites(world: WorldConfig | None, seed: int) -> InProcessSites:
     """Return the web site of a recipe's world, if it has one."""
-    return NO_SITES if world is None else open_site(make_world(world.name, world.settings, seed))
-
-
-async def _search_nothing(query: str) -> list[Passage]:
-    return []
+    if world is None:
+        return NO_SITES
+    sites: InProcessSites = import_object(WORLD_SITE)(make_world(world.name, world.settings, seed))
+    return sites
 
 
 def make_external_environment(recipe: Recipe) -> Environment | None:
@@ -250,10 +229,29 @@ def _with_time_limit(seconds: float, name: str, reward: Reward) -> Reward:
     )
 
 
-def make_program_runner(recipe: Recipe) -> GradingSandbox:
+class SandboxRunner:
+    """Runner of programs in the sandbox, which is imported with the first program. `waive` lists
+    layers of isolation that may be missing."""
+
+    def __init__(self, waive: Sequence[str] = ()) -> None:
+        self._waive = waive
+
+    @cached_property
+    def _sandbox(self) -> ProgramRunner:
+        sandbox: ProgramRunner = import_object(PROGRAM_RUNNER)(self._waive)
+        return sandbox
+
+    async def run(self, code: str, stdin: str = "") -> ProgramOutcome:
+        return await self._sandbox.run(code, stdin)
+
+    async def test(self, code: str, tests: str, imports: str) -> ProgramOutcome:
+        return await self._sandbox.test(code, tests, imports)
+
+
+def make_program_runner(recipe: Recipe) -> SandboxRunner:
     """Return a runner for programs to grade, with the isolation of the recipe's own tool."""
     tools = [tool.settings for tool in recipe.tools if tool.name == PYTHON_TOOL]
-    return GradingSandbox(tools[0].get("allow_missing_layers", ()) if tools else ())
+    return SandboxRunner(tools[0].get("allow_missing_layers", ()) if tools else ())
 
 
 def _resolve_verdict_name(weights: Mapping[str, float], verdict_name: str) -> dict[str, float]:
@@ -281,7 +279,7 @@ def make_rubric(
     budget: BudgetConfig,
     judge: JudgeReward | None = None,
     verdict_name: str = AUTO_VERDICT,
-    runner: GradingSandbox | None = None,
+    runner: ProgramRunner | None = None,
     call_cost: float = DEFAULT_CALL_COST,
 ) -> Rubric:
     """Return the rewards of a stage. Rewards without a weight are also recorded if they cost
@@ -308,7 +306,7 @@ def make_rubric(
     offered: dict[str, Any] = {
         "smoothing": stage.otc_smoothing or max_cost,
         "measure": compute_acting_cost if prices_costs else CALL_COUNT,
-        "runner": runner or GradingSandbox(),
+        "runner": runner or SandboxRunner(),
     }
 
     def make(name: str) -> Reward:

@@ -27,8 +27,6 @@ from fieldcraft.engine.threads import ThreadCounts, find_fastest_threads
 from fieldcraft.engine.weights import WeightSource
 from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.environments.tool_environment import ToolEnvironment, Workflow, run_rollout
-from fieldcraft.extensions.search.client import RemoteSearchTool
-from fieldcraft.extensions.search.index import MANIFEST_FILE, build_index, read_manifest
 from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import advise_renaming, read_json
@@ -51,7 +49,9 @@ from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.inputs import make_data_source, with_knowledge
 from fieldcraft.runs.resume import open_run_folder
+from fieldcraft.runs.search import find_search
 from fieldcraft.runs.sources import DataSource
+from fieldcraft.tools.base import ClosableTool
 from fieldcraft.tools.factory import unwrap_tool
 from fieldcraft.train.model import (
     choose_device,
@@ -133,13 +133,8 @@ class RunContext:
         """Open the tools of the recipe; for search, index the corpus."""
         self.write_data_files()
         if self.recipe.needs_search_index and not self.folder.index.exists():
-            settings = self.recipe.search
-            build_index(
-                self.folder.world / "corpus.jsonl",
-                self.folder.index,
-                ranking=settings.ranking,
-                encoder=settings.encoder,
-            )
+            corpus = self.folder.world / "corpus.jsonl"
+            find_search().build_index(self.recipe, corpus, self.folder.index)
         recipe = attach_world_files(self.recipe, self.folder.files)
         self.tools = await open_tools(recipe, self.folder.index)
 
@@ -150,7 +145,7 @@ class RunContext:
         if self.judge is not None:
             await self.judge.close()
         for tool in map(unwrap_tool, self.tools):
-            if isinstance(tool, RemoteSearchTool):
+            if isinstance(tool, ClosableTool):
                 await tool.close()
 
     def prepare_first_model(self) -> Path:
@@ -235,7 +230,7 @@ class RunContext:
         """Return the information required to reproduce a result: software, rules, and the searched
         corpus."""
         folder = self.folder.index
-        manifest = folder / MANIFEST_FILE
+        index = find_search().read_version(folder) if folder.exists() else None
         return {
             "fieldcraft": __version__,
             "python": platform.python_version(),
@@ -243,7 +238,7 @@ class RunContext:
             "transformers": transformers.__version__,
             "threads": asdict(self.threads),
             "rules": sorted([*RULES, *(JUDGE_RULES if self.judge else ())]),
-            "index": read_manifest(folder) if manifest.exists() else self.recipe.search.url,
+            "index": self.recipe.search.url if index is None else index,
         }
 
 

@@ -13,20 +13,14 @@ from fieldcraft.config.choices import ToolConfig
 from fieldcraft.config.components import MCP_TOOL
 from fieldcraft.config.recipe import Recipe, uses_tools
 from fieldcraft.config.sampling import describe_sample_counts
-from fieldcraft.data.corpora import CorpusFile
-from fieldcraft.data.passages import read_corpus
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.dialects.chat_template import shows_date
 from fieldcraft.engine.attention import require_plain_attention
 from fieldcraft.environments.tool_environment import check_duplicate_names
-from fieldcraft.extensions.search.client import RemoteSearchTool
-from fieldcraft.extensions.search.dense import TextEncoder
-from fieldcraft.extensions.search.index import make_index_settings
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.runs.build import (
-    SEARCH_TOOL,
     make_prompt_only_tools,
     make_verdict_reward,
     open_judge,
@@ -36,6 +30,7 @@ from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import make_data_source
+from fieldcraft.runs.search import SEARCH_TOOL, find_search
 from fieldcraft.runs.sources import DataSource
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.model import choose_device, describe_aux_losses, load_model, make_empty_model
@@ -198,7 +193,7 @@ def check_tool(
     """
     tools = make_prompt_only_tools(recipe.model_copy(update={"tools": (tool_config,)}))
     if tool_config.name == SEARCH_TOOL:
-        return tools, list(_check_search(recipe, draft))
+        return tools, list(find_search().check(recipe, draft))
     return tools, [
         _describe_server(tool_config, tools) if tool_config.name == MCP_TOOL else tool_config.name
     ]
@@ -207,24 +202,3 @@ def check_tool(
 def _describe_server(tool_config: ToolConfig, tools: Sequence[AnyTool]) -> str:
     names = ", ".join(tool.name for tool in tools) or "none"
     return f"{len(tools)} of '{tool_config.settings['mcp']}': {names}"
-
-
-def _check_search(recipe: Recipe, draft: Path) -> Iterator[str]:
-    search = recipe.search
-    if search.url is not None:
-        client = RemoteSearchTool(
-            search.url, search.top_k, search.timeout_seconds, api_key_env=search.api_key_env
-        )
-        run_async(client.check())
-        yield f"{search.url} answers"
-        return
-    if recipe.corpus is not None:
-        corpus = CorpusFile(recipe.corpus, recipe.max_left_out)
-        passages = corpus.ensure_passages(draft / "corpus.jsonl")
-        yield f"{sum(1 for _ in read_corpus(passages))} passages"
-        yield from corpus.warnings()
-    else:
-        yield "the world's articles"
-    make_index_settings(search.ranking, search.encoder)
-    if search.encoder is not None:
-        yield f"{TextEncoder(search.encoder).dimensions} dimensions of {search.encoder}"

@@ -16,7 +16,8 @@ from fieldcraft.evaluation.fidelity import judge_against_tool, summarise_fidelit
 from fieldcraft.evaluation.summary import compute_accuracy
 from fieldcraft.records.events import EventHandler
 from fieldcraft.runs.agent import Agent
-from fieldcraft.runs.build import SEARCH_TOOL, open_verdict_reward
+from fieldcraft.runs.build import open_verdict_reward
+from fieldcraft.runs.search import SEARCH_TOOL
 from fieldcraft.types import Task, Tool, Trajectory, UserError
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.extensions.search.index import require_index, require_trusted_index
 from fieldcraft.recipes.consent import require_consent, require_consent_to_links
 from fieldcraft.recipes.exported import read_agent_settings
 from fieldcraft.records.reading import RERUN_ADVICE, read_json
 from fieldcraft.runs.folder import RunFolder
+from fieldcraft.runs.search import find_search
 from fieldcraft.types import UserError
 
 
@@ -25,8 +25,8 @@ def require_trust(run: RunFolder | None, model: Path) -> None:
         require_consent(file, data)
         require_consent_to_links(run.path, data)
         index = run.index
-    if index is not None:
-        require_trusted_index(index)
+    if index is not None and index.exists():
+        find_search().require_trusted(index)
 
 
 def require_single_search(index: Path | None, url: str | None) -> None:
@@ -37,5 +37,5 @@ def require_single_search(index: Path | None, url: str | None) -> None:
     if index is not None and url is not None:
         raise UserError("only one search is supported: give --index or --search-url, not both.")
     if index is not None:
-        require_index(index)
-        require_trusted_index(index)
+        find_search().require_index(index)
+        find_search().require_trusted(index)

@@ -16,7 +16,15 @@ import inspect
 import json
 from collections.abc import Callable
 from copy import copy
-from typing import Annotated, Any, NotRequired, final, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,
+    Protocol,
+    final,
+    get_type_hints,
+    runtime_checkable,
+)
 
 import docstring_parser
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
@@ -24,6 +32,13 @@ from typing_extensions import TypedDict
 
 from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import ArgumentError, UserError
+
+
+@runtime_checkable
+class ClosableTool(Protocol):
+    """Tool with a connection of its own, which a run closes at its end."""
+
+    async def close(self) -> None: ...
 
 
 @final

@@ -9,7 +9,7 @@ from typing import Any
 
 from fieldcraft.data.passages import Passage, format_passages
 from fieldcraft.extensions.search.index import SearchIndex
-from fieldcraft.tools.base import FunctionTool
+from fieldcraft.tools.base import ClosableTool, FunctionTool
 from fieldcraft.types import Task, Tool, ToolError, UserError
 
 FAILURE_MESSAGE = "The search is overloaded. Ask again."
@@ -74,6 +74,11 @@ class FailingSearch:
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
         yield _RolloutFailingSearch(self._search, self._share, task)
+
+    async def close(self) -> None:
+        """Close the connection of the search, if it has one."""
+        if isinstance(self._search, ClosableTool):
+            await self._search.close()
 
 
 class _RolloutFailingSearch:

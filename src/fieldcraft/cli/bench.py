@@ -14,7 +14,6 @@ from fieldcraft.terminal.console import print_line
 from fieldcraft.types import UserError
 
 
-@app.command()
 @app.command(
     context_settings={
         "allow_extra_args": True,
