@@ -132,3 +132,21 @@ def test_no_module_has_a_retired_name() -> None:
 def test_retired_names_are_found(code: str, retired: list[str]) -> None:
     found = [name for name, kind in identifiers(ast.parse(code)) if is_retired(name, kind)]
     assert sorted(found) == retired
+
+
+def test_no_test_replaces_a_private_name() -> None:
+    """A name that a test replaces is an interface, so it is public."""
+    tests = Path(__file__).parent
+    found = [
+        f"{path.relative_to(tests)}:{node.lineno} {target.value}"
+        for path in tests.rglob("*.py")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"setattr", "delattr", "setitem"}
+        for target in node.args[:2]
+        if isinstance(target, ast.Constant)
+        and isinstance(target.value, str)
+        and re.search(r"(^|\.)_(?!_)", target.value)
+    ]
+    assert found == []

@@ -145,7 +145,7 @@ def test_a_rank_that_hangs_is_ended(
         impatient = replace(
             session, settings=ClusterConfig(trainers=2, heartbeat_timeout_seconds=2.0)
         )
-        monkeypatch.setattr(scene.ranks, "_session", impatient)
+        monkeypatch.setattr(scene.ranks, "session", impatient)
         scene.trainer.step(units(0), CrossEntropyLoss(), 100.0)
         process = (
             scene.ranks._actors[1].get_process_id.options(concurrency_group=HEALTH_GROUP).remote()

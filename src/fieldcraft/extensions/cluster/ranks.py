@@ -116,23 +116,23 @@ class RayTrainerGroup:
     def __init__(self, session: ClusterSession) -> None:
         self.world_size = session.settings.trainers
         self.context_parallel = session.settings.context_parallel
-        self._session = session
+        self.session = session
         self._actors: list[Any] = []
         self._snapshots = WeakSet[WeightSnapshot]()  # taken from the weight sender
 
     def start(self) -> None:
         """Start new ranks without models. Raises UserError if they cannot reach each other."""
         if not self._actors:
-            placements = self._session.select_placements("trainer")
+            placements = self.session.select_placements("trainer")
             self._actors = [
-                self._session.start_actor(
+                self.session.start_actor(
                     placement, TrainerActor, concurrency_groups={HEALTH_GROUP: 1}
                 )
                 for placement in placements
             ]
-        port = self._session.settings.rendezvous_port
+        port = self.session.settings.rendezvous_port
         address = self._get_all([self._actors[0].make_address.remote(port)])[0]
-        device = "cuda:0" if self._session.device == "cuda" else "cpu"
+        device = "cuda:0" if self.session.device == "cuda" else "cpu"
         ranks = [
             RankPlacement(
                 rank=r,
@@ -206,7 +206,7 @@ class RayTrainerGroup:
         references = [
             a.get_process_id.options(concurrency_group=HEALTH_GROUP).remote() for a in self._actors
         ]
-        seconds = self._session.settings.heartbeat_timeout_seconds
+        seconds = self.session.settings.heartbeat_timeout_seconds
         _, unresponsive = ray.wait(references, num_returns=len(references), timeout=seconds)
         if unresponsive:
             self._kill()
