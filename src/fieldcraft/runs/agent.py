@@ -107,7 +107,7 @@ class Agent:
 
     def evaluate(self, tasks: Any, *, max_left_out: float = MAX_REJECTED_SHARE) -> dict[str, Any]:
         """Answer questions, sampled as its recipe specifies, and grade them. Return `em`, `f1`,
-        `calls_mean` and the other entries of a report, see `evals.summary.summarise_evaluation`.
+        `calls_mean` and the other entries of a report, see `evaluation.summary`.
         For a file or records, `left_out` counts the rejected records by reason; these are also
         printed.
 

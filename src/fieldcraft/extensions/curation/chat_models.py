@@ -46,7 +46,7 @@ def derive_request_seed(key: str) -> int:
 
 
 class ChatModel(Protocol):
-    """Model that answers chat messages, such as `endpoints.openai.ChatClient`."""
+    """Model that answers chat messages, such as `tools.chat_client.ChatClient`."""
 
     async def chat(
         self,
