@@ -1,18 +1,19 @@
 """Fixtures for all tests."""
 
+import inspect
 import os
 import signal
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from fieldcraft.records import waits
 
-settings.register_profile("no clock", deadline=None)  # a slow, busy machine is not a failure
+# a slow, busy machine is not a failure
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no clock")
 
 
@@ -37,10 +38,14 @@ def settings_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 @pytest.fixture(scope="session", autouse=True)
 def answers_may_take_long() -> Iterator[None]:
-    """Give the servers of tests more than the 5 s of httpx, which a busy machine may need."""
+    """Give the servers of tests more than the 5 s of httpx, which a busy machine may need.
+
+    All clients and functions of httpx share one object as their default.
+    """
+    default = inspect.signature(httpx.AsyncClient).parameters["timeout"].default
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("get", "post"):
-            patch.setattr(httpx, name, partial(getattr(httpx, name), timeout=300))
+        for name in ("connect", "read", "write", "pool"):
+            patch.setattr(default, name, 300.0)
         yield
 
 

@@ -284,7 +284,7 @@ def test_what_the_engine_raises_is_the_cause_whatever_the_agent_makes_of_it() ->
 
 def test_requests_that_cannot_be_answered_are_refused_in_a_sentence() -> None:
     done, engine = run_scripted("lies", [])
-    assert engine.prompts == []
+    assert (done.error, engine.prompts) == ("", [])
     rows = (done.answer or "").splitlines()
     assert len(rows) == 5
     for part, sentence in zip(("messages", "'n'", "'logprobs'", "content", END), rows, strict=True):
