@@ -311,8 +311,8 @@ def test_a_recipe_has_a_world_or_questions_of_the_users(tmp_path: Path, path: st
     (tmp_path / "x.yaml").write_text("name: x\nstages: {}")
     bare = str(tmp_path / "x.yaml")
     assert complaint(bare) == (
-        "recipe 'x' has no questions: give tasks=FILE, or world.name= with one of abacus, atlas,"
-        " domains, gazetteer, trails."
+        "recipe 'x' has no questions: give tasks=FILE, or world.name= with one of"
+        f" {', '.join(list_registered(ComponentKind.WORLD))}."
     )
     assert "'world.name' is missing" in complaint(bare, "world.people=40")
     assert (
