@@ -15,6 +15,7 @@ from checkpoints import CHAT_TEMPLATE, write_tiny_checkpoint
 from cli_parts import status
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.exported import write_agent_settings
+from fieldcraft.records.metrics import METRICS, Column, Metric
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.export import EXAMPLE_QUESTION
@@ -44,6 +45,7 @@ def test_it_has_the_figures_of_the_report(done: Path, exported: Path) -> None:
         f"| `rl2` | {found['n']} | {found['em']:.3f} [{low:.3f}, {high:.3f}] | {found['f1']:.3f} |"
     )
     assert row in text
+    assert "F1,\nand tool calls per question, on held-out questions." in text
     assert "workflow" not in text
     lines = re.findall(r"^\| `(\w+)` \| (\w+) \| (\d+) \| `(.*)` \|$", text, re.MULTILINE)
     assert [line[:3] for line in lines] == [
@@ -51,6 +53,23 @@ def test_it_has_the_figures_of_the_report(done: Path, exported: Path) -> None:
         for name, rows in ((n, _rows(done, n)) for n in ("base", "sft2", "rl2"))
     ]
     assert "train_on" not in lines[0][3]  # facts that the recipe lacks are not listed
+
+
+def test_a_metric_is_declared_to_be_in_it(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    column = Column("card", header="answered", legend="the share of answers")
+    metric = Metric("answered_rate", columns=(column,))
+    monkeypatch.setitem(METRICS, metric.key, metric)
+    assert status("export", done, "--out", tmp_path / "out") == 0
+    text, report = card(tmp_path / "out"), find_run(done).read_report()
+    assert "F1, tool calls per question,\nand the share of answers, on held-out" in text
+    assert (
+        "| after | questions | exact match | F1 | calls | answered |\n|---|---|---|---|---|---|\n"
+        in text
+    )
+    rate = report["evals"]["rl2"]["answered_rate"]
+    assert re.search(rf"^\| `rl2` .* \| {rate:.2f} \|$", text, re.MULTILINE)
 
 
 def _rows(run: Path, stage: str) -> list[str]:

@@ -67,14 +67,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_they_are_known(installed: Path) -> None:
     assert list_registered(ComponentKind.REWARD)["terse"] == "codes_plugin:Terse"
-    assert list(list_registered(ComponentKind.WORLD)) == [
-        "codes",
-        "abacus",
-        "atlas",
-        "domains",
-        "gazetteer",
-        "trails",
-    ]
+    assert list(list_registered(ComponentKind.WORLD))[:3] == ["codes", "abacus", "atlas"]
     reward = make_reward("terse", {"letters": 2}, {})
     assert reward([Trajectory(Task("a", "?", ()), answer=text) for text in ("ab", "abc")]) == [1, 0]
 

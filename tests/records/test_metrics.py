@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from fieldcraft.records.metrics import METRICS, CollapseSignal, Column, Metric
 from fieldcraft.terminal.progress import PhaseProgress
 from fieldcraft.train.collapse_detector import CollapseDetector
 from fieldcraft.train.learner import average_per_token
+from fieldcraft.types import Trajectory
 from report_parts import SAMPLES, run
 from training_parts import random_samples
 from view_parts import write_run
@@ -83,6 +85,19 @@ def test_one_declaration_shows_a_metric_everywhere(
     assert re.search(r"<dfn>Hunger</dfn></dt><dd>Volts per question.</dd>", page)
     assert "<b>Hunger of the model</b> <span>in volts</span>" in page
     assert list_metrics(tmp_path)[-1] == "hunger"
+
+
+def measure_hunger(trajectories: Sequence[Trajectory]) -> float:
+    return 0.5 * len(trajectories)
+
+
+def test_a_declared_function_computes_a_metric_of_evaluations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    declared = Metric("hunger", compute=f"{__name__}:measure_hunger")
+    monkeypatch.setitem(METRICS, "hunger", declared)
+    trajectories = SAMPLES["rl1"]
+    assert summarise_evaluation(trajectories)["hunger"] == 0.5 * len(trajectories)
 
 
 def list_metrics(folder: Path) -> list[str]:

@@ -190,7 +190,8 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     },
 }
 
-# Capabilities (`config.choices.EngineFeatures`) of built-in engines, without importing the engines.
+# Capabilities (`config.choices.EngineFeatures`) of built-in engines that are slow to import; other
+# engines state them as their attribute `features`.
 ENGINE_FEATURES: Mapping[str, str] = {
     LOCAL_ENGINE: "fieldcraft.engine.local:FEATURES",
     VLLM_ENGINE: "fieldcraft.extensions.vllm:FEATURES",

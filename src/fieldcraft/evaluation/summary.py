@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+from fieldcraft.config.names import import_object
 from fieldcraft.dialects.tool_names import get_offered_names
 from fieldcraft.environments.monitors import find_defect
 from fieldcraft.evaluation.intervals import effective_sample_size, wilson_interval
 from fieldcraft.evaluation.samples import compute_pass_rates
 from fieldcraft.evaluation.verifiers import PICKED_REWARD
 from fieldcraft.records.costs import count_policy_tokens
+from fieldcraft.records.metrics import METRICS
 from fieldcraft.records.tool_metrics import (
     compute_mean_optimal_calls,
     compute_tool_metrics,
@@ -171,6 +173,7 @@ def _compute_metrics(
         if repeated
         else None,
         **compute_cost_metrics(trajectories, prices),
+        **{m.key: import_object(m.compute)(trajectories) for m in METRICS.values() if m.compute},
     }
 
 

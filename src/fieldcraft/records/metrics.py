@@ -27,7 +27,7 @@ from fieldcraft.records.reading import (
 )
 
 MetricValue = float | str | bool | None | list[Any] | dict[str, Any]
-TableName = Literal["stages", "tools", "offered", "costs", "answers"]
+TableName = Literal["stages", "tools", "offered", "costs", "answers", "card"]
 _STRICT = ConfigDict(extra="forbid")
 _FILE = resources.files("fieldcraft.records") / "metrics.yaml"
 
@@ -35,8 +35,8 @@ _FILE = resources.files("fieldcraft.records") / "metrics.yaml"
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class Column:
     """Column of a table of evaluations: with a `title` on pages, where `meaning` explains it, and
-    with a `header` in the terminal, where `legend` does. `companion` is the key of a metric that is
-    shown after a slash."""
+    with a `header` in the terminal and in the model card (the table `card`), where `legend` does.
+    `companion` is the key of a metric that is shown after a slash."""
 
     table: TableName
     title: str = ""
@@ -88,6 +88,8 @@ class Metric:
         supervised: charted only for supervised stages, on a logarithmic scale, because the loss of
             a policy gradient does not indicate progress.
         signals: signs of a collapse.
+        compute: `module:name` of a function that returns the value of a sequence of trajectories,
+            or None; without it, the code of a stage or an evaluation computes the value.
     """
 
     key: str
@@ -102,6 +104,7 @@ class Metric:
     per_token: bool = False
     supervised: bool = False
     signals: tuple[CollapseSignal, ...] = ()
+    compute: str = ""
 
     def read(self, summary: Mapping[str, Any]) -> Any:
         """Return the value in a summary, scaled for a table; None if there is none."""

@@ -27,7 +27,7 @@ from fieldcraft.recipes.exported import (
     write_agent_settings,
 )
 from fieldcraft.records.files import atomic_folder, write_text
-from fieldcraft.records.metrics import METRICS, MetricsLog, format_exact_match
+from fieldcraft.records.metrics import MetricsLog, format_exact_match, list_columns
 from fieldcraft.runs.agent import load_agent
 from fieldcraft.runs.build import make_prompt_only_tools
 from fieldcraft.runs.dialects import load_dialect, require_usable_tokenizer, with_dialect
@@ -137,6 +137,7 @@ def _make_values(card_data: ModelCardData) -> dict[str, Any]:
         "base": base,
         "origin": origin,
         "stages": list(_make_stage_rows(run, stages)) if run else [],
+        "columns": [column for _, column in list_columns("card", terminal=True)],
         "rows": list(_make_evaluation_rows(run, stages)) if run else [],
         "acts": _describe_acting(card_data.dialect, schemas) if card_data.dialect else None,
         "code": _make_literals(card_data, schemas),
@@ -182,7 +183,7 @@ def _make_stage_rows(run: RunFolder, names: list[str]) -> Iterator[dict[str, Any
         yield {"name": name, "type": stage.type, "steps": steps, "settings": cell}
 
 
-def _make_evaluation_rows(run: RunFolder, names: list[str]) -> Iterator[dict[str, str]]:
+def _make_evaluation_rows(run: RunFolder, names: list[str]) -> Iterator[dict[str, Any]]:
     """Yield the evaluations of the first model and of every stage in the lineage of this one."""
     for name in run.evaluations():
         if name not in ("base", *names):
@@ -192,8 +193,10 @@ def _make_evaluation_rows(run: RunFolder, names: list[str]) -> Iterator[dict[str
             "name": name,
             "n": str(summary["n"]),
             "em": format_exact_match(summary),
-            "f1": METRICS["f1"].format(summary),
-            "calls": METRICS["calls_mean"].format(summary),
+            "others": [
+                metric.format_cell(column, summary)
+                for metric, column in list_columns("card", terminal=True)
+            ],
         }
 
 

@@ -8,7 +8,7 @@ immediately. It is built in constant memory.
 from __future__ import annotations
 
 import hashlib
-import tempfile
+import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ from fieldcraft.data.passages import (
 from fieldcraft.extensions.search.bm25 import LIBRARY_VERSION, Bm25Ranker, write_bm25
 from fieldcraft.extensions.search.dense import DenseRanker, TextEncoder, write_dense
 from fieldcraft.recipes.consent import record_own_consent, require_consent
-from fieldcraft.records.files import make_folder, sync_folder, write_json
+from fieldcraft.records.files import atomic_folder, get_temporary_path, write_json
 from fieldcraft.records.reading import (
     advise_index_rebuild,
     advise_renaming,
@@ -183,19 +183,20 @@ def build_index(
             f"{out} exists and is not a search index; choose another place for the index."
         )
 
-    make_folder(out.parent)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
-        new = Path(temporary) / "new"
-        make_folder(new)
-        with report_blocking_wait("a search", f"the index {out}, which is being built"):
-            passages = write_index(corpus, new, settings)
-        manifest = settings | {"passages": passages}
-        write_json(new / MANIFEST_FILE, manifest)
-        record_own_consent(out / MANIFEST_FILE, manifest)
-        sync_folder(new)
-        if out.exists():
-            out.rename(Path(temporary) / "old")
-        new.rename(out)
+    replaced = out.with_name(f".{out.name}.old")
+    shutil.rmtree(replaced, ignore_errors=True)  # of a process that was killed
+    try:
+        with atomic_folder(out) as draft:
+            with report_blocking_wait("a search", f"the index {out}, which is being built"):
+                passages = write_index(corpus, draft, settings)
+            manifest = settings | {"passages": passages}
+            write_json(draft / MANIFEST_FILE, manifest)
+            record_own_consent(out / MANIFEST_FILE, manifest)
+            if out.exists():
+                out.rename(replaced)
+    finally:
+        for left in (get_temporary_path(out), replaced):
+            shutil.rmtree(left, ignore_errors=True)
     return SearchIndex.load(out)
 
 
