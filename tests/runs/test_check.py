@@ -113,6 +113,7 @@ def test_the_world_is_sound() -> None:
     ]
     assert seen.notes["tools"] == ["the world's articles"]
     assert seen.notes["weights"] == ["random ones of a new model"]
+    assert seen.notes["stage rl2"] == ["rewards: correct"]
 
 
 def test_files_are_sound(tmp_path: Path, checkpoint: Path) -> None:

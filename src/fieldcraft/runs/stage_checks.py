@@ -35,6 +35,8 @@ def check_stage(context: CheckContext, report: CheckReport, name: str) -> None:
         recipe = context.recipe  # instantiating the rubric checks every reward
         runner, call_cost = make_program_runner(recipe), recipe.max_call_cost
         make_rubric(stage, recipe.budget, context.judge, recipe.verdict_reward, runner, call_cost)
+        if not report.notes:
+            report.note(f"rewards: {', '.join(sorted(stage.reward_names)) or 'none'}")
 
 
 @dataclass(frozen=True)
