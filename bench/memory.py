@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.memory_estimate import estimate_stage_memory
+from fieldcraft.runs.memory_estimate import ModelSizes, estimate_stage_memory
 from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.losses import CrossEntropyLoss, PolicyGradientLoss
@@ -128,13 +127,8 @@ def main(
             )
             found: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
             recipe, stage = recipe_of(name, tokens)
-            setup = SimpleNamespace(
-                recipe=recipe,
-                config=config,
-                parameters=found["parameters"],
-                trainable_parameters=found["trained"],
-            )
-            estimate = estimate_stage_memory(setup, recipe.stages[stage])
+            model = ModelSizes(recipe, config, found["parameters"], found["trained"])
+            estimate = estimate_stage_memory(model, recipe.stages[stage])
             sizes = f"{found['peak'] / 1e9:.2f} GB | {estimate / 1e9:.2f} GB"
             print(f"| {name} | {sizes} | {estimate / found['peak']:.2f} |", flush=True)
 

@@ -13,7 +13,6 @@ import asyncio
 import re
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import typer
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -25,7 +24,7 @@ from fieldcraft.extensions.cluster.session import open_cluster
 from fieldcraft.extensions.cluster.sharding.specs import PolicySpec, ReferenceSpec
 from fieldcraft.extensions.cluster.sharding.trainer import ShardedTrainer, make_reference
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.memory_estimate import estimate_rank_memory
+from fieldcraft.runs.memory_estimate import ModelSizes, estimate_rank_memory
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.losses import CrossEntropyLoss, PolicyGradientLoss
 from fieldcraft.train.model import make_empty_model
@@ -91,10 +90,8 @@ def measure(case: str, layout: str, folder: Path, tokens: int) -> tuple[int, int
     if recipe.lora is not None:
         LoraAdapter(model, recipe.lora, 0)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    setup = SimpleNamespace(
-        recipe=recipe, config=model.config, parameters=parameters, trainable_parameters=trained
-    )
-    parts = estimate_rank_memory(setup, recipe.stages[stage], recipe.cluster)
+    sizes = ModelSizes(recipe, model.config, parameters, trained)
+    parts = estimate_rank_memory(sizes, recipe.stages[stage], recipe.cluster)
     return found, sum(parts.values())
 
 

@@ -1,11 +1,11 @@
 """Recipes with the shapes of a small model, as the formulas of memory read them."""
 
-from types import SimpleNamespace
 from typing import Any
 
 from transformers import Qwen2Config
 
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.memory_estimate import ModelSizes
 
 LAYERS, WIDTH, WORDS = 4, 64, 1000
 EMBEDDINGS = 2 * WIDTH * WORDS
@@ -21,14 +21,7 @@ SHAPE: dict[str, Any] = {
 }
 
 
-def sizes(*overrides: str) -> Any:
-    """Return a setup with the fields that the formulas read."""
+def sizes(*overrides: str) -> ModelSizes:
+    """Return the inputs of the formulas."""
     recipe = load_recipe("autocoa-mini", list(overrides))
-    config = Qwen2Config(**SHAPE)
-    return SimpleNamespace(
-        recipe=recipe,
-        config=config,
-        parameters=PARAMETERS,
-        trainable_parameters=PARAMETERS,
-        has_weights=True,
-    )
+    return ModelSizes(recipe, Qwen2Config(**SHAPE), PARAMETERS, PARAMETERS)

@@ -9,7 +9,7 @@ from cli_parts import TINY, demonstration, given, sentence, status
 from fieldcraft.cli import runs
 from fieldcraft.cli.main import main
 from fieldcraft.runs import check as preflight
-from fieldcraft.runs import memory, run
+from fieldcraft.runs import run
 from fieldcraft.types import UserError
 
 
@@ -115,7 +115,7 @@ def test_no_run_is_refused_over_an_estimate(
     def execute(*_: object) -> None:
         raise UserError("it begins")
 
-    monkeypatch.setattr(memory, "read_free_memory", lambda _: 1)
+    monkeypatch.setattr(preflight, "read_free_memory", lambda _: 1)
     monkeypatch.setattr(run, "run_recipe", execute)
     assert status("run", "smoke", *TINY, "--out", tmp_path / "run") == 2
     assert sentence(capsys) == "it begins"

@@ -1,17 +1,15 @@
 """The section `async` of a stage of reinforcement learning."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from transformers import Qwen2Config
 
 from fieldcraft import Rl
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.memory_estimate import estimate_stage_memory
+from fieldcraft.runs.memory_estimate import ModelSizes, estimate_stage_memory
 from fieldcraft.types import UserError
 
 KEY = "stages.rl2.async.max_staleness"
@@ -83,14 +81,8 @@ def test_memory_holds_training_and_rollouts_at_once() -> None:
 
     def peak(*overrides: str) -> int:
         recipe = load_recipe("smoke", ["max_num_seqs=100000", *overrides])
-        setup: Any = SimpleNamespace(
-            recipe=recipe,
-            device=torch.device("cpu"),
-            config=config,
-            parameters=10**6,
-            trainable_parameters=10**6,
-        )
-        return estimate_stage_memory(setup, recipe.stages["rl2"])
+        sizes = ModelSizes(recipe, config, parameters=10**6, trainable_parameters=10**6)
+        return estimate_stage_memory(sizes, recipe.stages["rl2"])
 
     group = ["stages.rl2.group_size=2000"]  # large enough that the caches dominate
     tokens = -(-600 // 32) * 32

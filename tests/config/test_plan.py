@@ -18,6 +18,7 @@ from fieldcraft.config.plan import (
 )
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.setup import Check
 
 WITH_ALL = ("evaluation.teachers=[lone]", "select={closed_book_model: start}")
 
@@ -94,5 +95,7 @@ def test_stages_before_a_step() -> None:
 
 def test_every_function_of_an_extension_exists() -> None:
     paths = [FILTER_DEMONSTRATIONS, WRITE_FILTERED]
-    paths += [path for step in EXTENSION_STEPS.values() for path in step]
+    paths += [step.run for step in EXTENSION_STEPS.values()]
     assert all(map(callable, map(import_object, paths)))
+    checks = [check for step in EXTENSION_STEPS.values() for check in import_object(step.checks)]
+    assert {type(check) for check in checks} == {Check}

@@ -3,39 +3,39 @@
 import re
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 from transformers import Qwen2Config
 
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.budget_check import check_positions
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.memory_estimate import (
     PROCESS_BYTES,
+    ModelSizes,
     estimate_process_memory,
     estimate_run_memory,
     estimate_stage_cache_bytes,
     find_max_text_tokens,
 )
+from fieldcraft.runs.question_checks import check_positions
+from fieldcraft.runs.setup import CheckContext, CheckReport
 
 SMALL = ["world.people=30", "world.variants=2", "tiny_model.layers=2", "tiny_model.width=16"]
 SHAPE = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
 TOKEN = 2 * 3 * 2 * 8 * 4  # keys and values, 3 layers, 2 heads of 8 floats
 
 
-def sizes(*overrides: str) -> Any:
+def sizes(*overrides: str) -> ModelSizes:
     config = Qwen2Config(**SHAPE, num_hidden_layers=3, max_position_embeddings=2048)
-    return SimpleNamespace(
-        recipe=load_recipe("smoke", list(overrides)),
-        device=torch.device("cpu"),
-        config=config,
-        parameters=0,
-        trainable_parameters=0,
-        has_weights=True,
-    )
+    recipe = load_recipe("smoke", list(overrides))
+    return ModelSizes(recipe, config, parameters=0, trainable_parameters=0)
+
+
+def position_errors(found: ModelSizes) -> list[str]:
+    context = CheckContext(found.recipe, Path())
+    context.sizes, report = found, CheckReport()
+    check_positions(context, report)
+    return report.errors
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def sizes(*overrides: str) -> Any:
     ],
 )
 def test_a_rollout_of_an_evaluation_fits(overrides: list[str], complaint: str | None) -> None:
-    assert list(check_positions(sizes(*overrides))) == ([] if complaint is None else [complaint])
+    assert position_errors(sizes(*overrides)) == ([] if complaint is None else [complaint])
 
 
 def test_a_rollout_must_not_change_those_beside_it() -> None:
     setup = sizes("evaluation.budget.max_context_tokens=2048")
     setup.config.rope_parameters = {"rope_type": "longrope", "original_max_position_embeddings": 64}
-    found = list(check_positions(setup))
+    found = position_errors(setup)
     assert (
         "evaluation.budget.max_context_tokens=2048 is more than the 64 positions of the model,"
         " beyond which its rotary embeddings change for all texts: set"

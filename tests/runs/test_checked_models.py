@@ -10,7 +10,7 @@ import pytest
 from checkpoints import write_tiny_checkpoint
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.runs import setup as module
-from fieldcraft.runs.setup import CheckContext
+from fieldcraft.runs.setup import CheckContext, CheckReport, check_weights, load_first_model
 from fieldcraft.types import UserError
 
 NEMOTRON = {
@@ -41,7 +41,7 @@ def test_a_large_one_by_its_configuration_alone(tmp_path: Path, checkpoint: Path
     shutil.copytree(checkpoint, folder)
     (folder / "config.json").write_text(json.dumps(NEMOTRON))
     with pytest.raises(UserError, match="its layers do not pass the sequence boundaries"):
-        list(setup_of(folder, tmp_path).load_first_model([]))
+        load_first_model(setup_of(folder, tmp_path), CheckReport())
 
 
 def test_a_small_one_with_its_weights(
@@ -55,12 +55,15 @@ def test_a_small_one_with_its_weights(
 
     monkeypatch.setattr(module, "require_forward_parity", compare)
     setup = setup_of(checkpoint, tmp_path)
-    assert list(setup.load_first_model([])) == []
+    load_first_model(setup, CheckReport())
     with pytest.raises(UserError, match="is another one"):
-        list(setup.check_weights([]))
-    assert compared == [(setup.parameters, "float32")]
+        check_weights(setup, CheckReport())
+    assert compared == [(setup.sizes.parameters, "float32")]
 
 
 def test_one_that_is_sound(tmp_path: Path, checkpoint: Path) -> None:
-    setup = setup_of(checkpoint, tmp_path)
-    assert [*setup.load_first_model([]), *setup.check_weights([])] == []
+    setup, report = setup_of(checkpoint, tmp_path), CheckReport()
+    load_first_model(setup, CheckReport())
+    check_weights(setup, report)
+    assert report.errors == []
+    assert report.notes == ["27 tensors, complete and finite"]

@@ -17,6 +17,7 @@ from fieldcraft.runs.closed_book import (
     measure_closed_book,
     summarise_closed_book,
 )
+from fieldcraft.runs.setup import CheckReport
 from fieldcraft.types import Task, UserError
 
 TINY = [
@@ -146,12 +147,13 @@ def test_a_mistake_is_told_in_a_sentence(given: list[str], message: str) -> None
 def test_check_says_what_evaluations_know(
     given: list[str], tasks: list[Task], message: str
 ) -> None:
-    recipe, notes = load_recipe("smoke", given), list[str]()
+    recipe, report = load_recipe("smoke", given), CheckReport()
     setup = SimpleNamespace(
         recipe=recipe, data_source=SimpleNamespace(evaluation_tasks=lambda: tasks)
     )
-    assert list(check_closed_book(setup, notes)) == []
-    assert message in notes[0]
+    check_closed_book(setup, report)
+    assert report.errors == []
+    assert message in report.notes[0]
 
 
 @pytest.mark.slow

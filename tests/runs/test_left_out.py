@@ -11,7 +11,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects import make_dialect
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.runs.file_inputs import FileData
-from fieldcraft.runs.setup import check_tool
+from fieldcraft.runs.setup import load_tool
 from fieldcraft.types import UserError
 
 CALL = {"id": "a", "function": {"name": "search", "arguments": '{"query": "x"}'}}
@@ -113,7 +113,7 @@ def test_a_bad_passage_is_named_before_a_run_and_in_it(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"corpus": str(corpus), "tools": ["search"]}
     found = recipe(tmp_path, [GOOD], max_left_out=0.4, **keys)
     message = f"1 of {corpus} left out: no passage"
-    _, notes = check_tool(found, found.tools[0], tmp_path)
+    _, notes = load_tool(found, found.tools[0], tmp_path)
     assert notes[:2] == ["2 passages", message]
     inputs, world = FileData(found), tmp_path / "world"
     world.mkdir()
@@ -126,4 +126,4 @@ def test_a_bad_passage_is_named_before_a_run_and_in_it(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"1 of the 3 records .* allow it with max_left_out=0\.34\."
     ):
-        check_tool(strict, strict.tools[0], tmp_path)
+        load_tool(strict, strict.tools[0], tmp_path)

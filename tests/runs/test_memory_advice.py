@@ -7,11 +7,13 @@ import pytest
 import torch
 from transformers import Qwen2Config
 
+from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs import memory
-from fieldcraft.runs.machine_memory import read_memory_limit
-from fieldcraft.runs.memory_advice import RecipeSizes
-from fieldcraft.runs.memory_estimate import PROCESS_BYTES
+from fieldcraft.runs import check
+from fieldcraft.runs.check import check_memory
+from fieldcraft.runs.memory import read_free_memory, read_memory_limit
+from fieldcraft.runs.memory_estimate import PROCESS_BYTES, ModelSizes
+from fieldcraft.runs.setup import CheckContext, CheckReport
 from fieldcraft.train.output_layer import MAX_CHUNK_LOGITS
 
 PARAMETERS = 1000
@@ -23,16 +25,23 @@ ROW = 608 * 2 * 2 * 2 * 32 * 4  # 600 tokens in blocks of 32: two layers, keys a
 TOKEN = 4 * 2 * (10 * 64 + 4 * 128) + 3 * 4 * 10  # activations of two layers, and three logits
 
 
+def memory_errors(monkeypatch: pytest.MonkeyPatch, there: int, recipe: Recipe) -> list[str]:
+    """Return the errors of the check of memory, given free bytes."""
+    monkeypatch.setattr(check, "read_free_memory", lambda _: there)
+    context, report = CheckContext(recipe, Path()), CheckReport()
+    context.device = torch.device("cpu")
+    context.sizes = ModelSizes(recipe, Qwen2Config(**SHAPE, **HEADS), PARAMETERS, PARAMETERS)
+    check_memory(context, report)
+    return report.errors
+
+
 def advice(monkeypatch: pytest.MonkeyPatch, there: int, *overrides: str) -> str:
     """Return the end of the sentence about a recipe with one stage, given free bytes."""
     smoke = load_recipe(
         "smoke", ["stages.rl2.start_from=null", "evaluation.concurrency=1", *overrides]
     )
     recipe = smoke.model_copy(update={"stages": {"rl2": smoke.stages["rl2"]}})
-    config = Qwen2Config(**SHAPE, **HEADS)
-    monkeypatch.setattr(memory, "read_free_memory", lambda _: there)
-    setup = RecipeSizes(recipe, torch.device("cpu"), config, PARAMETERS, PARAMETERS)
-    [problem] = memory.check_memory(setup, [])
+    [problem] = memory_errors(monkeypatch, there, recipe)
     found = re.fullmatch(r".* needs about \S+ GB of memory and cpu has \S+ GB: (.*)\.", problem)
     assert found is not None, problem
     return found[1]
@@ -89,12 +98,8 @@ def test_several_settings_where_none_is_enough(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_evaluation_has_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     smoke = load_recipe("smoke", ["max_num_seqs=64"]).model_copy(update={"stages": {}})
-    monkeypatch.setattr(
-        memory, "read_free_memory", lambda _: PROCESS_BYTES + 4 * PARAMETERS + 7 * ROW
-    )
-    config = Qwen2Config(**SHAPE, **HEADS)
-    setup = RecipeSizes(smoke, torch.device("cpu"), config, PARAMETERS, PARAMETERS)
-    [problem] = memory.check_memory(setup, [])
+    there = PROCESS_BYTES + 4 * PARAMETERS + 7 * ROW
+    [problem] = memory_errors(monkeypatch, there, smoke)
     assert problem.startswith("an evaluation needs about ")
     assert problem.endswith(": set max_num_seqs=7, with which it fits.")
 
@@ -123,3 +128,7 @@ def test_a_control_group_bounds_the_memory(
     physical = read_memory_limit(tmp_path, tmp_path / "nowhere")
     assert read_memory_limit(tmp_path / "groups", own) == (limit or physical)
     assert physical > 1_000_000
+
+
+def test_the_memory_of_this_machine_is_known() -> None:
+    assert read_free_memory(torch.device("cpu")) > 10**8

@@ -2,11 +2,14 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from checkpoints import tiny_tokenizer
 from fieldcraft.dialects import make_dialect
-from fieldcraft.runs.check import check_dialect
 from fieldcraft.runs.dialect_choice import DialectChoice
-from fieldcraft.types import Task
+from fieldcraft.runs.question_checks import check_dialect
+from fieldcraft.runs.setup import CheckReport
+from fieldcraft.types import Task, UserError
 
 
 def test_a_question_asked_with_a_tool_that_is_not_there() -> None:
@@ -16,8 +19,8 @@ def test_a_question_asked_with_a_tool_that_is_not_there() -> None:
         dialect=dialect, schemas=tools, dialect_choice=DialectChoice(name="hermes")
     )
     setup.tasks = [Task("q0", "Why?", ()), Task("q1", "Why?", (), {"offered": ["now"]})]
-    assert list(check_dialect(setup, [])) == []  # type: ignore[arg-type]
+    check_dialect(setup, CheckReport())  # type: ignore[arg-type]
     setup.tasks.append(Task("q2", "Why?", (), {"offered": ["search", "calc"]}))
-    assert list(check_dialect(setup, [])) == [  # type: ignore[arg-type]
-        "the question 'q2' offers the tool 'calc', which the recipe does not have: add it to tools."
-    ]
+    message = "'q2' offers the tool 'calc', which the recipe does not have: add it to tools"
+    with pytest.raises(UserError, match=message):
+        check_dialect(setup, CheckReport())  # type: ignore[arg-type]

@@ -5,16 +5,18 @@ from types import SimpleNamespace
 import pytest
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.runs.gold_answers import check_answer_forms
+from fieldcraft.runs.question_checks import check_answer_forms
+from fieldcraft.runs.setup import CheckReport
 from fieldcraft.runs.sources import CheckWarning
 from fieldcraft.types import Task
 
 
 def check_answers(*tasks: Task, correct: str = "auto") -> list[str]:
     recipe = Recipe(name="r", stages={}, verdict_reward=correct)
-    notes: list[str] = []
-    assert list(check_answer_forms(SimpleNamespace(recipe=recipe, tasks=list(tasks)), notes)) == []
-    return notes
+    report = CheckReport()
+    check_answer_forms(SimpleNamespace(recipe=recipe, tasks=list(tasks)), report)
+    assert report.errors == []
+    return report.notes
 
 
 @pytest.mark.parametrize(

@@ -50,25 +50,25 @@ class Step:
 
 
 class ExtensionStep(NamedTuple):
-    """Functions of an extension, each as `module:name`: `run` executes a step in the context of a
-    run, and `list_checks` yields named checks of a recipe before the run."""
+    """Objects of an extension, each as `module:name`: `run` executes a step in the context of a
+    run, and `checks` is a table of checks before the run (`runs.setup.Check`)."""
 
     run: str
-    list_checks: str
+    checks: str
 
 
 _CURATION = "fieldcraft.extensions.curation"
 EXTENSION_STEPS: Mapping[StepKind, ExtensionStep] = {
     StepKind.COLLECT: ExtensionStep(
         f"{_CURATION}.collection:collect_demonstrations",
-        f"{_CURATION}.checks:list_collection_checks",
+        f"{_CURATION}.checks:COLLECTION_CHECKS",
     ),
     StepKind.SELECT: ExtensionStep(
-        f"{_CURATION}.select:select_questions", f"{_CURATION}.checks:list_selection_checks"
+        f"{_CURATION}.select:select_questions", f"{_CURATION}.checks:SELECTION_CHECKS"
     ),
     StepKind.TEACHER: ExtensionStep(
         f"{_CURATION}.teacher_evaluation:evaluate_teacher",
-        f"{_CURATION}.checks:list_evaluation_checks",
+        f"{_CURATION}.checks:EVALUATION_CHECKS",
     ),
 }
 # Functions of an extension that supervised stages with `filters` call.

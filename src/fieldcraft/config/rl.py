@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Discriminator,
@@ -28,6 +27,7 @@ from fieldcraft.config.sections import (
     Fraction01,
     NonNegativeNumber,
     Optim,
+    limit_to_count_or_share,
 )
 from fieldcraft.config.stages import (
     BudgetPeriod,
@@ -109,14 +109,6 @@ class AsyncConfig(ConfigSection):
     max_staleness: NonNegativeInt = 0
 
 
-def _validate_tokens_or_share(buffer: float) -> float:
-    if buffer >= 1 and buffer != int(buffer):
-        raise ValueError(
-            f"it is a whole number of tokens, or below 1 a share of them, as in 0.2, not {buffer}"
-        )
-    return buffer
-
-
 class Rl(Stage):
     """Reinforcement learning: one clipped surrogate objective; algorithms are presets of its keys,
     or classes of their own (`train/algorithm.py`).
@@ -161,7 +153,7 @@ class Rl(Stage):
     overlong_limit: PositiveInt | None = None
     # tokens before the limit, or, below 1, a share of it; None: a fifth
     overlong_buffer: (
-        Annotated[float, Field(gt=0), AfterValidator(_validate_tokens_or_share)] | None
+        Annotated[float, Field(gt=0), limit_to_count_or_share("tokens", 0.2)] | None
     ) = None
     # selection of rollouts
     group_filter: Literal["none", "accuracy", "reward"] = "none"

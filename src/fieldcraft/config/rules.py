@@ -20,6 +20,7 @@ from fieldcraft.config.components import (
 from fieldcraft.config.names import ComponentError, get_display_name, resolve_path, suggest_name
 from fieldcraft.config.plan import get_seed_table_rows, list_evaluations
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.rl import Rl
 from fieldcraft.config.stage_rules import RESERVED_STAGE_NAMES
 from fieldcraft.config.stages import Sft
 from fieldcraft.config.validation_errors import InvalidRecipeError
@@ -109,13 +110,18 @@ def find_unknown_rows(recipe: Recipe) -> Iterator[str]:
 
 
 def find_unsharded_moments(recipe: Recipe) -> Iterator[str]:
-    for name, stage in recipe.stages.items():
-        moments, trainers = stage.optim.optimizer_state, recipe.cluster.trainers
-        if trainers and moments != "float32":
-            yield (
-                f"stage '{name}' has optim.optimizer_state={moments}, and cluster.trainers="
-                f"{trainers} each hold a shard of float32 moments, so set it to float32."
-            )
+    trainers = recipe.cluster.trainers
+    for name, stage in recipe.stages.items() if trainers else ():
+        sections = {"optim": stage.optim}
+        if isinstance(stage, Rl) and stage.critic.optim is not None:
+            sections["critic.optim"] = stage.critic.optim
+        for key, optim in sections.items():
+            if optim.optimizer_state != "float32":
+                yield (
+                    f"stage '{name}' has {key}.optimizer_state={optim.optimizer_state}, and"
+                    f" cluster.trainers={trainers} each hold a shard of float32 moments, so set it"
+                    " to float32."
+                )
 
 
 def find_unusable_engines(recipe: Recipe) -> Iterator[str]:

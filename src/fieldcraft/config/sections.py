@@ -187,12 +187,18 @@ class BudgetConfig(ConfigSection):
             raise ValueError(f"{'.'.join(map(str, ('budget', *place)))}: {clause}") from error
 
 
-def _validate_steps_or_share(warmup: float) -> float:
-    if warmup >= 1 and warmup != int(warmup):
-        raise ValueError(
-            f"it is a whole number of steps, or below 1 a share of them, as in 0.1, not {warmup}"
-        )
-    return warmup
+def limit_to_count_or_share(unit: str, example: float) -> AfterValidator:
+    """Return the type of a key that is a whole number of units, or below 1 a share of them."""
+
+    def require(value: float) -> float:
+        if value >= 1 and value != int(value):
+            raise ValueError(
+                f"it is a whole number of {unit}, or below 1 a share of them, as in {example}, not"
+                f" {value}"
+            )
+        return value
+
+    return AfterValidator(require)
 
 
 class Optim(ConfigSection):
@@ -200,7 +206,7 @@ class Optim(ConfigSection):
 
     lr: PositiveFloat
     # steps before the full rate; below 1, a share of the stage's steps
-    warmup_steps: Annotated[float, Field(ge=0), AfterValidator(_validate_steps_or_share)] = 0.0
+    warmup_steps: Annotated[float, Field(ge=0), limit_to_count_or_share("steps", 0.1)] = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     beta1: AdamBeta = 0.9

@@ -75,7 +75,7 @@ async def run_tool_free_rollout(
     return trajectory
 
 
-def check_duplicate_names(names: Sequence[str]) -> Iterator[str]:
+def find_duplicate_names(names: Sequence[str]) -> Iterator[str]:
     """Yield an error for every name shared by several tools."""
     for name, count in Counter(names).items():
         if count > 1:
@@ -109,7 +109,7 @@ class ToolEnvironment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "limiter", ConcurrencyLimiter(self.budget.max_concurrent_calls))
-        for problem in check_duplicate_names([tool.name for tool in self.tools]):
+        for problem in find_duplicate_names([tool.name for tool in self.tools]):
             raise UserError(problem)
         if self.budget.fold is not None:
             require_summary_prompt(self.dialect)

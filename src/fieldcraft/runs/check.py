@@ -6,49 +6,55 @@ learning anything. Checks write only to a temporary folder.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 
-from fieldcraft.config.choices import Filters
 from fieldcraft.config.components import BUILTIN_COMPONENTS, TRACKERS_MODULE, ComponentKind
 from fieldcraft.config.names import import_object
-from fieldcraft.config.plan import EXTENSION_STEPS, FILTER_DEMONSTRATIONS, plan_steps
+from fieldcraft.config.plan import EXTENSION_STEPS, plan_steps
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.rl import Rl
-from fieldcraft.config.stages import Stage
 from fieldcraft.config.validation_errors import InvalidRecipeError
-from fieldcraft.dialects.tool_names import get_offered_names
+from fieldcraft.engine.resources import RunResources
 from fieldcraft.environments.base import isolate_failures
-from fieldcraft.rewards.answers import ExactMatch
-from fieldcraft.rewards.grading import GRADED_BY_META, JUDGE, resolve_reward_name
-from fieldcraft.runs.budget_check import check_budgets, check_positions
-from fieldcraft.runs.build import (
-    make_external_environment,
-    make_program_runner,
-    make_rubric,
-    make_verdict_reward,
-    open_judge,
-)
+from fieldcraft.runs.build import make_external_environment, make_verdict_reward, open_judge
 from fieldcraft.runs.closed_book import check_closed_book
-from fieldcraft.runs.engines import check_engine
+from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.event_loop import run_async
-from fieldcraft.runs.examples import ExampleSource, round_trip_answer
-from fieldcraft.runs.gold_answers import check_answer_forms
+from fieldcraft.runs.examples import ExampleSource
 from fieldcraft.runs.inputs import make_data_source
-from fieldcraft.runs.memory import check_disk, check_memory
-from fieldcraft.runs.setup import EXPENSIVE_GRADERS, Check, CheckContext
-from fieldcraft.runs.training import find_stage_class
-from fieldcraft.tools.chat_client import open_chat_client
-from fieldcraft.train.stages.base import PreferencePair
-from fieldcraft.types import DEFAULT_VERDICT_REWARD, Dialect, Task, Trajectory, UserError
+from fieldcraft.runs.memory import format_gb, read_free_memory
+from fieldcraft.runs.memory_advice import make_memory_advice
+from fieldcraft.runs.memory_estimate import (
+    FLOAT32_BYTES,
+    count_trained_parameters,
+    estimate_run_memory,
+)
+from fieldcraft.runs.question_checks import (
+    check_answer_forms,
+    check_budgets,
+    check_dialect,
+    check_gold_answers,
+    check_positions,
+)
+from fieldcraft.runs.setup import (
+    Check,
+    CheckContext,
+    CheckReport,
+    check_weights,
+    load_device,
+    load_first_model,
+    load_judge,
+    load_questions,
+    load_tools,
+)
+from fieldcraft.runs.stage_checks import check_stage
+from fieldcraft.train.master_weights import choose_adamw
+from fieldcraft.types import UserError
 
-MAX_PREVIEW_EXAMPLES = 200  # examples of a world that are generated; a file is read completely
 TOOL_CALLING_WORKFLOWS = (
     "prompted-react",
     "prompted-reflexion",
@@ -56,8 +62,202 @@ TOOL_CALLING_WORKFLOWS = (
 SEARCH_WORKFLOWS = BUILTIN_COMPONENTS[ComponentKind.WORKFLOW].keys() - {
     *TOOL_CALLING_WORKFLOWS
 }  # additionally those in which code searches
+CHECKPOINT_BYTES_PER_PARAMETER = 3 * FLOAT32_BYTES  # at most: a parameter and two moments
 ESTIMATE_CHECKS = ("memory", "disk")  # checks against an estimate
 CheckReporter = Callable[[str, Sequence[str], Sequence[str]], None]
+
+
+# -- checks ------------------------------------------------------------------------------------
+
+
+def check_trackers(context: CheckContext, report: CheckReport) -> None:
+    """Check that every tracker is installed, and accepts its settings."""
+    make_trackers = import_object(f"{TRACKERS_MODULE}:make_trackers")
+    report.note(", ".join(make_trackers(context.recipe)))
+
+
+def check_engine(context: CheckContext, report: CheckReport) -> None:
+    """Check that the engine is available, without weights. Nothing is started, but running servers
+    must respond."""
+    resources = RunResources(context.draft)
+    engine = make_engine(
+        context.recipe, context.meta_model, context.dialect.tokenizer, 1, resources
+    )
+    require_usable = getattr(engine, "require_usable", None)
+    if require_usable is not None:
+        run_async(require_usable())
+    report.note(context.recipe.engine.name)
+
+
+def check_environment(context: CheckContext, report: CheckReport) -> None:
+    """Check that an external environment opens, and that a rollout fits into the model."""
+    recipe = context.recipe
+    check_positions(context, report)
+    environment = make_external_environment(recipe)
+    assert environment is not None, "only checked if there is one"
+
+    async def open_once() -> None:
+        async with isolate_failures(environment, context.dialect, recipe.budget):
+            report.note(recipe.environment.name)
+
+    run_async(open_once())
+
+
+def check_workflows(context: CheckContext, report: CheckReport) -> None:
+    """Check that every workflow and its tools exist."""
+    recipe = context.recipe
+    for name in recipe.evaluation.workflows:
+        find_workflow(name)
+        if name in SEARCH_WORKFLOWS and not recipe.has_search_tool:
+            report.error(
+                f"the workflow '{name}' searches, and tools has no search: set"
+                " evaluation.workflows=[], or add search to tools."
+            )
+        if name in TOOL_CALLING_WORKFLOWS and not recipe.tools:
+            report.error(
+                f"the workflow '{name}' acts, and there are no tools: set evaluation.workflows=[],"
+                " or add tools."
+            )
+    report.note(", ".join(recipe.evaluation.workflows) or "none")
+
+
+def check_memory(context: CheckContext, report: CheckReport) -> None:
+    """Check the run's estimated peak memory against the memory of the device, and that the
+    optimiser moments can be stored as configured."""
+    for stage in context.recipe.stages.values():
+        choose_adamw(stage.optim, context.device)
+    estimates = estimate_run_memory(context.sizes)
+    name = max(estimates, key=estimates.__getitem__)
+    available = read_free_memory(context.device)
+    report.note(f"about {format_gb(estimates[name])} of {format_gb(available)}")
+    if estimates[name] > available and context.has_weights:
+        report.error(
+            f"{name} needs about {format_gb(estimates[name])} of memory and {context.device} has"
+            f" {format_gb(available)}: {make_memory_advice(context.sizes, available)}."
+        )
+
+
+def check_disk(context: CheckContext, report: CheckReport) -> None:
+    """Check the free disk space. Every stage leaves its model and its retained checkpoints; the
+    running one temporarily has two and, in reinforcement learning, also the healthiest one."""
+    sizes, stages = context.sizes, context.recipe.stages.values()
+    trained = max(
+        (count_trained_parameters(sizes, stage) for stage in stages),
+        default=sizes.trainable_parameters,
+    )
+    retained = [stage.keep_checkpoints for stage in stages]
+    checkpoints = 2 + any(stage.kind == "rl" for stage in stages)
+    checkpoints += sum(number for number in retained if isinstance(number, int))
+    checkpoint_bytes = trained * CHECKPOINT_BYTES_PER_PARAMETER
+    needed = sizes.parameters * len(stages) * FLOAT32_BYTES + checkpoints * checkpoint_bytes
+    free = shutil.disk_usage(context.out).free
+    more = (
+        f", and {format_gb(checkpoint_bytes)} for each retained checkpoint"
+        if "all" in retained
+        else ""
+    )
+    report.note(f"about {format_gb(needed)} of {format_gb(free)}{more}")
+    if needed > free and context.has_weights:
+        report.error(
+            f"the run writes about {format_gb(needed)} and {context.out} has {format_gb(free)}"
+            " free: free disk space or choose a folder on another disk."
+        )
+
+
+def show_examples(context: CheckContext, report: CheckReport) -> None:
+    """Pass the data to `examine`, with prompts if the recipe has a dialect here. Unlike in the
+    checks, programs are executed and a judge is queried."""
+    assert context.examine is not None, "only executed if there is one"
+    recipe, data_source = context.recipe, make_data_source(context.recipe).small_copy()
+    data_source.verdict_reward = make_verdict_reward(
+        recipe, run_async(open_judge(recipe.judge, cache=None))
+    )
+    dialect = context.dialect if _asks_questions(context) else None
+    context.examine(
+        ExampleSource(recipe, data_source, data_source.verdict_reward, context.schemas, dialect)
+    )
+    report.note("as above")
+
+
+# -- table of checks ---------------------------------------------------------------------------
+
+
+def _is_collection(context: CheckContext) -> bool:
+    return context.recipe.collect is not None
+
+
+def _uses_model(context: CheckContext) -> bool:
+    """Return whether a run uses a model; a selection of questions may have none."""
+    recipe = context.recipe
+    return recipe.collect is None and (recipe.model is not None or not recipe.has_task_files)
+
+
+def _asks_questions(context: CheckContext) -> bool:
+    return _uses_model(context) and not context.recipe.environment.is_external
+
+
+def _shows_prompts(context: CheckContext) -> bool:
+    return context.examine is not None and _asks_questions(context)
+
+
+def _shows_questions(context: CheckContext) -> bool:
+    """Return whether examples are shown without prompts."""
+    is_external = context.recipe.environment.is_external
+    return context.examine is not None and (is_external or _is_collection(context))
+
+
+PROMPT_NEEDS = ("questions", "tools", "model", "judge")
+DATA_CHECKS = (
+    Check("device", load_device),
+    Check("questions", load_questions),
+    Check("tools", load_tools),
+    Check("trackers", check_trackers, applies=lambda c: bool(c.recipe.trackers)),
+    Check("examples", show_examples, ("questions", "tools"), _shows_questions),
+    Check("correct answers", check_answer_forms, ("questions",), _is_collection),
+)
+MODEL_CHECKS = (
+    Check("model", load_first_model, (), lambda c: _uses_model(c) and c.recipe.model is not None),
+    Check(
+        "model",  # is generated for the questions
+        load_first_model,
+        ("questions",),
+        lambda c: _uses_model(c) and c.recipe.model is None,
+    ),
+    Check("judge", load_judge, (), _uses_model),
+    Check("engine", check_engine, ("model",)),
+    Check("weights", check_weights, ("model",)),
+    Check("examples", show_examples, PROMPT_NEEDS, _shows_prompts),
+    Check("environment", check_environment, ("model",), lambda c: c.recipe.environment.is_external),
+    Check("dialect", check_dialect, ("questions", "tools", "model"), _asks_questions),
+    Check("gold answers", check_gold_answers, ("questions", "model", "judge"), _asks_questions),
+    Check("correct answers", check_answer_forms, ("questions",), _asks_questions),
+    Check("closed book", check_closed_book, ("questions",), _asks_questions),
+    Check("budget", check_budgets, ("questions", "tools", "model"), _asks_questions),
+    Check("workflows", check_workflows, (), _asks_questions),
+)
+SPACE_CHECKS = (
+    Check(  # the estimate is for a single process
+        "memory", check_memory, ("device", "model"), lambda c: not c.recipe.cluster.trainers
+    ),
+    Check("disk", check_disk, ("model",)),
+)
+
+
+def list_checks(recipe: Recipe) -> list[Check]:
+    """Return the table of checks in order. Those of steps by extensions, such as a collection,
+    follow the checks of questions and tools."""
+    kinds = dict.fromkeys(step.kind for step in plan_steps(recipe))
+    by_extensions = [
+        check
+        for kind in kinds
+        if kind in EXTENSION_STEPS
+        for check in import_object(EXTENSION_STEPS[kind].checks)
+    ]
+    of_stages = [
+        Check(f"stage {name}", partial(check_stage, name=name), PROMPT_NEEDS)
+        for name in recipe.stages
+    ]
+    return [*DATA_CHECKS, *by_extensions, *MODEL_CHECKS, *of_stages, *SPACE_CHECKS]
 
 
 def check_recipe(
@@ -66,7 +266,8 @@ def check_recipe(
     report: CheckReporter,
     examine: Callable[[ExampleSource], None] | None = None,
 ) -> list[str]:
-    """Check everything that a run requires.
+    """Check everything that a run requires. An error ends only the checks that need what it
+    concerns.
 
     Args:
         recipe: settings with work to do, see `find_missing_work`.
@@ -78,90 +279,21 @@ def check_recipe(
         The errors, each one sentence; empty if none was found.
     """
     errors: list[str] = []
-
-    def run_check(name: str, check: Check) -> bool:
-        notes: list[str] = []
-        found: list[str] = []
-        try:
-            found += check(notes)
-        except UserError as error:
-            found.append(str(error))
-        report(name, notes, found)
-        errors.extend(found)
-        return not found
-
+    passed: set[str] = set()
     with tempfile.TemporaryDirectory() as draft:
-        context = CheckContext(recipe, Path(draft))
-        passed = [
-            run_check("device", context.load_device),
-            run_check("questions", context.load_questions),
-        ]
-        passed += [run_check("tools", context.load_tools)]
-        if recipe.trackers:
-            check_trackers = import_object(f"{TRACKERS_MODULE}:check_trackers")
-            run_check("trackers", partial(check_trackers, recipe))
-        uses_prompts = recipe.collect is None and not recipe.environment.is_external
-        if examine is not None and all(passed) and not uses_prompts:
-            run_check("examples", partial(show_examples, context, None, examine))
-        if recipe.collect is not None and passed[1]:
-            run_check("correct answers", partial(check_answer_forms, context))
-        for kind in dict.fromkeys(step.kind for step in plan_steps(recipe)):
-            if kind in EXTENSION_STEPS:
-                for name, check in import_object(EXTENSION_STEPS[kind].list_checks)(recipe):
-                    run_check(name, check)
-        if recipe.collect is not None:
-            return errors
-        if recipe.model is None and (not passed[1] or recipe.has_task_files):
-            return errors  # the model is generated from the world
-        has_model = run_check("model", context.load_first_model)
-        passed += [has_model, run_check("judge", context.load_judge)]
-        if has_model:
-            engine_arguments = (
-                recipe,
-                context.meta_model,
-                context.dialect.tokenizer,
-                context.draft,
-            )
-            run_check("engine", partial(check_engine, *engine_arguments))
-        if has_model:
-            run_check("weights", context.check_weights)
-        if examine is not None and all(passed) and uses_prompts:
-            run_check("examples", partial(show_examples, context, context.dialect, examine))
-        if all(passed):
-            if recipe.environment.is_external:
-                run_check("environment", partial(check_environment, context))
-            else:
-                run_check("dialect", partial(check_dialect, context))
-                run_check("gold answers", partial(check_gold_answers, context))
-                run_check("correct answers", partial(check_answer_forms, context))
-                run_check("closed book", partial(check_closed_book, context))
-                run_check("budget", partial(check_budgets, context))
-                run_check("workflows", partial(check_workflows, recipe))
-            for name, stage in recipe.stages.items():
-                run_check(f"stage {name}", partial(check_stage, context, name, stage))
-            if not recipe.cluster.trainers:  # the estimate is for a single process
-                run_check("memory", partial(check_memory, context))
-            run_check("disk", partial(check_disk, context, out))
+        context = CheckContext(recipe, Path(draft), out, examine)
+        for check in list_checks(recipe):
+            if not passed.issuperset(check.needs) or not check.applies(context):
+                continue
+            found = CheckReport()
+            try:
+                check.run(context, found)
+            except UserError as error:
+                found.error(str(error))
+            report(check.name, found.notes, found.errors)
+            errors += found.errors
+            passed |= set() if found.errors else {check.name}
     return errors
-
-
-def show_examples(
-    context: CheckContext,
-    dialect: Dialect | None,
-    examine: Callable[[ExampleSource], None],
-    notes: list[str],
-) -> Iterator[str]:
-    """Pass the data to `examine`. Unlike in the checks, programs are executed and a judge is
-    queried."""
-    recipe, data_source = context.recipe, make_data_source(context.recipe).small_copy()
-    data_source.verdict_reward = make_verdict_reward(
-        recipe, run_async(open_judge(recipe.judge, cache=None))
-    )
-    examine(
-        ExampleSource(recipe, data_source, data_source.verdict_reward, context.schemas, dialect)
-    )
-    notes.append("as above")
-    yield from ()
 
 
 def require_checked(recipe: Recipe) -> None:
@@ -175,187 +307,3 @@ def require_checked(recipe: Recipe) -> None:
     check_recipe(recipe, Path.cwd(), report)
     if found:
         raise InvalidRecipeError(found)
-
-
-# -- dialect and questions ---------------------------------------------------------------------
-
-
-def check_dialect(context: CheckContext, notes: list[str]) -> Iterator[str]:
-    """Check that questions only use tools of the recipe."""
-    name, reason = context.dialect_choice.name, context.dialect_choice.why
-    notes.append(f"{name}, because {reason} (dialect=)" if reason else name)
-    names = {schema["function"]["name"] for schema in context.schemas}
-    unknown = ((task.id, {*(get_offered_names(task) or ())} - names) for task in context.tasks)
-    for identity, tools in filter(itemgetter(1), unknown):
-        yield (
-            f"the question '{identity}' offers the tool '{min(tools)}', which the recipe"
-            " does not have: add it to tools."
-        )
-        return
-
-
-def check_gold_answers(context: CheckContext, notes: list[str]) -> Iterator[str]:
-    """Check that every task has the data for its grader, and that the grader is available. A gold
-    answer that is rendered by the dialect and parsed back must score 1."""
-    graders = [resolve_reward_name(context.recipe.verdict_reward, task) for task in context.tasks]
-    counts = Counter(graders)
-    if counts.keys() != {DEFAULT_VERDICT_REWARD}:
-        notes += [f"{count} graded by {name}" for name, count in counts.most_common()]
-    if counts[JUDGE] and context.judge is None:
-        yield (
-            f"{counts[JUDGE]} of {len(context.tasks)} questions are graded by a judge, but none is"
-            " configured: set judge.url and judge.model, or give the questions accepted answers."
-        )
-    pairs = zip(context.tasks, graders, strict=True)
-    if ungradable := [pair for pair in pairs if not _is_gradable(*pair)]:
-        task, grader = ungradable[0]
-        yield (
-            f"{len(ungradable)} of {len(context.tasks)} questions, such as task '{task.id}', have"
-            f" nothing that the reward '{grader}' grades by: set verdict_reward=auto, which follows"
-            " what each has, or remove them."
-        )
-    answered = [task for task in context.tasks if task.answers]
-    unscorable = [task for task in answered if not any(_score_gold_answers(context.dialect, task))]
-    notes.append(f"{len(answered) - len(unscorable)} of {len(answered)} score 1")
-    if unscorable:
-        yield (
-            f"{len(unscorable)} of {len(answered)} questions can never be graded correct, because"
-            f" their gold answers do not round-trip through the dialect '{context.dialect.name}',"
-            f" such as {unscorable[0].answers[0]!r} of task '{unscorable[0].id}': remove or rewrite"
-            " them."
-        )
-
-
-def _is_gradable(task: Task, grader: str) -> bool:
-    """Return whether a task has the data required by a reward; for user-defined rewards this is
-    unknown."""
-    if grader in GRADED_BY_META:
-        return GRADED_BY_META[grader] in task.meta
-    return (
-        bool(task.answers)
-        or grader == JUDGE
-        or grader not in BUILTIN_COMPONENTS[ComponentKind.REWARD]
-    )
-
-
-def _score_gold_answers(dialect: Dialect, task: Task) -> Iterator[bool]:
-    for gold in task.answers:
-        answered = Trajectory(task, answer=round_trip_answer(dialect, gold))
-        yield ExactMatch()([answered]) == [1.0]
-
-
-def check_environment(context: CheckContext, notes: list[str]) -> Iterator[str]:
-    """Check that an external environment opens, and that a rollout fits into the model."""
-    recipe = context.recipe
-    yield from check_positions(context)
-    environment = make_external_environment(recipe)
-    assert environment is not None, "only checked if there is one"
-
-    async def open_once() -> None:
-        async with isolate_failures(environment, context.dialect, recipe.budget):
-            notes.append(recipe.environment.name)
-
-    run_async(open_once())
-
-
-def check_workflows(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """Check that every workflow and its tools exist."""
-    for name in recipe.evaluation.workflows:
-        find_workflow(name)
-        if name in SEARCH_WORKFLOWS and not recipe.has_search_tool:
-            yield (
-                f"the workflow '{name}' searches, and tools has no search: set"
-                " evaluation.workflows=[], or add search to tools."
-            )
-        if name in TOOL_CALLING_WORKFLOWS and not recipe.tools:
-            yield (
-                f"the workflow '{name}' acts, and there are no tools: set evaluation.workflows=[],"
-                " or add tools."
-            )
-    notes.append(", ".join(recipe.evaluation.workflows) or "none")
-
-
-# -- stages ------------------------------------------------------------------------------------
-
-
-def check_stage(context: CheckContext, name: str, stage: Stage, notes: list[str]) -> Iterator[str]:
-    """Check a stage: its remote models must respond, and its type checks its first examples."""
-    for endpoint in stage.endpoints:
-        run_async(open_chat_client(endpoint, cache=None))
-    yield from find_stage_class(stage).check(stage, name, PreviewStageData(context, notes), notes)
-    if isinstance(stage, Rl):
-        recipe = context.recipe  # instantiating the rubric checks every reward
-        runner, call_cost = make_program_runner(recipe), recipe.max_call_cost
-        make_rubric(stage, recipe.budget, context.judge, recipe.verdict_reward, runner, call_cost)
-
-
-@dataclass(frozen=True)
-class PreviewStageData:
-    """Examples (`train.stages.base.StageData`) for inspection: a world generates only the first
-    examples of a data set; user-provided files are read completely."""
-
-    context: CheckContext
-    notes: list[str]
-
-    @property
-    def recipe(self) -> Recipe:
-        return self.context.recipe
-
-    @property
-    def dialect(self) -> Dialect:
-        return self.context.dialect
-
-    def load_trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
-        data_source, schemas = self.context.data_source, self.context.schemas
-        found = data_source.trajectories(data, self._limit_count(count), self.dialect, schemas)
-        self.notes.extend(data_source.dataset_notes(data, self.dialect, schemas))
-        if self.recipe.has_task_files:  # answers of a world are correct
-            graders = Counter(
-                resolve_reward_name(self.recipe.verdict_reward, t.task) for t in found
-            )
-            for name in filter(graders.__getitem__, EXPENSIVE_GRADERS):
-                is_deferred = name in data_source.deferred_graders
-                treatment = (
-                    f"graded by {name} in the run"
-                    if is_deferred
-                    else "trusted, because they cannot be graded"
-                )
-                self.notes.append(f"{graders[name]} are {treatment}")
-        return found
-
-    def load_filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
-        data_source, schemas = self.context.data_source, self.context.schemas
-        demonstrations = data_source.demonstration_steps(
-            data, self._limit_count(count), self.dialect, schemas
-        )
-        self.notes.extend(data_source.demonstration_notes(data))
-        verdict_reward = data_source.verdict_reward or make_verdict_reward(self.recipe)
-        result = import_object(FILTER_DEMONSTRATIONS)(
-            self.recipe, demonstrations, filters, self.dialect, verdict_reward
-        )
-        self.notes.extend(
-            f"{sum(stage.dropped.values())} of {stage.before} left out by {stage.name}"
-            for stage in result.stages
-        )
-        return (
-            data_source.encode_demonstrations(result.accepted, self.dialect, schemas)
-            if result.accepted
-            else []
-        )
-
-    def load_pairs(self, data: str, count: int | None) -> Sequence[PreferencePair]:
-        data_source, schemas = self.context.data_source, self.context.schemas
-        found = data_source.pairs(data, self._limit_count(count), self.dialect, schemas)
-        self.notes.extend(data_source.dataset_notes(data, self.dialect, schemas))
-        return found
-
-    def load_training_tasks(self) -> Sequence[Task]:
-        return self.context.data_source.train_tasks()[: self._limit_count(None)]
-
-    def render_plan(self, task: Task) -> str:
-        return self.context.data_source.plan(task, self.dialect)
-
-    def _limit_count(self, count: int | None) -> int | None:
-        if self.recipe.has_task_files:
-            return count
-        return min(count or MAX_PREVIEW_EXAMPLES, MAX_PREVIEW_EXAMPLES)

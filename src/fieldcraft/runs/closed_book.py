@@ -9,7 +9,7 @@ becomes `closed_book` in the metadata of the question (`Task.is_known`).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,7 +30,7 @@ from fieldcraft.records.events import JobsCompleted, LogMessage, track_phase
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.sampling import Decoding
-from fieldcraft.runs.setup import CheckContext
+from fieldcraft.runs.setup import CheckContext, CheckReport
 from fieldcraft.types import KNOWN_ACCURACY_THRESHOLD, AnyTool, Status, Task
 
 PHASE_NAME = "closed book"
@@ -105,7 +105,7 @@ def _summarise_tasks(tasks: Sequence[Task]) -> dict[str, Any]:
     }
 
 
-def check_closed_book(context: CheckContext, notes: list[str]) -> Iterator[str]:
+def check_closed_book(context: CheckContext, report: CheckReport) -> None:
     """Note whether evaluations can distinguish known questions from others; missing labels are not
     an error."""
     recipe, tasks = context.recipe, context.data_source.evaluation_tasks()
@@ -113,15 +113,14 @@ def check_closed_book(context: CheckContext, notes: list[str]) -> Iterator[str]:
     if (settings := recipe.closed_book) is not None:
         count = settings.samples * (len(tasks) + settings.questions)
         name = get_closed_book_model(recipe)
-        notes.append(f"{count} samples without tools from the model of '{name}'")
+        report.note(f"{count} samples without tools from the model of '{name}'")
     elif unlabelled:
-        notes.append(
+        report.note(
             f"{unlabelled} of {len(tasks)} questions have no label whether the model knows them,"
             " so the offloading rate excludes them: closed_book='{samples: 4}' measures it"
         )
     else:
-        notes.append(f"all {len(tasks)} questions have a label whether the model knows them")
-    yield from ()
+        report.note(f"all {len(tasks)} questions have a label whether the model knows them")
 
 
 # -- samples -----------------------------------------------------------------------------------

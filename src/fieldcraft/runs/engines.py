@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.components import LOCAL_ENGINE, ComponentKind
@@ -16,7 +14,6 @@ from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.weights import WeightSource
 from fieldcraft.runs.cluster import ClusterBackend
-from fieldcraft.runs.event_loop import run_async
 from fieldcraft.types import Tokenizer, UserError
 
 ENGINE_METHODS = (
@@ -106,16 +103,3 @@ def make_streaming_engine(
         )
     made: StreamingEngine = engine
     return made
-
-
-def check_engine(
-    recipe: Recipe, model: Any, tokenizer: Tokenizer, draft: Path, notes: list[str]
-) -> Iterator[str]:
-    """Check that the engine is available; `model` requires no weights. Nothing is started, but
-    running servers must respond. `draft` is a folder for temporary files."""
-    engine = make_engine(recipe, model, tokenizer, 1, RunResources(draft))
-    require_usable = getattr(engine, "require_usable", None)
-    if require_usable is not None:
-        run_async(require_usable())
-    notes.append(recipe.engine.name)
-    yield from ()

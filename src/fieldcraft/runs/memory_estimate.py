@@ -5,10 +5,9 @@ docs/lab-notes/scaling.md has the formulas.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
-from typing import Any, Protocol
-
-import torch
+from typing import Any
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import ClusterConfig
@@ -36,17 +35,14 @@ GATHERED, ACTIVATIONS, PROCESS = "gathered", "activations", "process"
 WEIGHTS, CACHES = "weights", "caches"
 
 
-class ModelSizes(Protocol):
-    """Quantities used by the estimates."""
+@dataclass
+class ModelSizes:
+    """Recipe and sizes of its first model: the inputs of the estimates."""
 
     recipe: Recipe
-    device: torch.device
     config: Any  # transformers' text configuration
     parameters: int
     trainable_parameters: int  # of the full model, or of an adapter
-
-    @property
-    def has_weights(self) -> bool: ...
 
 
 # -- processes

@@ -1,11 +1,11 @@
-"""Objects of the checks before a run: device, questions, tools with notes, judge and model."""
+"""Objects of the checks before a run, and the checks that load them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,7 +16,7 @@ from fieldcraft.config.sampling import describe_sample_counts
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.dialects.chat_template import shows_date
 from fieldcraft.engine.attention import require_plain_attention
-from fieldcraft.environments.tool_environment import check_duplicate_names
+from fieldcraft.environments.tool_environment import find_duplicate_names
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import JudgeReward
@@ -28,8 +28,10 @@ from fieldcraft.runs.build import (
 from fieldcraft.runs.dialect_choice import DialectChoice
 from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.examples import ExampleSource
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import make_data_source
+from fieldcraft.runs.memory_estimate import ModelSizes
 from fieldcraft.runs.search import SEARCH_TOOL, find_search
 from fieldcraft.runs.sources import DataSource
 from fieldcraft.train.lora import LoraAdapter
@@ -40,8 +42,6 @@ from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 # Slow or costly graders, so that grading demonstrations is left to the run.
 EXPENSIVE_GRADERS = (JUDGE, "unit_tests", "stdin_tests")
-Check = Callable[[list[str]], Iterator[str]]  # adds notes to the list, and yields errors
-NamedCheck = tuple[str, Check]
 
 
 class PlaceholderReward(StatelessReward):
@@ -63,13 +63,34 @@ def list_deferred_graders(recipe: Recipe) -> list[str]:
     return [name for name in EXPENSIVE_GRADERS if name != JUDGE or has_judge]
 
 
+class CheckReport:
+    """Notes and errors of one check, each a sentence or a part of one."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.errors: list[str] = []
+
+    def note(self, *notes: str) -> None:
+        self.notes += notes
+
+    def error(self, *errors: str) -> None:
+        self.errors += errors
+
+
 @dataclass
 class CheckContext:
-    """Objects of the checks, collected step by step. Each step notes its findings and yields or
-    raises errors."""
+    """Recipe to check, and the objects that its first checks load for later ones.
+
+    Attributes:
+        draft: folder for temporary files.
+        out: folder on the disk to which the run will write.
+        examine: callback with the source of examples, if they are to be shown.
+    """
 
     recipe: Recipe
     draft: Path
+    out: Path = Path()
+    examine: Callable[[ExampleSource], None] | None = None
     device: torch.device = field(init=False)
     data_source: DataSource = field(init=False)
     tasks: list[Task] = field(init=False)  # for training and testing
@@ -78,88 +99,7 @@ class CheckContext:
     dialect_choice: DialectChoice = field(init=False)
     dialect: BaseDialect = field(init=False)
     meta_model: Any = field(init=False)  # model without weights
-    config: Any = field(init=False)  # transformers' text configuration
-    parameters: int = field(init=False)
-    trainable_parameters: int = field(init=False)  # of the full model, or of an adapter
-
-    def load_device(self, notes: list[str]) -> Iterator[str]:
-        uses_cluster = self.recipe.cluster.trains_and_samples  # of processes with separate devices
-        self.device = choose_device("cpu" if uses_cluster else self.recipe.device)
-        notes.append(str(self.device))
-        yield from ()
-
-    def load_questions(self, notes: list[str]) -> Iterator[str]:
-        self.data_source = make_data_source(self.recipe).small_copy()
-        self.data_source.deferred_graders = list_deferred_graders(self.recipe)
-        self.data_source.verdict_reward = make_verdict_reward(
-            self.recipe, *map(PlaceholderReward, self.data_source.deferred_graders)
-        )
-        train, test = self.data_source.train_tasks(), self.data_source.evaluation_tasks()
-        notes += [f"{len(train)} to train", f"{len(test)} to test", *self.data_source.warnings()]
-        notes += describe_sample_counts(self.recipe.evaluation.samples, test)
-        if not test or not (train or self.recipe.evaluation.tasks):
-            raise UserError(
-                f"there are {len(train)} questions to train on and {len(test)} to test on: give"
-                " tasks=FILE more of them, or the world a split that has some."
-            )
-        self.tasks = train + test
-        heldout = {t.question for t in test if t.meta["split"] == "heldout"}
-        overlap = heldout & {t.question for t in train}
-        if overlap and not self.data_source.may_repeat_questions:
-            yield (
-                f"{len(overlap)} questions are both trained and held out, such as '{min(overlap)}':"
-                " remove repeated questions."
-            )
-
-    def load_tools(self, notes: list[str]) -> Iterator[str]:
-        """Open the tools one by one, so that an error in one does not hide others. Tools that the
-        run does not use stay closed."""
-        self.schemas = []
-        for tool_config in self.recipe.tools if uses_tools(self.recipe) else ():
-            try:
-                tools, tool_notes = check_tool(self.recipe, tool_config, self.draft)
-            except UserError as error:
-                yield str(error)
-                continue
-            notes += tool_notes
-            self.schemas += [tool.schema for tool in tools]
-        yield from check_duplicate_names([schema["function"]["name"] for schema in self.schemas])
-
-    def load_judge(self, notes: list[str]) -> Iterator[str]:
-        judge = self.recipe.judge
-        self.judge = run_async(open_judge(judge, cache=None))
-        if self.judge is not None:
-            notes.append(f"{judge.model} at {judge.url} answers, {judge.votes} votes an answer")
-        else:
-            notes.append("none")
-        yield from ()
-
-    def load_first_model(self, notes: list[str]) -> Iterator[str]:
-        self.dialect_choice = choose_dialect(self.recipe)
-        self.recipe = self.recipe.model_copy(update={"dialect": self.dialect_choice.name})
-        folder = self.recipe.model
-        if folder is None:
-            folder = self.draft / "model"
-            write_first_model(self.data_source, folder)
-        meta_model = self.meta_model = make_empty_model(folder)
-        require_plain_attention(meta_model)
-        if self.recipe.model is not None:
-            require_twin_parity(meta_model.config)
-        self.config = meta_model.config.get_text_config()
-        self.parameters = sum(p.numel() for p in meta_model.parameters())
-        if self.recipe.lora is not None:
-            LoraAdapter(meta_model, self.recipe.lora, self.recipe.seed)  # freezes the model
-        self.trainable_parameters = sum(
-            p.numel() for p in meta_model.parameters() if p.requires_grad
-        )
-        self.dialect = load_dialect(self.recipe, folder)
-        notes.append(f"{self.config.model_type}, {self.parameters:,} parameters")
-        if shows_date(self.dialect.tokenizer, self.recipe.chat_template_kwargs):
-            notes.append(f"prompts show the date {self.recipe.date} (date=)")
-        if self.recipe.lora is not None:
-            notes.append(f"{self.trainable_parameters:,} of an adapter")
-        notes += [*describe_aux_losses(meta_model.config), *describe_dropout(meta_model.config)]
-        yield from ()
+    sizes: ModelSizes = field(init=False)
 
     @property
     def has_weights(self) -> bool:
@@ -168,23 +108,65 @@ class CheckContext:
         folder = self.recipe.model
         return folder is None or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 
-    def check_weights(self, notes: list[str]) -> Iterator[str]:
-        """Check that the weights are present, complete and finite; weights of a generated model
-        always are. A small one is also probed, as by a trainer."""
-        if not self.has_weights:
-            yield f"{self.recipe.model} holds no weights: copy its .safetensors files there."
-        elif self.recipe.model is not None:
-            is_small = self.parameters <= MAX_TWIN_PARAMETERS
-            dtype = self.recipe.policy_dtype if is_small else "bfloat16"
-            model = load_model(self.recipe.model, torch.device("cpu"), dtype)
-            if is_small:
-                require_forward_parity(model, dtype)
+
+class Check(NamedTuple):
+    """One check of a recipe. `run` reports notes and errors, or raises UserError. It is executed if
+    it applies and the checks in `needs` passed."""
+
+    name: str
+    run: Callable[[CheckContext, CheckReport], None]
+    needs: tuple[str, ...] = ()
+    applies: Callable[[CheckContext], bool] = lambda _: True
 
 
-# -- tools -------------------------------------------------------------------------------------
+def load_device(context: CheckContext, report: CheckReport) -> None:
+    uses_cluster = context.recipe.cluster.trains_and_samples  # of processes with separate devices
+    context.device = choose_device("cpu" if uses_cluster else context.recipe.device)
+    report.note(str(context.device))
 
 
-def check_tool(
+def load_questions(context: CheckContext, report: CheckReport) -> None:
+    recipe = context.recipe
+    data_source = context.data_source = make_data_source(recipe).small_copy()
+    data_source.deferred_graders = list_deferred_graders(recipe)
+    data_source.verdict_reward = make_verdict_reward(
+        recipe, *map(PlaceholderReward, data_source.deferred_graders)
+    )
+    train, test = data_source.train_tasks(), data_source.evaluation_tasks()
+    report.note(f"{len(train)} to train", f"{len(test)} to test", *data_source.warnings())
+    report.note(*describe_sample_counts(recipe.evaluation.samples, test))
+    if not test or not (train or recipe.evaluation.tasks):
+        raise UserError(
+            f"there are {len(train)} questions to train on and {len(test)} to test on: give"
+            " tasks=FILE more of them, or the world a split that has some."
+        )
+    context.tasks = train + test
+    heldout = {t.question for t in test if t.meta["split"] == "heldout"}
+    overlap = heldout & {t.question for t in train}
+    if overlap and not data_source.may_repeat_questions:
+        report.error(
+            f"{len(overlap)} questions are both trained and held out, such as '{min(overlap)}':"
+            " remove repeated questions."
+        )
+
+
+def load_tools(context: CheckContext, report: CheckReport) -> None:
+    """Open the tools one by one, so that an error in one does not hide others. Tools that the run
+    does not use stay closed."""
+    recipe, context.schemas = context.recipe, []
+    for tool_config in recipe.tools if uses_tools(recipe) else ():
+        try:
+            tools, tool_notes = load_tool(recipe, tool_config, context.draft)
+        except UserError as error:
+            report.error(str(error))
+            continue
+        report.note(*tool_notes)
+        context.schemas += [tool.schema for tool in tools]
+    names = [schema["function"]["name"] for schema in context.schemas]
+    report.error(*find_duplicate_names(names))
+
+
+def load_tool(
     recipe: Recipe, tool_config: ToolConfig, draft: Path
 ) -> tuple[list[AnyTool], list[str]]:
     """Return the tools created from one entry of a recipe, and notes on them. No index is built.
@@ -194,11 +176,61 @@ def check_tool(
     tools = make_prompt_only_tools(recipe.model_copy(update={"tools": (tool_config,)}))
     if tool_config.name == SEARCH_TOOL:
         return tools, list(find_search().check(recipe, draft))
-    return tools, [
-        _describe_server(tool_config, tools) if tool_config.name == MCP_TOOL else tool_config.name
-    ]
-
-
-def _describe_server(tool_config: ToolConfig, tools: Sequence[AnyTool]) -> str:
+    if tool_config.name != MCP_TOOL:
+        return tools, [tool_config.name]
     names = ", ".join(tool.name for tool in tools) or "none"
-    return f"{len(tools)} of '{tool_config.settings['mcp']}': {names}"
+    return tools, [f"{len(tools)} of '{tool_config.settings['mcp']}': {names}"]
+
+
+def load_judge(context: CheckContext, report: CheckReport) -> None:
+    judge = context.recipe.judge
+    context.judge = run_async(open_judge(judge, cache=None))
+    if context.judge is not None:
+        report.note(f"{judge.model} at {judge.url} answers, {judge.votes} votes an answer")
+    else:
+        report.note("none")
+
+
+def load_first_model(context: CheckContext, report: CheckReport) -> None:
+    """Load the first model without weights, and choose the dialect; a generated model needs the
+    questions."""
+    choice = context.dialect_choice = choose_dialect(context.recipe)
+    recipe = context.recipe = context.recipe.model_copy(update={"dialect": choice.name})
+    folder = recipe.model
+    if folder is None:
+        folder = context.draft / "model"
+        write_first_model(context.data_source, folder)
+    meta_model = context.meta_model = make_empty_model(folder)
+    require_plain_attention(meta_model)
+    if recipe.model is not None:
+        require_twin_parity(meta_model.config)
+    parameters = trainable_parameters = sum(p.numel() for p in meta_model.parameters())
+    if recipe.lora is not None:
+        LoraAdapter(meta_model, recipe.lora, recipe.seed)  # freezes the model
+        trainable_parameters = sum(p.numel() for p in meta_model.parameters() if p.requires_grad)
+    config = meta_model.config.get_text_config()
+    context.sizes = ModelSizes(recipe, config, parameters, trainable_parameters)
+    context.dialect = load_dialect(recipe, folder)
+    report.note(f"{config.model_type}, {parameters:,} parameters")
+    if shows_date(context.dialect.tokenizer, recipe.chat_template_kwargs):
+        report.note(f"prompts show the date {recipe.date} (date=)")
+    if recipe.lora is not None:
+        report.note(f"{trainable_parameters:,} of an adapter")
+    report.note(*describe_aux_losses(meta_model.config), *describe_dropout(meta_model.config))
+
+
+def check_weights(context: CheckContext, report: CheckReport) -> None:
+    """Check that the weights are present, complete and finite; weights of a generated model always
+    are. A small one is also probed, as by a trainer."""
+    folder = context.recipe.model
+    if folder is None:
+        report.note("random ones of a new model")
+        return
+    if not context.has_weights:
+        raise UserError(f"{folder} holds no weights: copy its .safetensors files there.")
+    is_small = context.sizes.parameters <= MAX_TWIN_PARAMETERS
+    dtype = context.recipe.policy_dtype if is_small else "bfloat16"
+    model = load_model(folder, torch.device("cpu"), dtype)
+    if is_small:
+        require_forward_parity(model, dtype)
+    report.note(f"{len(list(model.parameters()))} tensors, complete and finite")

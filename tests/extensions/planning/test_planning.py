@@ -11,7 +11,7 @@ from checkpoints import r1_tokenizer
 from cli_parts import sentence, status
 from fieldcraft.extensions.planning.devices import Device, find_device, split_into_nodes
 from fieldcraft.extensions.planning.plan import make_plan, render_placement
-from fieldcraft.runs.machine_memory import read_memory_limit
+from fieldcraft.runs.memory import read_memory_limit
 from fieldcraft.types import UserError
 from memory_parts import sizes
 

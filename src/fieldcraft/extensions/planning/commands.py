@@ -9,12 +9,12 @@ import typer
 from fieldcraft.cli.app import AllowOption, OverridesArgument, RecipeArgument, announce_imports, app
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rules import RUN_RULES
-from fieldcraft.extensions.planning.devices import Device, find_device
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.terminal.console import CleanConsole, print_line
 from fieldcraft.terminal.figure_table import FigureTable
 
 if TYPE_CHECKING:
+    from fieldcraft.extensions.planning.devices import Device
     from fieldcraft.extensions.planning.plan import ClusterPlan
 
 
@@ -31,13 +31,14 @@ def plan(
 ) -> None:
     """Show whether a recipe fits on given devices: the placement and the memory of each process."""
     settings = load_recipe(recipe, overrides or [], rules=RUN_RULES)
-    device = find_device(gpu)
     with announce_imports():
+        from fieldcraft.extensions.planning.devices import find_device
         from fieldcraft.extensions.planning.plan import (
             load_model_sizes,
             make_plan,
             render_placement,
         )
+    device = find_device(gpu)
     sizes = load_model_sizes(settings)
     found = make_plan(sizes, device, gpus)
     capacity = f"{device.memory_bytes / 1e9:.3g} GB"

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from fieldcraft.runs.machine_memory import read_memory_limit
+from fieldcraft.runs.memory import read_memory_limit
 from fieldcraft.types import UserError
 
 CPU_NAME = "cpu"

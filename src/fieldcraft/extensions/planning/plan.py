@@ -20,7 +20,7 @@ from fieldcraft.runs.memory_estimate import (
     estimate_process_memory,
     estimate_rank_memory,
 )
-from fieldcraft.runs.setup import CheckContext
+from fieldcraft.runs.setup import CheckContext, CheckReport, load_first_model, load_questions
 from fieldcraft.types import UserError
 
 # Share of a device's memory that advice fills; the rest is for usage that no formula covers.
@@ -50,17 +50,17 @@ class ClusterPlan:
         return max(totals.items(), key=lambda item: item[1])
 
 
-def load_model_sizes(recipe: Recipe) -> CheckContext:
+def load_model_sizes(recipe: Recipe) -> ModelSizes:
     """Read the model's shapes, without weights. Raises UserError if they cannot be read."""
+    report = CheckReport()
     with tempfile.TemporaryDirectory() as draft:
-        sizes = CheckContext(recipe, Path(draft))
-        problems: list[str] = []
+        context = CheckContext(recipe, Path(draft))
         if recipe.model is None:
-            problems += sizes.load_questions([])
-        problems += sizes.load_first_model([])
-    if problems:
-        raise UserError(problems[0])
-    return sizes
+            load_questions(context, report)
+        load_first_model(context, report)
+    if report.errors:
+        raise UserError(report.errors[0])
+    return context.sizes
 
 
 def make_plan(sizes: ModelSizes, device: Device, count: int) -> ClusterPlan:

@@ -67,12 +67,6 @@ def _make_tracker(name: str, settings: dict[str, Any]) -> Tracker:
     return made
 
 
-def check_trackers(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """Check that every tracker is installed, and accepts its settings."""
-    notes.append(", ".join(make_trackers(recipe)) or "none")
-    yield from ()
-
-
 @contextmanager
 def attach_trackers(folder: RunFolder, events: EventBus) -> Iterator[None]:
     """Send the events inside the block to the trackers of the run. Raises UserError like

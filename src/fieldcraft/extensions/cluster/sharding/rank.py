@@ -32,7 +32,6 @@ from fieldcraft.train.memory import release_memory
 from fieldcraft.train.model import load_model, to_torch_dtype
 from fieldcraft.train.protocols import ScoresCallback, TeacherReference
 from fieldcraft.train.trainer import InitialAdapter, Trainer
-from fieldcraft.types import UserError
 
 ARRAY_FIELDS = [field.name for field in fields(Sample) if field.name != "teacher_view"]
 
@@ -153,7 +152,6 @@ class TrainerRank:
             self.mesh.close()
 
     def _make_policy(self, name: str, spec: PolicySpec) -> Trainer:
-        _require_float32_moments(spec.optim.optimizer_state)
         model, adapter = load_policy(spec.folder, spec.dtype, spec.lora, spec.seed, spec.adapter)
         dtype = None
         if adapter is None:
@@ -165,7 +163,6 @@ class TrainerRank:
         return policy
 
     def _make_critic(self, name: str, spec: CriticSpec) -> Critic:
-        _require_float32_moments((spec.settings.optim or spec.optim).optimizer_state)
         is_separate = spec.settings.backbone == "separate"
         model = load_model(spec.folder, CPU) if is_separate else self.models[spec.policy].model
         dtype = to_torch_dtype(spec.dtype)
@@ -195,11 +192,3 @@ def _get_arrays(sample: Sample) -> dict[str, Float32Array]:
 def _find_changes(before: Mapping[str, Float32Array], sample: Sample) -> dict[str, Float32Array]:
     """Return the fields of a sample that have changed."""
     return {name: value for name, value in _get_arrays(sample).items() if value is not before[name]}
-
-
-def _require_float32_moments(moments: str) -> None:
-    if moments != "float32":
-        raise UserError(
-            f"optimizer_state: {moments} is not supported with several ranks, which shard the"
-            " optimizer state anyway: remove it."
-        )
