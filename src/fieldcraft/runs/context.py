@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import transformers
 from pydantic import BaseModel, Field
 
 from fieldcraft.config.components import TRACKERS_MODULE
@@ -31,8 +29,7 @@ from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import advise_renaming, read_json
 from fieldcraft.records.waits import report_waits_to
-from fieldcraft.rewards.answers import RULES
-from fieldcraft.rewards.judge import JUDGE_RULES, JudgeReward
+from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.runs.build import (
     attach_world_files,
     make_external_environment,
@@ -62,7 +59,6 @@ from fieldcraft.train.model import (
 )
 from fieldcraft.train.train_mode import describe_dropout
 from fieldcraft.types import AnyTool, Dialect, Reward, Task, Trajectory
-from fieldcraft.version import __version__
 
 ThreadCount = Annotated[int, Field(ge=1, le=4096)]  # upper bound on any machine
 
@@ -225,21 +221,6 @@ class RunContext:
     def load_policy_model(self, model: Path) -> Any:
         """Return a model that the run has trained or starts from, in its training data type."""
         return load_model(model, self.device, self.recipe.policy_dtype).eval()
-
-    def collect_versions(self) -> dict[str, Any]:
-        """Return the information required to reproduce a result: software, rules, and the searched
-        corpus."""
-        folder = self.folder.index
-        index = find_search().read_version(folder) if folder.exists() else None
-        return {
-            "fieldcraft": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "threads": asdict(self.threads),
-            "rules": sorted([*RULES, *(JUDGE_RULES if self.judge else ())]),
-            "index": self.recipe.search.url if index is None else index,
-        }
 
 
 @asynccontextmanager

@@ -5,11 +5,16 @@ Finished phases are skipped.
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+import torch
+import transformers
 
 from fieldcraft.config.names import import_object
 from fieldcraft.config.plan import (
@@ -29,6 +34,8 @@ from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.training_rollouts import read_training_rollouts
+from fieldcraft.rewards.answers import RULES
+from fieldcraft.rewards.judge import JUDGE_RULES
 from fieldcraft.runs.build import make_verdict_reward
 from fieldcraft.runs.closed_book import measure_closed_book
 from fieldcraft.runs.context import RunContext, open_run_context
@@ -37,6 +44,7 @@ from fieldcraft.runs.evaluating import evaluate_model, evaluate_workflow
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.examples import PAGE_EXAMPLES, ExampleSource
 from fieldcraft.runs.knowledge import measure_knowledge
+from fieldcraft.runs.search import find_search
 from fieldcraft.runs.setup import EXPENSIVE_GRADERS, PlaceholderReward
 from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.runs.training import train_stage
@@ -44,6 +52,7 @@ from fieldcraft.terminal.examples import write_examples
 from fieldcraft.train.memory import release_memory
 from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.types import Author, Trajectory, UserError
+from fieldcraft.version import __version__
 
 
 def run_recipe(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
@@ -60,7 +69,7 @@ async def _execute(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any
     async with open_run_context(recipe, out, events) as context:
         context.folder.delete_report()
         for step in plan_steps(context.recipe):
-            if context.folder.has_finished(step):
+            if step.is_evaluation and context.folder.evaluation(step.name).is_done:
                 continue
             try:
                 await run_step(context, step)
@@ -157,7 +166,7 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
         comparisons=_compare_stages(recipe, samples),
         extra=({"stopped": stopped} if stopped else {})
         | context.report_figures
-        | {"config": dump_recipe(recipe), "versions": context.collect_versions()},
+        | {"config": dump_recipe(recipe), "versions": _collect_versions(context)},
     )
     write_report(report, folder.report_json)
     if write_page := find_page_writer("report"):
@@ -165,6 +174,22 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
         browsable = {**samples, **context.report_samples}
         write_page(report, curves, browsable, folder.report_html, page_context, training)
     return report
+
+
+def _collect_versions(context: RunContext) -> dict[str, Any]:
+    """Return the information required to reproduce a result: software, rules, and the searched
+    corpus."""
+    folder = context.folder.index
+    index = find_search().read_version(folder) if folder.exists() else None
+    return {
+        "fieldcraft": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "threads": asdict(context.threads),
+        "rules": sorted([*RULES, *(JUDGE_RULES if context.judge else ())]),
+        "index": context.recipe.search.url if index is None else index,
+    }
 
 
 def _summarise_stage(folder: StageFolder, name: str, rows: Sequence[StepMetrics]) -> StageSummary:
