@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -43,6 +44,7 @@ from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.evaluating import evaluate_model, evaluate_workflow
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.examples import PAGE_EXAMPLES, ExampleSource
+from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.knowledge import measure_knowledge
 from fieldcraft.runs.search import find_search
 from fieldcraft.runs.setup import EXPENSIVE_GRADERS, PlaceholderReward
@@ -50,7 +52,14 @@ from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.runs.training import train_stage
 from fieldcraft.terminal.examples import write_examples
 from fieldcraft.train.memory import release_memory
+from fieldcraft.train.model import (
+    describe_aux_losses,
+    load_config,
+    load_model,
+    load_tokenizer,
+)
 from fieldcraft.train.stages.base import StepMetrics
+from fieldcraft.train.train_mode import describe_dropout
 from fieldcraft.types import Author, Trajectory, UserError
 from fieldcraft.version import __version__
 
@@ -85,7 +94,7 @@ async def run_step(context: RunContext, step: Step) -> None:
     """Execute one step, or the rest of it."""
     match step.kind:
         case StepKind.FIRST_MODEL:
-            context.prepare_first_model()
+            _prepare_first_model(context)
         case StepKind.KNOWLEDGE:
             await measure_knowledge(context, context.folder.model(step.model))
         case StepKind.DATA:
@@ -105,6 +114,23 @@ async def run_step(context: RunContext, step: Step) -> None:
             await evaluate_workflow(context, step.name, context.folder.model(step.model))
         case _:
             await import_object(EXTENSION_STEPS[step.kind].run)(context, step)
+
+
+def _prepare_first_model(context: RunContext) -> None:
+    """Create or check the first model, log notes about it, and set the number of threads."""
+    write = partial(write_first_model, context.data_source)
+    folder = context.recipe.model or context.folder.make_once("start/model", write)
+    load_tokenizer(folder)
+    config = load_config(folder)
+    for note in (*describe_aux_losses(config), *describe_dropout(config)):
+        context.emit(LogMessage(f"the model: {note}"))
+    if context.cluster is not None:
+        context.emit(LogMessage(context.cluster.summary))
+    if not context.recipe.cluster.trains_and_samples:
+        context.set_threads(load_model(folder, context.device, context.recipe.dtype))
+        training, sampling = context.threads.training, context.threads.sampling
+        threads = f"{training} threads to train, {sampling} to sample"
+        context.emit(LogMessage(f"device {context.device}, {threads}"))
 
 
 def _write_example_page(context: RunContext, model: Path) -> None:
