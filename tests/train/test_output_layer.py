@@ -13,7 +13,7 @@ from fieldcraft.train.logprobs import reverse_kl
 from fieldcraft.train.output_layer import (
     OutputLayer,
     TokenPredictions,
-    compute_hidden_states,
+    get_decoder,
     score_tokens,
 )
 from training_parts import Largest
@@ -61,9 +61,8 @@ TARGETS = torch.arange(TOKENS) * 3 % WORDS
 
 
 def predictions(model: Any, temperature: float = 0.7) -> TokenPredictions:
-    return TokenPredictions(
-        compute_hidden_states(model, input_ids=IDS)[0], OutputLayer(model), temperature
-    )
+    hidden_TH = get_decoder(model)(input_ids=IDS).last_hidden_state[0]
+    return TokenPredictions(hidden_TH, OutputLayer(model), temperature)
 
 
 def gradients(model: Any, teacher: Any | None, top_k: int | None = None) -> dict[str, Tensor]:

@@ -114,7 +114,7 @@ def test_packed_equals_alone_equals_accumulated(
             micro_batch_tokens=micro_tokens,
             max_grad_norm=1e9,
         )
-        batches = list(trainer._make_micro_batches(units))
+        batches = list(trainer.strategy.make_micro_batches(units, trainer.optim.micro_batch_tokens))
         assert (len(batches) > 1) == (name == "accumulated")
         found[name] = gradients(trainer, units, objective, total)
     alone = [gradients(trainer, [unit], objective, total) for unit in units]
@@ -146,7 +146,7 @@ def test_shared_prefixes_change_nothing(tmp_path: Path, objective: LossFunction)
     if isinstance(objective, ContrastiveLoss):
         units = list(zip(samples[::2], samples[1::2], strict=True))
     trainer = make_trainer(tmp_path, micro_batch_tokens=10_000, max_grad_norm=1e9)
-    [batch] = trainer._make_micro_batches(units)
+    [batch] = trainer.strategy.make_micro_batches(units, trainer.optim.micro_batch_tokens)
     assert len(batch.ids_N) < 0.8 * sum(map(len, samples))
     continued = [batch.runs[run.parent] for run in batch.runs if run.parent is not None]
     assert any(run.parent is not None for run in continued)

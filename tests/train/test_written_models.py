@@ -271,7 +271,7 @@ def test_a_policy_says_the_same_in_training_and_outside(tmp_path: Path) -> None:
     model = load_model(write_tiny_checkpoint(tmp_path / "model", "qwen2"), CPU)
     trainer = Trainer(load_model(tmp_path / "model", CPU), Optim(lr=1e-3), 1)
     result = probe_policy(trainer, model.config, "float32")
-    assert result.probe.mean_abs_difference(probe_model(model).probe) < 1e-5
+    assert result.probe.mean_abs_difference(probe_model(model).probe.logprobs) < 1e-5
 
 
 def test_what_is_not_a_number_is_no_agreement(tmp_path: Path) -> None:

@@ -49,18 +49,15 @@ class ProbeLogprobs:
         """Return the difference of a server's reply from this probe in nats: the maximum of the
         mean absolute difference over the ids and the difference of the sampled token; NaN if the
         reply contains NaN."""
-        text = self._mean_abs_difference(logprobs)
+        text = self.mean_abs_difference(logprobs)
         token = (
             0.0 if self.next_logprobs is None else abs(logprob - float(self.next_logprobs[sampled]))
         )
         return math.nan if math.isnan(text + token) else max(text, token)
 
-    def mean_abs_difference(self, other: ProbeLogprobs) -> float:
+    def mean_abs_difference(self, logprobs: Sequence[float] | FloatArray) -> float:
         """Return the mean absolute difference from another model's log-probabilities of the same
         ids, in nats; NaN if either contains NaN."""
-        return self._mean_abs_difference(other.logprobs)
-
-    def _mean_abs_difference(self, logprobs: Sequence[float] | FloatArray) -> float:
         return float(np.abs(np.asarray(logprobs, np.float32) - self.logprobs).mean())
 
 

@@ -68,9 +68,8 @@ async def run_tool_free_rollout(
 
     Arguments, termination and errors are the same as in `run_rollout`.
     """
-    tool_free_env = ToolFreeEnvironment(env.dialect, env.tools, env.budget)
     trajectory = Trajectory(task, tool_free=True)
-    await tool_free_env.run_session(trajectory, policy, key, _answer_without_tools)
+    await env.run_session(trajectory, policy, key, _answer_without_tools, with_tools=False)
     trajectory.well_formed = is_well_formed(env.dialect, trajectory)
     return trajectory
 
@@ -138,12 +137,14 @@ class ToolEnvironment:
         policy: Policy,
         key: str,
         drive: Callable[[RolloutSession], Awaitable[None]],
+        with_tools: bool = True,
     ) -> Trajectory:
         """Run a rollout session that extends a trajectory, and return the trajectory. If it has no
         segments, it starts with the prompt for the task's question.
 
-        Tools and an engine session are open while `drive` runs. A defect of a tool or an engine
-        ends this trajectory with Status.ERROR and its cause; a UserError is raised.
+        Tools (see `open_session`) and an engine session are open while `drive` runs. A defect of a
+        tool or an engine ends this trajectory with Status.ERROR and its cause; a UserError is
+        raised.
         """
         try:
             async with open_engine_session(trajectory, policy.engine, key) as session:
@@ -151,7 +152,7 @@ class ToolEnvironment:
                     question = trajectory.task.question
                     append_prompt(trajectory, question, self.dialect, self.schemas)
                 try:
-                    async with self.open_session(trajectory.task) as tool_session:
+                    async with self.open_session(trajectory.task, with_tools) as tool_session:
                         await drive(
                             RolloutSession(
                                 trajectory=trajectory,
@@ -210,11 +211,13 @@ class ToolEnvironment:
         return trajectory
 
     @asynccontextmanager
-    async def open_session(self, task: Task) -> AsyncIterator[ToolSession]:
+    async def open_session(self, task: Task, with_tools: bool = True) -> AsyncIterator[ToolSession]:
         """Yield a session for one rollout of a task. Stateful tools are opened for it and always
-        closed. Raises exceptions of a tool on opening or closing, unless another one is already
+        closed. Without `with_tools` no tool is opened or can be called, and the prompt stays the
+        same. Raises exceptions of a tool on opening or closing, unless another one is already
         propagating; UserError is unchanged."""
-        async with open_session_tools(self.tools, task, self.budget.call_timeout_seconds) as tools:
+        opened = self.tools if with_tools else ()
+        async with open_session_tools(opened, task, self.budget.call_timeout_seconds) as tools:
             yield ToolSession(self.dialect, tools, self.schemas, self.budget, self.limiter)
 
 
@@ -227,15 +230,6 @@ def require_tool_environment(env: OpenEnvironment) -> ToolEnvironment:
             " be continued: use one with tools."
         )
     return env
-
-
-class ToolFreeEnvironment(ToolEnvironment):
-    """Environment with the same prompt while the tools are unavailable: no tool is opened or can be
-    called."""
-
-    @asynccontextmanager
-    async def open_session(self, task: Task) -> AsyncIterator[ToolSession]:
-        yield ToolSession(self.dialect, {}, self.schemas, self.budget, self.limiter)
 
 
 # -- the rollout loop --------------------------------------------------------------------------

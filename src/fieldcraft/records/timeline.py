@@ -72,16 +72,6 @@ class Timeline:
         finally:
             _ACTIVE_TIMELINE.reset(token)
 
-    @contextmanager
-    def track_span(self, activity: Activity) -> Iterator[None]:
-        key, start = object(), self.clock()
-        self.open_spans[key] = activity, start
-        try:
-            yield
-        finally:
-            del self.open_spans[key]
-            self.finished_spans[activity].append((start, self.clock()))
-
     def flush_step(self, step: int) -> StepTimes:
         """Return the times since the previous step; a step has at least one phase."""
         assert self.step_start is not None
@@ -120,8 +110,13 @@ def track_activity(activity: Activity) -> Iterator[None]:
     if timeline is None:
         yield
         return
-    with timeline.track_span(activity):
+    key, start = object(), timeline.clock()
+    timeline.open_spans[key] = activity, start
+    try:
         yield
+    finally:
+        del timeline.open_spans[key]
+        timeline.finished_spans[activity].append((start, timeline.clock()))
 
 
 def compute_occupancy(spans: Sequence[TimeSpan], start: float, end: float) -> list[float]:

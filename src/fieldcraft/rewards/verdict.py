@@ -32,7 +32,10 @@ class AutoReward(AsyncReward):
         self._graders: dict[str, Reward | None] = {}
 
     async def score_trajectory(self, trajectory: Trajectory) -> float | None:
-        grader = self._get_grader(resolve_grader(trajectory.task))
+        name = resolve_grader(trajectory.task)
+        if name not in self._graders:
+            self._graders[name] = self._factory(name)
+        grader = self._graders[name]
         if grader is None:
             return None
         if isinstance(grader, AsyncReward):
@@ -42,11 +45,6 @@ class AutoReward(AsyncReward):
             return score
         [score] = grader([trajectory])
         return score
-
-    def _get_grader(self, name: str) -> Reward | None:
-        if name not in self._graders:
-            self._graders[name] = self._factory(name)
-        return self._graders[name]
 
 
 async def grade_verdicts(verdict_reward: Reward, trajectories: Sequence[Trajectory]) -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import transformers
 from pydantic import BaseModel, Field
 
 from fieldcraft.config.components import TRACKERS_MODULE
 from fieldcraft.config.names import import_object
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import BudgetConfig
-from fieldcraft.data.sample_tallies import EVALUATION, TRAINING, SampleTally, add_closed_book_rates
+from fieldcraft.data.sample_tallies import EVALUATION, SampleTally, add_closed_book_rates
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.resources import RunResources
@@ -31,8 +29,7 @@ from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import advise_renaming, read_json
 from fieldcraft.records.waits import report_waits_to
-from fieldcraft.rewards.answers import RULES
-from fieldcraft.rewards.judge import JUDGE_RULES, JudgeReward
+from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.runs.build import (
     attach_world_files,
     make_external_environment,
@@ -45,7 +42,6 @@ from fieldcraft.runs.cluster import ClusterBackend, open_cluster
 from fieldcraft.runs.dialect_choice import read_dialect_choice, write_dialect_choice
 from fieldcraft.runs.dialects import choose_dialect
 from fieldcraft.runs.engines import make_engine
-from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.inputs import make_data_source, with_knowledge
 from fieldcraft.runs.resume import open_run_folder
@@ -53,16 +49,8 @@ from fieldcraft.runs.search import find_search
 from fieldcraft.runs.sources import DataSource
 from fieldcraft.tools.base import ClosableTool
 from fieldcraft.tools.factory import unwrap_tool
-from fieldcraft.train.model import (
-    choose_device,
-    describe_aux_losses,
-    load_config,
-    load_model,
-    load_tokenizer,
-)
-from fieldcraft.train.train_mode import describe_dropout
+from fieldcraft.train.model import choose_device, load_model
 from fieldcraft.types import AnyTool, Dialect, Reward, Task, Trajectory
-from fieldcraft.version import __version__
 
 ThreadCount = Annotated[int, Field(ge=1, le=4096)]  # upper bound on any machine
 
@@ -121,14 +109,6 @@ class RunContext:
             self.data_source.evaluation_tasks(), self.closed_book_tallies.get(EVALUATION, {})
         )
 
-    def train_tasks(self) -> Sequence[Task]:
-        """Return the questions of reinforcement learning, selected ones or all, with their
-        closed-book rates once measured."""
-        tasks = (
-            self.data_source.train_tasks() if self.selected_tasks is None else self.selected_tasks
-        )
-        return add_closed_book_rates(tasks, self.closed_book_tallies.get(TRAINING, {}))
-
     async def open_tools(self) -> None:
         """Open the tools of the recipe; for search, index the corpus."""
         self.write_data_files()
@@ -147,22 +127,6 @@ class RunContext:
         for tool in map(unwrap_tool, self.tools):
             if isinstance(tool, ClosableTool):
                 await tool.close()
-
-    def prepare_first_model(self) -> Path:
-        """Return the folder of the first model: the user's, or a newly created one."""
-        write = partial(write_first_model, self.data_source)
-        folder = self.recipe.model or self.folder.make_once("start/model", write)
-        load_tokenizer(folder)
-        config = load_config(folder)
-        for note in (*describe_aux_losses(config), *describe_dropout(config)):
-            self.emit(LogMessage(f"the model: {note}"))
-        if self.cluster is not None:
-            self.emit(LogMessage(self.cluster.summary))
-        if not self.recipe.cluster.trains_and_samples:
-            self.set_threads(load_model(folder, self.device, self.recipe.dtype))
-            threads = f"{self.threads.training} threads to train, {self.threads.sampling} to sample"
-            self.emit(LogMessage(f"device {self.device}, {threads}"))
-        return folder
 
     def set_threads(self, model: Any) -> None:
         """Set the number of threads, which is measured once per run: a different number would
@@ -225,21 +189,6 @@ class RunContext:
     def load_policy_model(self, model: Path) -> Any:
         """Return a model that the run has trained or starts from, in its training data type."""
         return load_model(model, self.device, self.recipe.policy_dtype).eval()
-
-    def collect_versions(self) -> dict[str, Any]:
-        """Return the information required to reproduce a result: software, rules, and the searched
-        corpus."""
-        folder = self.folder.index
-        index = find_search().read_version(folder) if folder.exists() else None
-        return {
-            "fieldcraft": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "threads": asdict(self.threads),
-            "rules": sorted([*RULES, *(JUDGE_RULES if self.judge else ())]),
-            "index": self.recipe.search.url if index is None else index,
-        }
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fieldcraft.config.plan import Step, list_evaluations
+from fieldcraft.config.plan import list_evaluations
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.evaluation.pages import find_page_writer
 from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE
@@ -185,10 +185,6 @@ class RunFolder:
     def evaluation(self, name: str) -> EvaluationFiles:
         folder = self.path / "evaluations"
         return EvaluationFiles(folder / f"{name}.jsonl", folder / f"{name}.json")
-
-    def has_finished(self, step: Step) -> bool:
-        """Return whether a step needs no work, not even to resume it."""
-        return step.is_evaluation and self.evaluation(step.name).is_done
 
     def evaluations(self) -> list[str]:
         """Return the finished evaluations, in the order of the run."""

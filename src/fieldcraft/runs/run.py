@@ -5,11 +5,17 @@ Finished phases are skipped.
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+import torch
+import transformers
 
 from fieldcraft.config.names import import_object
 from fieldcraft.config.plan import (
@@ -29,6 +35,8 @@ from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.training_rollouts import read_training_rollouts
+from fieldcraft.rewards.answers import RULES
+from fieldcraft.rewards.judge import JUDGE_RULES
 from fieldcraft.runs.build import make_verdict_reward
 from fieldcraft.runs.closed_book import measure_closed_book
 from fieldcraft.runs.context import RunContext, open_run_context
@@ -36,14 +44,24 @@ from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.evaluating import evaluate_model, evaluate_workflow
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.examples import PAGE_EXAMPLES, ExampleSource
+from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.knowledge import measure_knowledge
+from fieldcraft.runs.search import find_search
 from fieldcraft.runs.setup import EXPENSIVE_GRADERS, PlaceholderReward
 from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.runs.training import train_stage
 from fieldcraft.terminal.examples import write_examples
 from fieldcraft.train.memory import release_memory
+from fieldcraft.train.model import (
+    describe_aux_losses,
+    load_config,
+    load_model,
+    load_tokenizer,
+)
 from fieldcraft.train.stages.base import StepMetrics
+from fieldcraft.train.train_mode import describe_dropout
 from fieldcraft.types import Author, Trajectory, UserError
+from fieldcraft.version import __version__
 
 
 def run_recipe(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
@@ -60,7 +78,7 @@ async def _execute(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any
     async with open_run_context(recipe, out, events) as context:
         context.folder.delete_report()
         for step in plan_steps(context.recipe):
-            if context.folder.has_finished(step):
+            if step.is_evaluation and context.folder.evaluation(step.name).is_done:
                 continue
             try:
                 await run_step(context, step)
@@ -76,7 +94,7 @@ async def run_step(context: RunContext, step: Step) -> None:
     """Execute one step, or the rest of it."""
     match step.kind:
         case StepKind.FIRST_MODEL:
-            context.prepare_first_model()
+            _prepare_first_model(context)
         case StepKind.KNOWLEDGE:
             await measure_knowledge(context, context.folder.model(step.model))
         case StepKind.DATA:
@@ -96,6 +114,23 @@ async def run_step(context: RunContext, step: Step) -> None:
             await evaluate_workflow(context, step.name, context.folder.model(step.model))
         case _:
             await import_object(EXTENSION_STEPS[step.kind].run)(context, step)
+
+
+def _prepare_first_model(context: RunContext) -> None:
+    """Create or check the first model, log notes about it, and set the number of threads."""
+    write = partial(write_first_model, context.data_source)
+    folder = context.recipe.model or context.folder.make_once("start/model", write)
+    load_tokenizer(folder)
+    config = load_config(folder)
+    for note in (*describe_aux_losses(config), *describe_dropout(config)):
+        context.emit(LogMessage(f"the model: {note}"))
+    if context.cluster is not None:
+        context.emit(LogMessage(context.cluster.summary))
+    if not context.recipe.cluster.trains_and_samples:
+        context.set_threads(load_model(folder, context.device, context.recipe.dtype))
+        training, sampling = context.threads.training, context.threads.sampling
+        threads = f"{training} threads to train, {sampling} to sample"
+        context.emit(LogMessage(f"device {context.device}, {threads}"))
 
 
 def _write_example_page(context: RunContext, model: Path) -> None:
@@ -157,7 +192,7 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
         comparisons=_compare_stages(recipe, samples),
         extra=({"stopped": stopped} if stopped else {})
         | context.report_figures
-        | {"config": dump_recipe(recipe), "versions": context.collect_versions()},
+        | {"config": dump_recipe(recipe), "versions": _collect_versions(context)},
     )
     write_report(report, folder.report_json)
     if write_page := find_page_writer("report"):
@@ -165,6 +200,22 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
         browsable = {**samples, **context.report_samples}
         write_page(report, curves, browsable, folder.report_html, page_context, training)
     return report
+
+
+def _collect_versions(context: RunContext) -> dict[str, Any]:
+    """Return the information required to reproduce a result: software, rules, and the searched
+    corpus."""
+    folder = context.folder.index
+    index = find_search().read_version(folder) if folder.exists() else None
+    return {
+        "fieldcraft": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "threads": asdict(context.threads),
+        "rules": sorted([*RULES, *(JUDGE_RULES if context.judge else ())]),
+        "index": context.recipe.search.url if index is None else index,
+    }
 
 
 def _summarise_stage(folder: StageFolder, name: str, rows: Sequence[StepMetrics]) -> StageSummary:

@@ -14,6 +14,7 @@ from fieldcraft.config.plan import FILTER_DEMONSTRATIONS, WRITE_FILTERED
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
+from fieldcraft.data.sample_tallies import TRAINING, add_closed_book_rates
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.environments.base import OpenEnvironment
@@ -96,7 +97,11 @@ class LocalStageInputs:
         return found
 
     def load_training_tasks(self) -> Sequence[Task]:
-        return self.context.train_tasks()
+        """Return the questions of reinforcement learning, selected ones or all, with their
+        closed-book rates once measured."""
+        context, selected = self.context, self.context.selected_tasks
+        tasks = context.data_source.train_tasks() if selected is None else selected
+        return add_closed_book_rates(tasks, context.closed_book_tallies.get(TRAINING, {}))
 
     def render_plan(self, task: Task) -> str:
         return self.context.data_source.plan(task, self.dialect)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.names import resolve
-from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.model_files import add_eos_token
-from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.records.events import LogMessage
 from fieldcraft.records.files import write_json
 from fieldcraft.runs.context import RunContext
@@ -24,13 +20,8 @@ from fieldcraft.runs.memory import raise_memory_errors
 from fieldcraft.runs.stage_inputs import LocalStageInputs
 from fieldcraft.train.loop import run_steps
 from fieldcraft.train.lora import load_policy
-from fieldcraft.train.protocols import TrainersLostError
-from fieldcraft.train.saving import (
-    list_checkpoint_steps,
-    list_newest_steps,
-    prune_checkpoints,
-    save_model,
-)
+from fieldcraft.train.protocols import TrainablePolicy, TrainersLostError
+from fieldcraft.train.saving import list_checkpoint_steps, prune_checkpoints, save_model
 from fieldcraft.train.stages.base import TrainingStage
 from fieldcraft.types import UserError
 
@@ -43,7 +34,7 @@ async def train_stage(context: RunContext, name: str, start: Path) -> None:
     if not folder.is_done:
         with raise_memory_errors(name):
             await _train_with_restarts(context, name, settings, start)
-    prune_checkpoints(folder.path, list_newest_steps(folder.path, settings.keep_checkpoints or 0))
+    prune_checkpoints(folder.path, settings.keep_checkpoints or 0)
 
 
 async def _train_with_restarts(
@@ -71,13 +62,17 @@ async def _train_with_restarts(
 
 
 async def _train(context: RunContext, name: str, settings: Stage, start: Path) -> None:
+    """Run the remaining steps of a stage, then write its final model and its record."""
     started = time.perf_counter()
     folder = context.folder.stage(name)
     dialect = load_dialect(context.recipe, start)
     tokenizer = dialect.tokenizer
-    budget = _find_stage_budget(context.recipe, settings)
+    # The environment is opened with the budget of the first step.
+    periods = settings.budget_periods(context.recipe.budget)
+    budget = periods[0].budget if periods else context.recipe.budget
+    sharded = context.cluster and context.cluster.find_stage_inputs()
     async with context.open_environment(dialect, budget) as environment:
-        stage_inputs = _make_stage_inputs(context, name, start, dialect, environment)
+        stage_inputs = (sharded or LocalStageInputs)(context, name, start, dialect, environment)
         stage = await find_stage_class(settings).create(settings, stage_inputs)
         setup_seconds = time.perf_counter() - started
         try:
@@ -90,40 +85,31 @@ async def _train(context: RunContext, name: str, settings: Stage, start: Path) -
                 )
         finally:
             await stage.close()
-    write = partial(stage.trainer.write, tokenizer=tokenizer)
+    _write_final_model(context, name, stage.trainer, dialect)
+    seconds = setup_seconds + sum(row["seconds"] for row in rows)
+    write_json(folder.record, {"seconds": seconds, "metrics": rows[-1]})
+
+
+def _write_final_model(
+    context: RunContext, name: str, trainer: TrainablePolicy, dialect: BaseDialect
+) -> None:
+    """Write the trained model, which stops at the dialect's end of turn, with its adapter merged.
+    The adapter is also written."""
+    folder, tokenizer = context.folder.stage(name), dialect.tokenizer
+    write = partial(trainer.write, tokenizer=tokenizer)
     if (lora := context.recipe.lora) is not None:
         context.folder.make_once(f"{name}/{folder.adapter.name}", write)
         base, dtype = context.folder.model("start"), context.recipe.dtype
         _, adapter = load_policy(base, dtype, lora, adapter=folder.adapter)
         assert adapter is not None
-        probe = stage.trainer.run_probe()
+        probe = trainer.run_probe()
         write = partial(save_model, model=adapter.merge(), tokenizer=tokenizer, probe=probe)
-    write_final = partial(_write_final_model, write, dialect)
-    context.folder.make_once(f"{name}/{folder.model.name}", write_final)
-    seconds = setup_seconds + sum(row["seconds"] for row in rows)
-    write_json(folder.record, {"seconds": seconds, "metrics": rows[-1]})
 
+    def write_with_end(draft: Path) -> None:
+        write(draft)
+        add_eos_token(draft, dialect.turn_end.token_id)
 
-def _write_final_model(write: Callable[[Path], None], dialect: BaseDialect, folder: Path) -> None:
-    """Write a model that stops at the dialect's end of turn."""
-    write(folder)
-    add_eos_token(folder, dialect.turn_end.token_id)
-
-
-def _find_stage_budget(recipe: Recipe, settings: Stage) -> BudgetConfig:
-    """Return the budget of the first step of a stage, with which its environment is opened."""
-    return next((period.budget for period in settings.budget_periods(recipe.budget)), recipe.budget)
-
-
-def _make_stage_inputs(
-    context: RunContext,
-    name: str,
-    start: Path,
-    dialect: BaseDialect,
-    environment: OpenEnvironment,
-) -> LocalStageInputs:
-    sharded = context.cluster and context.cluster.find_stage_inputs()
-    return (sharded or LocalStageInputs)(context, name, start, dialect, environment)
+    context.folder.make_once(f"{name}/{folder.model.name}", write_with_end)
 
 
 def find_stage_class(settings: Stage) -> type[TrainingStage]:

@@ -18,7 +18,6 @@ from fieldcraft.train.memory import trim_memory
 from fieldcraft.train.saving import (
     get_checkpoint_folder,
     list_checkpoint_steps,
-    list_newest_steps,
     prune_checkpoints,
     restore_checkpoint,
     save_checkpoint,
@@ -78,8 +77,7 @@ async def run_steps(
     def prune() -> None:
         older = list_checkpoint_steps(folder)[:-1]  # no later step has assessed the newest one yet
         healthiest = detector.find_healthiest_checkpoint(rows, older) if detector else None
-        keep = list_newest_steps(folder, settings.keep_checkpoints or 1)
-        prune_checkpoints(folder, keep if healthiest is None else [*keep, healthiest])
+        prune_checkpoints(folder, settings.keep_checkpoints or 1, healthiest)
 
     prune()  # a kill may have prevented it
     with track_phase(emit, folder.name, trainer.steps, "steps"):

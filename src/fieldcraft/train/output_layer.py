@@ -97,25 +97,20 @@ def score_tokens(
     """
     layer = predictions.layer
     if teacher is None and layer.logit_scale is not None:
-        return TokenScores(*_score_linear(predictions, targets_T, layer.logit_scale))
+        scale = layer.logit_scale / predictions.temperature
+        weight_VH, bias_V = layer.linear.weight, layer.linear.bias
+        return TokenScores(
+            *_LinearScores.apply(predictions.hidden_TH, weight_VH, bias_V, targets_T, scale)
+        )
     chunks = list(_split_chunks(len(targets_T), layer.vocab_size))
     if len(chunks) == 1:
-        return _score_all(predictions, targets_T, teacher, top_k)
+        return TokenScores(*_score_chunk(predictions, targets_T, teacher, top_k, slice(None)))
     chunk_scores = [
         checkpoint(_score_chunk, predictions, targets_T, teacher, top_k, rows, use_reentrant=False)
         for rows in chunks
     ]
     columns = [torch.cat(column) for column in zip(*chunk_scores, strict=True)]
     return TokenScores(*columns)
-
-
-def _score_all(
-    predictions: TokenPredictions,
-    targets_T: Tensor,
-    teacher: TokenPredictions | None,
-    top_k: int | None,
-) -> TokenScores:
-    return TokenScores(*_score_chunk(predictions, targets_T, teacher, top_k, slice(None)))
 
 
 def _score_chunk(
@@ -142,20 +137,6 @@ def _split_chunks(count: int, vocab_size: int) -> Iterator[slice]:
 
 
 # -- a layer that is one matrix --------------------------------------------------------------------
-
-
-def _score_linear(
-    predictions: TokenPredictions, targets_T: Tensor, logit_scale: float
-) -> tuple[Tensor, Tensor]:
-    linear = predictions.layer.linear
-    scores: tuple[Tensor, Tensor] = _LinearScores.apply(
-        predictions.hidden_TH,
-        linear.weight,
-        linear.bias,
-        targets_T,
-        logit_scale / predictions.temperature,
-    )
-    return scores
 
 
 class _LinearScores(torch.autograd.Function):
@@ -242,15 +223,10 @@ def _iter_logits(
 # -- the model's own forward pass ------------------------------------------------------------------
 
 
-def compute_hidden_states(model: Any, **inputs: Any) -> Tensor:
-    """Compute the input of the output layer of a transformers causal LM; shape [B, L, H]."""
-    states: Tensor = get_decoder(model)(**inputs).last_hidden_state
-    return states
-
-
 def get_decoder(model: Any) -> Any:
-    """Return the decoder of a transformers causal LM: the model without its output layer. Raises
-    UserError if it is not a separate module."""
+    """Return the decoder of a transformers causal LM: the model without its output layer, whose
+    `last_hidden_state` [B, L, H] is the input of that layer. Raises UserError if it is not a
+    separate module."""
     for module in (model.get_decoder(), model.base_model):
         if isinstance(module, PreTrainedModel) and module is not model:
             return module

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fieldcraft.engine.sizes import require_rope_length
 from fieldcraft.train.batch import PackedBatch, SampleUnit, split_micro_batches
 from fieldcraft.train.master_weights import MasterWeights
-from fieldcraft.train.output_layer import OutputLayer, compute_hidden_states
+from fieldcraft.train.output_layer import OutputLayer, get_decoder
 from fieldcraft.train.packed_attention import NO_MASK
 
 
@@ -78,15 +78,16 @@ class SingleProcess:
 
     def compute_hidden_states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
         require_rope_length(model.config.get_text_config(), batch.max_sequence_tokens)
-        [hidden_NH] = compute_hidden_states(
-            model,
+        output = get_decoder(model)(
             input_ids=batch.ids_N[None].to(device),
             attention_mask=NO_MASK.to(device),
             position_ids=batch.position_N[None].to(device),
             use_cache=False,
             runs=batch.runs,
         )
-        return hidden_NH[batch.from_T.to(device)]
+        [hidden_NH] = output.last_hidden_state
+        hidden_TH: Tensor = hidden_NH[batch.from_T.to(device)]
+        return hidden_TH
 
     def compute_plain_logits(self, model: Any, layer: OutputLayer, ids_n: Tensor) -> Tensor:
         logits: Tensor = model(input_ids=ids_n[None], use_cache=False).logits[0]

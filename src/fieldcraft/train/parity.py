@@ -90,7 +90,7 @@ def require_export_parity(folder: Path, probe: ProbeResult, dtype: Dtype) -> Non
     coarser = max(probe.dtype, dtype, key=MAX_DIFFERENCE_STDS.__getitem__)
     with torch.random.fork_rng(devices=[]):
         exported = run_probe(load_model(folder, torch.device("cpu"), coarser))
-    gap = probe.probe.mean_abs_difference(exported)
+    gap = probe.probe.mean_abs_difference(exported.logprobs)
     max_gap = compute_tolerance_nats(coarser, torch.tensor(probe.probe.logprobs))
     if not gap <= max_gap:  # also true if either is NaN
         raise UserError(

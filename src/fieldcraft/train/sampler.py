@@ -99,7 +99,9 @@ class RolloutSampler:
             for group in groups:
                 await self.rubric_at(number).score(group)
             trajectories += [trajectory for group in groups for trajectory in group]
-            trained += filter(self.has_signal, self._resample(groups, number, batch))
+            rng = random.Random(f"resample:{self.seed}:{number}:{batch}")
+            resampled = [self.downsample(group, rng) for group in groups]
+            trained += filter(self.has_signal, resampled)
             if len(trained) >= s.questions_per_step:
                 break
         self.batches_drawn += batch + 1
@@ -216,12 +218,6 @@ class RolloutSampler:
         engine = self.frozen_engine or self.engine
         policy = replace(self.policy, engine=engine, temperature=temperatures[1])
         return self.remote_simulator or PolicySimulator(policy)
-
-    def _resample(
-        self, groups: Sequence[RolloutGroup], number: int, batch: int
-    ) -> Sequence[RolloutGroup]:
-        rng = random.Random(f"resample:{self.seed}:{number}:{batch}")
-        return [self.downsample(group, rng) for group in groups]
 
     def downsample(self, group: RolloutGroup, rng: random.Random) -> RolloutGroup:
         """Reduce a group to the size that is trained on, by resampling if it is larger."""

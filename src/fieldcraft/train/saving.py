@@ -9,7 +9,7 @@ step is the newest.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -93,14 +93,13 @@ def list_checkpoint_steps(folder: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in folder.glob(CHECKPOINT_GLOB))
 
 
-def list_newest_steps(folder: Path, keep: int | Literal["all"]) -> list[int]:
-    """Return the numbers of completed steps of the `keep` newest checkpoints, ascending."""
+def prune_checkpoints(
+    folder: Path, keep: int | Literal["all"], keep_step: int | None = None
+) -> None:
+    """Delete all checkpoints except the `keep` newest ones and that of `keep_step` completed
+    steps."""
     steps = list_checkpoint_steps(folder)
-    return steps if keep == "all" else steps[max(0, len(steps) - keep) :]
-
-
-def prune_checkpoints(folder: Path, keep: Collection[int]) -> None:
-    """Delete all checkpoints except those whose number of completed steps is in `keep`."""
-    for done in list_checkpoint_steps(folder):
-        if done not in keep:
+    old = [] if keep == "all" else steps[: max(0, len(steps) - keep)]
+    for done in old:
+        if done != keep_step:
             shutil.rmtree(get_checkpoint_folder(folder, done))

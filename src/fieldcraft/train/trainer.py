@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -87,7 +87,7 @@ class OptimizedModule:
             group["lr"] = rate
         self.drop_gradients()
         sums: dict[str, Tensor] = {}
-        for batch in self._make_micro_batches(units):
+        for batch in self.strategy.make_micro_batches(units, self.optim.micro_batch_tokens):
             loss, metrics = compute_loss(batch)
             if batch.is_padding:
                 loss, metrics = 0 * loss, {}
@@ -117,11 +117,8 @@ class OptimizedModule:
         compute_values: Callable[[PackedBatch], Tensor],
     ) -> None:
         """Write a value for every trained token to a field of the samples."""
-        for batch in self._make_micro_batches(units):
+        for batch in self.strategy.make_micro_batches(units, self.optim.micro_batch_tokens):
             batch.scatter_field(field, compute_values(batch))
-
-    def _make_micro_batches(self, units: Sequence[SampleUnit]) -> Iterator[PackedBatch]:
-        return self.strategy.make_micro_batches(units, self.optim.micro_batch_tokens)
 
 
 @final
@@ -220,7 +217,8 @@ class Trainer(OptimizedModule):
         """Compute the predictions of the trained tokens of all samples, concatenated."""
         self.model.eval()
         batch = pack(samples)
-        hidden_TH = self.strategy.all_gather_tokens(self._compute_hidden_states(batch), batch)
+        hidden_tH = self.strategy.compute_hidden_states(self.model, batch, self.device)
+        hidden_TH = self.strategy.all_gather_tokens(hidden_tH, batch)
         return TokenPredictions(hidden_TH, self.output_layer, temperature)
 
     def snapshot_reference(self) -> ReferenceModel | None:
@@ -284,11 +282,6 @@ class Trainer(OptimizedModule):
         self.done = state["done"]
         torch.set_rng_state(state["rng"].cpu())
 
-    def _compute_hidden_states(self, batch: PackedBatch) -> Tensor:
-        """Run the model on a packed batch. Only positions that predict a trained token reach the
-        output layer; the others would waste rows of vocabulary size."""
-        return self.strategy.compute_hidden_states(self.model, batch, self.device)
-
     def _score_batch(
         self,
         batch: PackedBatch,
@@ -296,10 +289,10 @@ class Trainer(OptimizedModule):
         teacher: TokenPredictions | None = None,
         top_k: int | None = None,
     ) -> TokenScores:
-        """Compute the model's scores of the trained tokens of a packed batch."""
-        predictions = TokenPredictions(
-            self._compute_hidden_states(batch), self.output_layer, temperature
-        )
+        """Compute the model's scores of the trained tokens of a packed batch. Only positions that
+        predict one reach the output layer; the others would waste rows of vocabulary size."""
+        hidden_tH = self.strategy.compute_hidden_states(self.model, batch, self.device)
+        predictions = TokenPredictions(hidden_tH, self.output_layer, temperature)
         targets_t = batch.ids_T[self.strategy.select_local_tokens(batch)].to(self.device)
         scores = score_tokens(predictions, targets_t, teacher, top_k)
         kl_t = scores.teacher_kl_T

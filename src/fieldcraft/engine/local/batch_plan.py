@@ -51,27 +51,22 @@ class BlockRead:
     block_starts: (
         torch.Tensor
     )  # [P * width] start of a block relative to the position of its reader's token
-    _hidden_masks: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
+    _hidden_masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
     def hidden_mask(self, window: int | None) -> torch.Tensor | None:
         """Return a bool mask [P * width, 1, 1, B], True for positions without a token yet or
         outside the window. None if nothing is hidden."""
-        if window not in self._hidden_masks:
-            self._hidden_masks[window] = self._make_hidden_mask(window)
-        return self._hidden_masks[window]
-
-    def _make_hidden_mask(self, window: int | None) -> torch.Tensor | None:
         if window is None and self.width > 1:
             return None  # blocks that several rows read are full
-        token_positions = self.block_starts[:, None] + torch.arange(
-            BLOCK_TOKENS, device=self.block_starts.device
-        )
-        mask = (
-            token_positions > 0
-            if window is None
-            else (token_positions > 0) | (token_positions <= -window)
-        )
-        return mask[:, None, None]
+        if window not in self._hidden_masks:
+            token_positions = self.block_starts[:, None] + torch.arange(
+                BLOCK_TOKENS, device=self.block_starts.device
+            )
+            hidden = token_positions > 0
+            if window is not None:
+                hidden = hidden | (token_positions <= -window)
+            self._hidden_masks[window] = hidden[:, None, None]
+        return self._hidden_masks[window]
 
 
 @dataclass(slots=True)

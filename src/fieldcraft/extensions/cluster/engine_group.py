@@ -245,7 +245,7 @@ class EngineGroup:
             except ActorLostError as error:
                 self._mark_lost(engine, generation, error)
                 continue
-            self._require_probe_match(client, snapshot.probe.mean_abs_difference(probe))
+            self._require_probe_match(client, snapshot.probe.mean_abs_difference(probe.logprobs))
             self._loaded_snapshots[engine] = snapshot
 
     def _require_probe_match(self, client: EngineClient, difference: float) -> None:

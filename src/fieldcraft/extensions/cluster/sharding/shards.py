@@ -23,7 +23,7 @@ from fieldcraft.extensions.cluster.sharding.context import ContextShard, shard_b
 from fieldcraft.extensions.cluster.sharding.mesh import RankMesh
 from fieldcraft.train.batch import PackedBatch, Sample, SampleUnit, pack, split_micro_batches
 from fieldcraft.train.master_weights import MasterWeights
-from fieldcraft.train.output_layer import OutputLayer, compute_hidden_states
+from fieldcraft.train.output_layer import OutputLayer, get_decoder
 from fieldcraft.train.packed_attention import NO_MASK
 
 
@@ -130,7 +130,8 @@ class ShardedModel(nn.Module):
         use_sum_reduction(self)
 
     def forward(self, **inputs: Any) -> Tensor:
-        return compute_hidden_states(self.model, **inputs)
+        hidden_nH: Tensor = get_decoder(self.model)(**inputs).last_hidden_state
+        return hidden_nH
 
 
 def shard_head(head: nn.Module, mesh: RankMesh) -> None:
