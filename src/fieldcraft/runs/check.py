@@ -22,6 +22,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.stages import Stage
 from fieldcraft.config.validation_errors import InvalidRecipeError
+from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
 from fieldcraft.dialects.tool_names import get_offered_names
 from fieldcraft.environments.base import isolate_failures
 from fieldcraft.rewards.answers import ExactMatch
@@ -45,7 +46,6 @@ from fieldcraft.runs.memory import check_disk, check_memory
 from fieldcraft.runs.setup import EXPENSIVE_GRADERS, Check, CheckContext
 from fieldcraft.runs.training import find_stage_class
 from fieldcraft.tools.chat_client import open_chat_client
-from fieldcraft.train.stages.base import PreferencePair
 from fieldcraft.types import DEFAULT_VERDICT_REWARD, Dialect, Task, Trajectory, UserError
 
 MAX_PREVIEW_EXAMPLES = 200  # examples of a world that are generated; a file is read completely
@@ -153,13 +153,12 @@ def show_examples(
 ) -> Iterator[str]:
     """Pass the data to `examine`. Unlike in the checks, programs are executed and a judge is
     queried."""
-    recipe, data_source = context.recipe, make_data_source(context.recipe).small_copy()
+    recipe, data_source = context.recipe, make_data_source(context.recipe, is_preview=True)
     data_source.verdict_reward = make_verdict_reward(
         recipe, run_async(open_judge(recipe.judge, cache=None))
     )
-    examine(
-        ExampleSource(recipe, data_source, data_source.verdict_reward, context.schemas, dialect)
-    )
+    encoder = None if dialect is None else DemonstrationEncoder(dialect, context.schemas)
+    examine(ExampleSource(recipe, data_source, data_source.verdict_reward, encoder))
     notes.append("as above")
     yield from ()
 
@@ -306,9 +305,9 @@ class PreviewStageData:
         return self.context.dialect
 
     def load_trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
-        data_source, schemas = self.context.data_source, self.context.schemas
-        found = data_source.trajectories(data, self._limit_count(count), self.dialect, schemas)
-        self.notes.extend(data_source.dataset_notes(data, self.dialect, schemas))
+        data_source = self.context.data_source
+        found = data_source.encoded(data, self._limit_count(count), self.context.encoder)
+        self.notes.extend(data_source.notes)
         if self.recipe.has_task_files:  # answers of a world are correct
             graders = Counter(
                 resolve_reward_name(self.recipe.verdict_reward, t.task) for t in found
@@ -324,11 +323,9 @@ class PreviewStageData:
         return found
 
     def load_filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
-        data_source, schemas = self.context.data_source, self.context.schemas
-        demonstrations = data_source.demonstration_steps(
-            data, self._limit_count(count), self.dialect, schemas
-        )
-        self.notes.extend(data_source.demonstration_notes(data))
+        data_source = self.context.data_source
+        demonstrations = data_source.demonstrations(data, self._limit_count(count))
+        self.notes.extend(data_source.notes)
         verdict_reward = data_source.verdict_reward or make_verdict_reward(self.recipe)
         result = import_object(FILTER_DEMONSTRATIONS)(
             self.recipe, demonstrations, filters, self.dialect, verdict_reward
@@ -338,15 +335,15 @@ class PreviewStageData:
             for stage in result.stages
         )
         return (
-            data_source.encode_demonstrations(result.accepted, self.dialect, schemas)
+            data_source.encode_filtered(result.accepted, self.context.encoder)
             if result.accepted
             else []
         )
 
-    def load_pairs(self, data: str, count: int | None) -> Sequence[PreferencePair]:
-        data_source, schemas = self.context.data_source, self.context.schemas
-        found = data_source.pairs(data, self._limit_count(count), self.dialect, schemas)
-        self.notes.extend(data_source.dataset_notes(data, self.dialect, schemas))
+    def load_pairs(self, data: str, count: int | None) -> Sequence[TrajectoryPair]:
+        data_source = self.context.data_source
+        found = data_source.pairs(data, self._limit_count(count), self.context.encoder)
+        self.notes.extend(data_source.notes)
         return found
 
     def load_training_tasks(self) -> Sequence[Task]:

@@ -15,6 +15,7 @@ from fieldcraft.config.recipe import Recipe, uses_tools
 from fieldcraft.config.sampling import describe_sample_counts
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.dialects.chat_template import shows_date
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.engine.attention import require_plain_attention
 from fieldcraft.environments.tool_environment import check_duplicate_names
 from fieldcraft.rewards.answers import StatelessReward
@@ -89,7 +90,7 @@ class CheckContext:
         yield from ()
 
     def load_questions(self, notes: list[str]) -> Iterator[str]:
-        self.data_source = make_data_source(self.recipe).small_copy()
+        self.data_source = make_data_source(self.recipe, is_preview=True)
         self.data_source.deferred_graders = list_deferred_graders(self.recipe)
         self.data_source.verdict_reward = make_verdict_reward(
             self.recipe, *map(PlaceholderReward, self.data_source.deferred_graders)
@@ -160,6 +161,11 @@ class CheckContext:
             notes.append(f"{self.trainable_parameters:,} of an adapter")
         notes += [*describe_aux_losses(meta_model.config), *describe_dropout(meta_model.config)]
         yield from ()
+
+    @property
+    def encoder(self) -> DemonstrationEncoder:
+        """Encoder of the demonstrations."""
+        return DemonstrationEncoder(self.dialect, self.schemas)
 
     @property
     def has_weights(self) -> bool:
