@@ -20,10 +20,9 @@ from dialect_parts import (
 )
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import (
+    DemonstrationEncoder,
     DemonstrationEncodingError,
     encode_demonstration,
-    encode_pair,
-    round_trips,
 )
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
@@ -237,7 +236,7 @@ def pair(
     name: str, before: list[DemoStep], one: list[DemoStep], other: list[DemoStep]
 ) -> list[Trajectory]:
     dialect = make_dialect(name, word_tokenizer(), "")
-    return list(encode_pair(TASK, before, (one, other), dialect, []))
+    return list(DemonstrationEncoder(dialect).encode_pair(TASK, before, (one, other)))
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -250,7 +249,9 @@ def test_literal_tokens_of_a_pair(name: str) -> None:
             assert prompt.ids == LITERAL[name][0][2]
             assert (prefix.author, prefix.ids) == (Author.POLICY, shared)
             assert (last.author, last.ids) == (Author.POLICY, ends[way is ACTS])
-            assert round_trips(side, way[-1], make_dialect(name, word_tokenizer(), ""), [])
+            assert DemonstrationEncoder(make_dialect(name, word_tokenizer(), "")).round_trips(
+                side, way[-1]
+            )
 
 
 @pytest.mark.parametrize("name", ACTING)
@@ -262,14 +263,14 @@ def test_a_side_of_a_pair_has_the_tokens_of_its_demonstration(name: str) -> None
     before = [*start, Thought("He was born there.")]
     go_on: list[DemoStep] = [Thought("So it is Oslo."), Answer("Oslo")]
     search: list[DemoStep] = [Thought("So I search on."), action_of(name, "x")]
-    sides = encode_pair(TASK, before, (go_on, search), dialect, [])
+    sides = DemonstrationEncoder(dialect).encode_pair(TASK, before, (go_on, search))
     for side, way in zip(sides, (go_on, search), strict=True):
         thought = Thought(f"He was born there. {way[0].text}")  # type: ignore[union-attr]
         whole = encode_demonstration(TASK, [*start, thought, *way[1:]], dialect, [])
         assert side.ids == whole.ids
         assert [s.author for s in side.segments[:-2]] == [s.author for s in whole.segments[:-1]]
         assert side.calls == whole.calls
-        assert round_trips(side, way[-1], dialect, [])
+        assert DemonstrationEncoder(dialect).round_trips(side, way[-1])
     one, other = sides
     assert [s.ids for s in one.segments[:-1]] == [s.ids for s in other.segments[:-1]]
     assert one.segments[-1].ids[0] != other.segments[-1].ids[0]
@@ -280,7 +281,9 @@ def test_a_way_that_ends_in_a_thought_leaves_the_turn_open() -> None:
         one, other = pair(name, [], [Thought("so.")], ACTS)
         text = [i for s in one.segments[1:] for i in s.ids]
         assert text == [*opened, 7, 9]  # no closing tag, no line feed, no end of the sequence
-        assert round_trips(one, Thought("so."), make_dialect(name, word_tokenizer(), ""), [])
+        assert DemonstrationEncoder(make_dialect(name, word_tokenizer(), "")).round_trips(
+            one, Thought("so.")
+        )
         assert other.segments[-1].ids[-1] in (15, 19)
 
 
@@ -290,8 +293,8 @@ def test_a_pair_that_does_not_survive_its_dialect() -> None:
         pair("autocoa", [], [Thought("so </think>"), ACTS[0]], ANSWERS)
     broken: list[DemoStep] = [Thought("look"), Answer("}")]
     one, other = pair("autocoa", [], broken, ANSWERS)
-    assert not round_trips(one, broken[-1], dialect, [])
-    assert round_trips(other, ANSWERS[-1], dialect, [])
+    assert not DemonstrationEncoder(dialect).round_trips(one, broken[-1])
+    assert DemonstrationEncoder(dialect).round_trips(other, ANSWERS[-1])
 
 
 def test_sides_that_do_not_differ_are_refused() -> None:

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.choices import ToolConfig, parse_signature
 from fieldcraft.dialects import make_dialect
-from fieldcraft.dialects.encoding import encode_demonstration, encode_pair, round_trips
+from fieldcraft.dialects.encoding import (
+    DemonstrationEncoder,
+    encode_demonstration,
+)
 from fieldcraft.dialects.tool_names import ToolNameMap, add_name_variants
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
@@ -261,8 +264,10 @@ def test_a_call_by_the_tools_own_name_is_malformed() -> None:
 
 def test_pairs_have_the_names_of_their_question() -> None:
     ways: tuple[list[DemoStep], list[DemoStep]] = ([STEPS[1]], [Answer("x")])
-    sides = encode_pair(TASK, [Thought("Hm.")], ways, DIALECT, TOOLS)
+    sides = DemonstrationEncoder(DIALECT, TOOLS).encode_pair(TASK, [Thought("Hm.")], ways)
     assert '"find"' in sides[0].segments[-1].text
     for side, way in zip(sides, ways, strict=True):
-        assert round_trips(side, way[-1], DIALECT, TOOLS)
-    assert not round_trips(sides[0], ToolCall("search", {"query": "Solo"}), DIALECT, TOOLS)
+        assert DemonstrationEncoder(DIALECT, TOOLS).round_trips(side, way[-1])
+    assert not DemonstrationEncoder(DIALECT, TOOLS).round_trips(
+        sides[0], ToolCall("search", {"query": "Solo"})
+    )

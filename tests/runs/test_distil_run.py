@@ -82,7 +82,7 @@ def test_every_kind_of_teacher_and_of_kl_in_a_run(tmp_path: Path) -> None:
 
 def test_the_plan_of_a_world_is_what_its_oracle_thinks_and_calls() -> None:
     inputs = make_data_source(load_recipe("smoke", list(TINY)))
-    task = next(t for t in inputs.train_tasks() if inputs.oracle.optimal_calls(t) > 1)
+    task = next(t for t in inputs.train_tasks() if inputs.world.oracle.optimal_calls(t) > 1)
     lines = inputs.plan(task, make_dialect("autocoa", tiny_tokenizer(), "")).split("\n")
     calls = [line for line in lines if line.startswith("<begin_search> ")]
     assert len(calls) >= 2

@@ -124,7 +124,7 @@ def test_what_is_not_asked_has_no_verdict(tmp_path: Path) -> None:
 
     def without_judge(data: ExampleSource) -> None:
         correct = make_verdict_reward(data.recipe, PlaceholderReward("judge", None))
-        again = ExampleSource(data.recipe, data.data_source, correct, data.schemas, data.dialect)
+        again = ExampleSource(data.recipe, data.data_source, correct, data.encoder)
         taken.append(again.take(2))
 
     recipe = load_recipe(arguments[0], arguments[1:])

@@ -17,6 +17,7 @@ from fieldcraft.data.decontamination import IN_EVALUATION
 from fieldcraft.data.steps_io import ContrastivePair, write_demonstrations, write_pairs
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.runs.check import check_recipe
@@ -26,6 +27,7 @@ from fieldcraft.runs.sources import CheckWarning
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall, UserError
 
 DIALECT = make_dialect("autocoa", tiny_tokenizer())
+ENCODER = DemonstrationEncoder(DIALECT)
 SFT = {
     "type": "sft",
     "dataset": "demonstrations",
@@ -69,12 +71,10 @@ def trained_on(inputs: FileData) -> list[Task]:
     """Return every question that a stage or a selection could learn from."""
     found = inputs.train_tasks()
     if inputs.recipe.demonstrations is not None:
-        found += [t.task for t in inputs.load_usable_demonstrations(DIALECT, [])[0]]
-        found += [
-            task for task, _ in inputs.demonstration_steps("demonstrations", None, DIALECT, [])
-        ]
+        found += [t.task for t in inputs.load_usable_demonstrations(ENCODER)[0]]
+        found += [task for task, _ in inputs.demonstrations("demonstrations", None)]
     if inputs.recipe.pairs is not None:
-        found += [t.task for both in inputs.load_usable_pairs(DIALECT, [])[0] for t in both]
+        found += [t.task for both in inputs.load_usable_pairs(ENCODER)[0] for t in both]
     return found
 
 
@@ -117,7 +117,7 @@ def test_no_question_that_is_asked_is_trained_on(
         assert not [task for task in trained if plain(task.question) in words]
         assert not {task.id for task in trained} & {task.id for task in tested}
         clean = [t for t in examples if plain(t.question) not in words and t.id not in ids(tested)]
-        usable, reasons = inputs.load_usable_demonstrations(DIALECT, [])
+        usable, reasons = inputs.load_usable_demonstrations(ENCODER)
         assert [t.task.question for t in usable] == [t.question for t in clean]
         assert reasons[IN_EVALUATION] == len(examples) - len(clean)
 
@@ -140,11 +140,13 @@ def test_demonstrations_of_held_out_questions_are_left_out(tmp_path: Path) -> No
         evaluation={"splits": {"heldout": 2}},
     )
     inputs = FileData(found)
-    usable, reasons = inputs.load_usable_demonstrations(DIALECT, [])
+    usable, reasons = inputs.load_usable_demonstrations(ENCODER)
     assert {t.task.id for t in usable} == ids(inputs.train_tasks())
     assert reasons == {IN_EVALUATION: 2}
-    assert inputs.dataset_notes("demonstrations", DIALECT, []) == [f"2 left out: {IN_EVALUATION}"]
-    assert inputs.demonstration_notes("demonstrations") == [f"2 left out: {IN_EVALUATION}"]
+    assert inputs.notes == [f"2 left out: {IN_EVALUATION}"]
+    inputs = FileData(found)
+    assert len(inputs.demonstrations("demonstrations", None)) == len(usable)
+    assert inputs.notes == [f"2 left out: {IN_EVALUATION}"]
 
 
 @pytest.mark.parametrize("data", ["demonstrations", "pairs"])
@@ -156,11 +158,11 @@ def test_without_any_other_question_one_sentence_says_what_to_do(data: str, tmp_
         evaluation={"tasks": write(tmp_path / "asked.jsonl", own)},
     )
     inputs = FileData(found)
-    read = inputs.pairs if data == "pairs" else inputs.trajectories
+    read = inputs.pairs if data == "pairs" else inputs.encoded
     with pytest.raises(
         UserError, match=r"can be used \(6 asked by an evaluation\): give some of o"
     ):
-        read(data, None, DIALECT, [])
+        read(data, None, ENCODER)
 
 
 def test_a_question_that_stands_twice_in_a_file_is_on_one_side(tmp_path: Path) -> None:
@@ -188,8 +190,10 @@ def test_near_duplicates_are_named_and_kept(tmp_path: Path) -> None:
         )
     )
     [remark] = inputs.warnings()
-    [demonstration_note] = inputs.dataset_notes("demonstrations", DIALECT, [])
-    [pair_note] = inputs.dataset_notes("pairs", DIALECT, [])
+    inputs.encoded("demonstrations", None, ENCODER)
+    [demonstration_note] = inputs.notes
+    inputs.pairs("pairs", None, ENCODER)
+    [pair_note] = inputs.notes
     for note in (remark, demonstration_note, pair_note):
         assert isinstance(note, CheckWarning)
         assert note.startswith("1 of the questions of ")
@@ -210,11 +214,9 @@ def test_questions_that_only_share_an_id_are_left_out_and_named(tmp_path: Path) 
         )
     )
     assert ids(trained_on(inputs)) == {own[0].id}
-    for notes in (
-        inputs.warnings(),
-        inputs.dataset_notes("demonstrations", DIALECT, []),
-        inputs.demonstration_notes("demonstrations"),
-    ):
+    filter_notes = inputs.notes
+    inputs.encoded("demonstrations", None, ENCODER)
+    for notes in (inputs.warnings(), inputs.notes, filter_notes):
         count, doubt = notes
         assert count.startswith("1 ")
         assert count.endswith(f"left out: {IN_EVALUATION}")

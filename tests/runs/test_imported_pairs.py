@@ -8,6 +8,7 @@ import pytest
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.data.steps_io import ContrastivePair, write_pairs
 from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.build import make_verdict_reward
 from fieldcraft.runs.file_inputs import FileData
@@ -41,14 +42,16 @@ def test_what_is_chosen_is_right_and_what_is_rejected_is_wrong(tmp_path: Path) -
         "tools=[]",
     ]
     recipe = load_recipe("torl", [*files, f"pairs={tmp_path / 'pairs.jsonl'}"])
-    usable, reasons = FileData(recipe).load_usable_pairs(DIALECT, [])
+    usable, reasons = FileData(recipe).load_usable_pairs(DemonstrationEncoder(DIALECT))
     assert len(usable) == len(good)
     assert reasons == {
         "that chooses a wrong answer or rejects a correct one": 2,
         "with an answer that cannot be graded": 1,
     }
     trusting = FileData(recipe.model_copy(update={"ungraded": "trust"}))
-    assert len(trusting.load_usable_pairs(DIALECT, [])[0]) == len(good) + len(bare)
+    assert len(trusting.load_usable_pairs(DemonstrationEncoder(DIALECT))[0]) == len(good) + len(
+        bare
+    )
 
 
 def test_before_a_run_a_pair_is_not_judged_by_who_is_not_asked(tmp_path: Path) -> None:
@@ -73,6 +76,6 @@ def test_before_a_run_a_pair_is_not_judged_by_who_is_not_asked(tmp_path: Path) -
         inputs.verdict_reward = make_verdict_reward(
             recipe, *map(PlaceholderReward, inputs.deferred_graders)
         )
-        usable, reasons = inputs.load_usable_pairs(DIALECT, [])
+        usable, reasons = inputs.load_usable_pairs(DemonstrationEncoder(DIALECT))
         found.append((len(usable), dict(reasons)))
     assert found == [(1, {}), (0, {"with an answer that cannot be graded": 1})]

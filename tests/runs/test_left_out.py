@@ -9,6 +9,7 @@ import pytest
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.runs.file_inputs import FileData
 from fieldcraft.runs.setup import load_tool
@@ -72,7 +73,7 @@ def recipe(folder: Path, lines: list[Any], **keys: Any) -> Recipe:
 def usable(folder: Path, lines: list[Any], dialect: str, **keys: Any) -> tuple[int, dict[str, int]]:
     found = FileData(recipe(folder, lines, **keys))
     loaded = make_dialect(dialect, tiny_tokenizer())
-    usable_demonstrations, reasons = found.load_usable_demonstrations(loaded, [])
+    usable_demonstrations, reasons = found.load_usable_demonstrations(DemonstrationEncoder(loaded))
     return len(usable_demonstrations), dict(reasons)
 
 

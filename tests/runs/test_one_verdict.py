@@ -24,6 +24,7 @@ from fieldcraft.data.sample_tallies import TallyJournal, sample_answers
 from fieldcraft.data.steps_io import read_demonstrations, write_demonstrations
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.evaluation.verifiers import pick_majority, record_picks
@@ -372,7 +373,9 @@ def test_what_nothing_can_grade_is_left_out_unless_it_is_trusted(
 
     def usable(recipe: Recipe, correct: Reward | None = None) -> tuple[list[str], dict[str, int]]:
         (inputs := FileData(recipe)).verdict_reward = correct
-        usable_demonstrations, reasons = inputs.load_usable_demonstrations(DIALECT, [])
+        usable_demonstrations, reasons = inputs.load_usable_demonstrations(
+            DemonstrationEncoder(DIALECT)
+        )
         return [t.task.id for t in usable_demonstrations], reasons
 
     ungraded = {"with an answer that cannot be graded": 1}

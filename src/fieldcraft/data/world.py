@@ -11,16 +11,17 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, ClassVar
 
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import resolve
+from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
 from fieldcraft.types import (
     Answer,
     CallRecord,
     DemoStep,
-    Dialect,
     Task,
     Thought,
     ToolCall,
@@ -28,8 +29,7 @@ from fieldcraft.types import (
     UserError,
 )
 
-JsonSchemas = Sequence[dict[str, Any]]  # JSON schemas of tools, as chat templates expect them
-TrajectoryPair = tuple[Trajectory, Trajectory]  # chosen, rejected
+Demonstration = tuple[Task, list[DemoStep]]  # a question and the steps that answer it
 
 
 class World(ABC):
@@ -73,26 +73,25 @@ class World(ABC):
         """
 
     @abstractmethod
-    def demonstrations(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
-    ) -> list[Trajectory]:
-        """Return the dataset `dataset`, one of `datasets`: at most `count` trajectories, or all of
-        them if `count` is None."""
+    def demonstrations(self, dataset: str, count: int | None) -> list[Demonstration]:
+        """Return the dataset `dataset`, one of `datasets`: at most `count` questions with the steps
+        that answer them, or all of them if `count` is None.
 
-    def demonstration_steps(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
-    ) -> list[tuple[Task, list[DemoStep]]]:
-        """Return the dataset `dataset` as questions with the steps that answer them, the input of
-        filters.
-
-        Raises UserError for a dataset whose examples are not of this form.
+        Raises UserError for a dataset whose examples are not of this form; filters cannot use it,
+        and `encoded` returns it.
         """
         raise UserError(
             f"the world does not support filters for its dataset '{dataset}': remove filters."
         )
 
+    def encoded(
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
+    ) -> list[Trajectory]:
+        """Return the dataset `dataset` as trajectories, by default its encoded demonstrations."""
+        return [encoder.encode(*each) for each in self.demonstrations(dataset, count)]
+
     def pairs(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[TrajectoryPair]:
         """Return the pairs `dataset`, one of `pair_sets`: at most `count` pairs, or all of them if
         `count` is None.
@@ -112,9 +111,9 @@ class World(ABC):
         return self
 
     @property
-    def oracle(self) -> WorldOracle:
-        """Oracle with the optimal answers. Raises UserError if the world has no oracle."""
-        raise UserError("the world has no oracle: set teacher.model to use a model as the teacher.")
+    def oracle(self) -> WorldOracle | None:
+        """Oracle with the optimal answers; None if the world has none."""
+        return None
 
     def team_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
         """Return the chain of a scripted team that answers a question. It may contain errors, which
@@ -263,9 +262,17 @@ def get_simulated_calls(trajectory: Trajectory) -> list[CallRecord]:
 
 
 def make_world(name: str, settings: Mapping[str, Any], seed: int) -> World:
-    """Make the world of a recipe. Raises UserError for an unknown name, and for invalid
-    settings."""
+    """Make the world of a recipe. Raises UserError for an unknown name, for invalid settings, and
+    for a class with the methods of earlier versions."""
     world: World = instantiate(
         ComponentKind.WORLD, name, resolve(ComponentKind.WORLD, name), settings, {"seed": seed}
     )
+    for method in (world.demonstrations, world.pairs):
+        if "dialect" in signature(method).parameters:
+            raise UserError(
+                f"the method {method.__name__} of the world '{name}' has the parameters of earlier"
+                " versions: let demonstrations(dataset, count) return questions with their steps,"
+                " encoded(dataset, count, encoder) trajectories, if not of these steps, and"
+                " pairs(dataset, count, encoder) pairs."
+            )
     return world

@@ -39,6 +39,9 @@ from fieldcraft.types import (
     UserError,
 )
 
+ToolSchemas = Sequence[dict[str, Any]]  # JSON schemas of tools, as chat templates expect them
+TrajectoryPair = tuple[Trajectory, Trajectory]  # chosen, rejected; all but the last turn is shared
+
 
 class DemonstrationEncodingError(UserError):
     """Demonstration that a policy could not have written; `reason` states why, without its id."""
@@ -49,7 +52,7 @@ class DemonstrationEncodingError(UserError):
 
 
 def encode_demonstration(
-    task: Task, steps: Sequence[DemoStep], dialect: Dialect, tools: Sequence[dict[str, Any]]
+    task: Task, steps: Sequence[DemoStep], dialect: Dialect, tools: ToolSchemas
 ) -> Trajectory:
     """Encode `steps` as a trajectory; `tools` are JSON schemas, as for
     `dialects.tool_names.ToolNameMap`.
@@ -96,40 +99,75 @@ def encode_demonstration(
     return trajectory
 
 
-def encode_pair(
-    task: Task,
-    before: Sequence[DemoStep],
-    alternatives: tuple[Sequence[DemoStep], Sequence[DemoStep]],
-    dialect: Dialect,
-    tools: Sequence[dict[str, Any]],
-) -> tuple[Trajectory, Trajectory]:
-    """Encode both alternatives that continue after `before`, as trajectories whose last segments
-    differ.
+@dataclass(frozen=True)
+class DemonstrationEncoder:
+    """Encoder of demonstrations for a dialect and the tools that its prompts show."""
 
-    Each alternative is one policy turn, or its start if the alternative ends in a thought. A final
-    thought of `before` starts this turn. Every turn is encoded as a whole, and the ids that both
-    have in common at the start become the last segment of the shared prefix, so the policy could
-    have sampled each id at its position. Raises DemonstrationEncodingError for alternatives that
-    could not be sampled, or if one is a prefix of the other.
-    """
-    chosen, rejected = (
-        _encode_alternative(task, _join_thought(before, alternative), dialect, tools)
-        for alternative in alternatives
-    )
-    chosen_ids, rejected_ids = chosen.segments[-1].ids, rejected.segments[-1].ids
-    shorter = min(len(chosen_ids), len(rejected_ids))
-    shared = next((i for i in range(shorter) if chosen_ids[i] != rejected_ids[i]), shorter)
-    if shared == shorter:
-        message = f"In the pair of task {task.id} one side is a prefix of the other."
-        raise DemonstrationEncodingError(message, "with a side that is a prefix of the other")
-    for trajectory in (chosen, rejected):
-        ids = trajectory.segments.pop().ids
-        trajectory.segments += [
-            Segment(Author.POLICY, piece, dialect.tokenizer.decode(piece))
-            for piece in (ids[:shared], ids[shared:])
-            if piece
+    dialect: Dialect
+    schemas: ToolSchemas = ()
+
+    def encode(self, task: Task, steps: Sequence[DemoStep]) -> Trajectory:
+        """Encode the steps that answer a question, see `encode_demonstration`."""
+        return encode_demonstration(task, steps, self.dialect, self.schemas)
+
+    def encode_pair(
+        self,
+        task: Task,
+        before: Sequence[DemoStep],
+        alternatives: tuple[Sequence[DemoStep], Sequence[DemoStep]],
+    ) -> TrajectoryPair:
+        """Encode both alternatives that continue after `before`, as trajectories whose last
+        segments differ.
+
+        Each alternative is one policy turn, or its start if the alternative ends in a thought. A
+        final thought of `before` starts this turn. Every turn is encoded as a whole, and the ids
+        that both have in common at the start become the last segment of the shared prefix, so the
+        policy could have sampled each id at its position. Raises DemonstrationEncodingError for
+        alternatives that could not be sampled, or if one is a prefix of the other.
+        """
+        chosen, rejected = (
+            self._encode_alternative(task, _join_thought(before, alternative))
+            for alternative in alternatives
+        )
+        chosen_ids, rejected_ids = chosen.segments[-1].ids, rejected.segments[-1].ids
+        shorter = min(len(chosen_ids), len(rejected_ids))
+        shared = next((i for i in range(shorter) if chosen_ids[i] != rejected_ids[i]), shorter)
+        if shared == shorter:
+            message = f"In the pair of task {task.id} one side is a prefix of the other."
+            raise DemonstrationEncodingError(message, "with a side that is a prefix of the other")
+        for trajectory in (chosen, rejected):
+            ids = trajectory.segments.pop().ids
+            trajectory.segments += [
+                Segment(Author.POLICY, piece, self.dialect.tokenizer.decode(piece))
+                for piece in (ids[:shared], ids[shared:])
+                if piece
+            ]
+        return chosen, rejected
+
+    def _encode_alternative(self, task: Task, steps: Sequence[DemoStep]) -> Trajectory:
+        trajectory = self.encode(task, steps)
+        if isinstance(steps[-1], Thought):  # the turn continues: neither a closing tag nor an end
+            text = steps[-1].text.strip()
+            start = self.dialect.render_thought(text).rpartition(text)[0]
+            ids = encode_policy_text(self.dialect.tokenizer, start + text)
+            trajectory.segments[-1] = Segment(
+                Author.POLICY, ids, self.dialect.tokenizer.decode(ids)
+            )
+        return trajectory
+
+    def round_trips(self, trajectory: Trajectory, last: DemoStep) -> bool:
+        """Return whether the dialect parses the last turn of one side of a pair into its original
+        step."""
+        turns = [
+            self.dialect.tokenizer.decode([i for segment in segments for i in segment.ids])
+            for author, segments in groupby(trajectory.segments, key=lambda s: s.author)
+            if author is Author.POLICY
         ]
-    return chosen, rejected
+        parsed = self.dialect.parse(turns)
+        move = parsed[-1] if isinstance(parsed, tuple) else parsed
+        if isinstance(move, ToolCall):
+            move = ToolNameMap(trajectory.task, self.schemas).to_canonical(move)
+        return move == (None if isinstance(last, Thought) else last)
 
 
 def _join_thought(before: Sequence[DemoStep], continuation: Sequence[DemoStep]) -> list[DemoStep]:
@@ -138,36 +176,6 @@ def _join_thought(before: Sequence[DemoStep], continuation: Sequence[DemoStep]) 
         case [Thought(start, role), Thought(end, other)] if role == other:
             return [*before[:-1], Thought(f"{start} {end}", role), *continuation[1:]]
     return [*before, *continuation]
-
-
-def _encode_alternative(
-    task: Task, steps: Sequence[DemoStep], dialect: Dialect, tools: Sequence[dict[str, Any]]
-) -> Trajectory:
-    trajectory = encode_demonstration(task, steps, dialect, tools)
-    if isinstance(steps[-1], Thought):  # the turn continues: neither a closing tag nor an end
-        text = steps[-1].text.strip()
-        ids = encode_policy_text(
-            dialect.tokenizer, dialect.render_thought(text).rpartition(text)[0] + text
-        )
-        trajectory.segments[-1] = Segment(Author.POLICY, ids, dialect.tokenizer.decode(ids))
-    return trajectory
-
-
-def round_trips(
-    trajectory: Trajectory, last: DemoStep, dialect: Dialect, tools: Sequence[dict[str, Any]]
-) -> bool:
-    """Return whether the dialect parses the last turn of one side of a pair into its original
-    steps."""
-    turns = [
-        dialect.tokenizer.decode([i for segment in segments for i in segment.ids])
-        for author, segments in groupby(trajectory.segments, key=lambda s: s.author)
-        if author is Author.POLICY
-    ]
-    parsed = dialect.parse(turns)
-    move = parsed[-1] if isinstance(parsed, tuple) else parsed
-    if isinstance(move, ToolCall):
-        move = ToolNameMap(trajectory.task, tools).to_canonical(move)
-    return move == (None if isinstance(last, Thought) else last)
 
 
 def encode_turn(dialect: Dialect, thoughts: Sequence[Thought], end: str) -> list[int]:

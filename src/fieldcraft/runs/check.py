@@ -17,6 +17,7 @@ from fieldcraft.config.names import import_object
 from fieldcraft.config.plan import EXTENSION_STEPS, plan_steps
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.validation_errors import InvalidRecipeError
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.environments.base import isolate_failures
 from fieldcraft.runs.build import make_external_environment, make_verdict_reward, open_judge
@@ -168,14 +169,13 @@ def show_examples(context: CheckContext, report: CheckReport) -> None:
     """Pass the data to `examine`, with prompts if the recipe has a dialect here. Unlike in the
     checks, programs are executed and a judge is queried."""
     assert context.examine is not None, "only executed if there is one"
-    recipe, data_source = context.recipe, make_data_source(context.recipe).small_copy()
+    recipe, data_source = context.recipe, make_data_source(context.recipe, is_preview=True)
     data_source.verdict_reward = make_verdict_reward(
         recipe, run_async(open_judge(recipe.judge, cache=None))
     )
-    dialect = context.dialect if _asks_questions(context) else None
-    context.examine(
-        ExampleSource(recipe, data_source, data_source.verdict_reward, context.schemas, dialect)
-    )
+    asks = _asks_questions(context)
+    encoder = DemonstrationEncoder(context.dialect, context.schemas) if asks else None
+    context.examine(ExampleSource(recipe, data_source, data_source.verdict_reward, encoder))
     report.note("as above")
 
 

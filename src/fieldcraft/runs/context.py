@@ -19,6 +19,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.data.sample_tallies import EVALUATION, SampleTally, add_closed_book_rates
 from fieldcraft.dialects import BaseDialect
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.threads import ThreadCounts, find_fastest_threads
@@ -40,7 +41,7 @@ from fieldcraft.runs.build import (
 )
 from fieldcraft.runs.cluster import ClusterBackend, open_cluster
 from fieldcraft.runs.dialect_choice import read_dialect_choice, write_dialect_choice
-from fieldcraft.runs.dialects import choose_dialect
+from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.inputs import make_data_source, with_knowledge
@@ -148,6 +149,10 @@ class RunContext:
         """Schemas of the tools, as a prompt shows them."""
         return [tool.schema for tool in self.tools]
 
+    def load_encoder(self, model: Path) -> DemonstrationEncoder:
+        """Return the encoder of demonstrations for the tokenizer of a model in a folder."""
+        return DemonstrationEncoder(load_dialect(self.recipe, model), self.schemas)
+
     @asynccontextmanager
     async def open_environment(
         self,
@@ -209,7 +214,8 @@ async def open_run_context(
     data_source = make_data_source(recipe)  # before the folder exists: it may be rejected
     folder = replace(open_run_folder(out, original), recipe=recipe)
     data_source = with_knowledge(data_source, folder.knowledge_file)
-    for warning in [] if data_source.probes() else data_source.warnings():
+    has_probes = data_source.world is not None and bool(data_source.world.probes())
+    for warning in [] if has_probes else data_source.warnings():
         events(LogMessage(warning))
     with folder.lock(), report_waits_to(lambda line: events(LogMessage(line))):
         if choice.why:

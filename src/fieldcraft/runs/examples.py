@@ -12,12 +12,12 @@ from itertools import zip_longest
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import Contrastive, Sft
-from fieldcraft.dialects.encoding import encode_turn
+from fieldcraft.dialects.encoding import DemonstrationEncoder, encode_turn
 from fieldcraft.dialects.tool_names import ToolNameMap
 from fieldcraft.rewards.grading import resolve_reward_name
 from fieldcraft.rewards.verdict import grade_verdicts
 from fieldcraft.runs.event_loop import run_async
-from fieldcraft.runs.sources import DataSource, ToolSchemas
+from fieldcraft.runs.sources import DataSource
 from fieldcraft.terminal.examples import DataExamples, DemonstrationExample, QuestionExample
 from fieldcraft.types import Answer, Author, Dialect, Reward, Task, Trajectory, UserError
 
@@ -27,14 +27,13 @@ WRONG_ANSWER = "I do not know"  # used if no other question has an answer
 
 @dataclass(frozen=True)
 class ExampleSource:
-    """Source of examples. `verdict_reward` grades them. Without a dialect, as for a collection from
-    a teacher or an external environment, there are no prompts and no demonstrations."""
+    """Source of examples. `verdict_reward` grades them. Without an encoder, as for a collection
+    from a teacher or an external environment, there are no prompts and no demonstrations."""
 
     recipe: Recipe
     data_source: DataSource
     verdict_reward: Reward
-    schemas: ToolSchemas = ()
-    dialect: Dialect | None = None
+    encoder: DemonstrationEncoder | None = None
 
     @cached_property
     def _tasks(self) -> list[Task]:
@@ -45,9 +44,11 @@ class ExampleSource:
     def take(self, count: int) -> DataExamples:
         """Return `count` training and evaluation questions, and the same number of demonstrations
         of each data set. Raises UserError for an unknown data set."""
-        tokenizer = None if self.dialect is None else self.dialect.tokenizer
         questions = run_async(self._make_questions(count))
-        return DataExamples(questions, list(self._make_demonstrations(count)), tokenizer)
+        if self.encoder is None:
+            return DataExamples(questions, [], None)
+        demonstrations = list(self._make_demonstrations(count, self.encoder))
+        return DataExamples(questions, demonstrations, self.encoder.dialect.tokenizer)
 
     async def _make_questions(self, count: int) -> list[QuestionExample]:
         return [await self._make_question(task) for task in self._tasks[:count]]
@@ -58,9 +59,9 @@ class ExampleSource:
         ]
         await grade_verdicts(self.verdict_reward, attempts)
         prompt = None
-        if self.dialect is not None:
-            ids = self.dialect.encode_prompt(task.question, ToolNameMap(task, self.schemas).schemas)
-            prompt = self.dialect.tokenizer.decode(ids)
+        if self.encoder is not None:
+            dialect, names = self.encoder.dialect, ToolNameMap(task, self.encoder.schemas)
+            prompt = dialect.tokenizer.decode(dialect.encode_prompt(task.question, names.schemas))
         scores = dict(zip(self._trial_answers(task), (t.is_correct for t in attempts), strict=True))
         return QuestionExample(
             task, prompt, resolve_reward_name(self.recipe.verdict_reward, task), scores
@@ -73,11 +74,11 @@ class ExampleSource:
         return [*task.answers[:1], wrong]
 
     def _round_trip(self, text: str) -> str | None:
-        return text if self.dialect is None else round_trip_answer(self.dialect, text)
+        return text if self.encoder is None else round_trip_answer(self.encoder.dialect, text)
 
-    def _make_demonstrations(self, count: int) -> Iterator[DemonstrationExample]:
-        if self.dialect is None:
-            return
+    def _make_demonstrations(
+        self, count: int, encoder: DemonstrationEncoder
+    ) -> Iterator[DemonstrationExample]:
         seen: set[tuple[str, tuple[str, ...]]] = set()
         for stage, settings in self.recipe.stages.items():
             if not isinstance(settings, Sft | Contrastive):
@@ -92,34 +93,36 @@ class ExampleSource:
                     if isinstance(settings, Contrastive)
                     else self._from_trajectories
                 )
-                yield from make(settings.dataset, name, trained, count)
+                yield from make(settings.dataset, name, trained, count, encoder)
 
     def _from_trajectories(
-        self, data: str, name: str, trained: frozenset[Author], count: int
+        self,
+        data: str,
+        name: str,
+        trained: frozenset[Author],
+        count: int,
+        encoder: DemonstrationEncoder,
     ) -> Iterator[DemonstrationExample]:
-        assert self.dialect is not None
         if not self.recipe.has_task_files:
-            for trajectory in self.data_source.trajectories(
-                data, count, self.dialect, self.schemas
-            ):
+            for trajectory in self.data_source.encoded(data, count, encoder):
                 yield DemonstrationExample(name, trained, trajectory)
             return
-        for demonstration in self.data_source.demonstration_steps(
-            data, count, self.dialect, self.schemas
-        ):
+        for demonstration in self.data_source.demonstrations(data, count):
             try:
-                [trajectory] = self.data_source.encode_demonstrations(
-                    [demonstration], self.dialect, self.schemas
-                )
+                [trajectory] = self.data_source.encode_filtered([demonstration], encoder)
                 yield DemonstrationExample(name, trained, trajectory)
             except UserError as error:
                 yield DemonstrationExample(name, rejection_reason=str(error))
 
     def _from_pairs(
-        self, data: str, name: str, trained: frozenset[Author], count: int
+        self,
+        data: str,
+        name: str,
+        trained: frozenset[Author],
+        count: int,
+        encoder: DemonstrationEncoder,
     ) -> Iterator[DemonstrationExample]:
-        assert self.dialect is not None
-        for pair in self.data_source.pairs(data, count, self.dialect, self.schemas):
+        for pair in self.data_source.pairs(data, count, encoder):
             for side, trajectory in zip(("chosen", "rejected"), pair, strict=True):
                 yield DemonstrationExample(f"{name}, {side}", trained, trajectory)
 

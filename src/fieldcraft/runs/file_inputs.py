@@ -15,20 +15,20 @@ from fieldcraft.data.file_formats import read_any_demonstrations, read_any_pairs
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.records import make_question_id
 from fieldcraft.data.tasks import write_tasks
-from fieldcraft.data.world import TrajectoryPair
+from fieldcraft.data.world import Demonstration
 from fieldcraft.dialects.encoding import (
+    DemonstrationEncoder,
     DemonstrationEncodingError,
-    encode_demonstration,
-    encode_pair,
-    round_trips,
+    ToolSchemas,
+    TrajectoryPair,
 )
 from fieldcraft.records.chains import count_max_chain_tokens
 from fieldcraft.rewards.grading import resolve_reward_name
 from fieldcraft.runs.build import make_verdict_reward
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.file_questions import FileQuestions, find_overlap_warnings
-from fieldcraft.runs.sources import DataSource, ToolSchemas, count_encoding_errors
-from fieldcraft.types import Answer, DemoStep, Dialect, Task, ToolCall, Trajectory, UserError
+from fieldcraft.runs.sources import DataSource, count_encoding_errors
+from fieldcraft.types import Answer, DemoStep, Task, ToolCall, Trajectory, UserError
 
 DEMONSTRATIONS_DATASET, PAIRS_DATASET = "demonstrations", "pairs"  # data sets
 UNGRADED_REASON = "with an answer that cannot be graded"
@@ -45,7 +45,6 @@ class FileData(DataSource):
             None if recipe.corpus is None else CorpusFile(recipe.corpus, recipe.max_left_out)
         )
         self._verdicts: dict[str, bool | None] = {}  # of demonstrations, by hash
-        self._notes: dict[str, list[str]] = {}  # by data set
         tasks_key = "evaluation.tasks" if recipe.tasks is None else "tasks"
         if recipe.model is None and _needs_model(recipe):
             raise UserError(f"{tasks_key}=FILE needs model=DIR, a checkpoint folder to start from.")
@@ -63,13 +62,13 @@ class FileData(DataSource):
         write_tasks(self.evaluation_tasks(), folder / "evaluation.jsonl")
         write_tasks(self.train_tasks(), folder / "train.jsonl")
 
-    def trajectories(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
+    def encoded(
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[Trajectory]:
         """Return imported demonstrations with correct answers according to the run's verdict
         reward, in its dialect. Ungradable ones are trusted only if the recipe allows it."""
         self._require_dataset(dataset)
-        usable, reasons = self.load_usable_demonstrations(dialect, tools)
+        usable, reasons = self.load_usable_demonstrations(encoder)
         return _require_examples(
             usable, reasons, f"no demonstration of {self.recipe.demonstrations}"
         )[:count]
@@ -81,57 +80,41 @@ class FileData(DataSource):
                 " demonstrations=FILE."
             )
 
-    def demonstration_steps(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
-    ) -> list[tuple[Task, list[DemoStep]]]:
+    def demonstrations(self, dataset: str, count: int | None) -> list[Demonstration]:
         self._require_dataset(dataset)
-        return self._read_demonstrations()[0][:count]
+        demonstrations, reasons, tasks = self._read_demonstrations()
+        self.notes = self._make_notes(tasks, reasons, self.recipe.demonstrations)
+        return demonstrations[:count]
 
-    def encode_demonstrations(
-        self,
-        demonstrations: Sequence[tuple[Task, Sequence[DemoStep]]],
-        dialect: Dialect,
-        tools: ToolSchemas,
+    def encode_filtered(
+        self, demonstrations: Sequence[Demonstration], encoder: DemonstrationEncoder
     ) -> list[Trajectory]:
-        usable, reasons = self._select_usable(demonstrations, dialect, tools)
+        usable, reasons = self._select_usable(demonstrations, encoder)
         return _require_examples(usable, reasons, "no filtered demonstration")
 
-    def dataset_notes(self, dataset: str, dialect: Dialect, tools: ToolSchemas) -> list[str]:
-        if dataset not in self._notes:
-            load_usable = (
-                self.load_usable_pairs
-                if dataset == PAIRS_DATASET
-                else self.load_usable_demonstrations
-            )
-            load_usable(dialect, tools)
-        return self._notes[dataset]
-
-    def demonstration_notes(self, dataset: str) -> list[str]:
-        assert self.recipe.demonstrations is not None
-        _, reasons, tasks = self._read_demonstrations()
-        return self._make_notes(tasks, reasons, self.recipe.demonstrations)
-
-    def _make_notes(self, tasks: Sequence[Task], reasons: Counter[str], path: Path) -> list[str]:
+    def _make_notes(
+        self, tasks: Sequence[Task], reasons: Counter[str], path: Path | None
+    ) -> list[str]:
+        assert path is not None
         left_out = [f"{count} left out: {reason}" for reason, count in reasons.most_common()]
         return left_out + find_overlap_warnings(self.questions.evaluation_questions, tasks, path)
 
     def load_usable_demonstrations(
-        self, dialect: Dialect, tools: ToolSchemas
+        self, encoder: DemonstrationEncoder
     ) -> tuple[list[Trajectory], Counter[str]]:
         """Return the demonstrations for training, and the counts of rejected ones by reason."""
-        assert self.recipe.demonstrations is not None
         read, unreadable, tasks = self._read_demonstrations()
-        usable, unusable = self._select_usable(read, dialect, tools)
+        usable, unusable = self._select_usable(read, encoder)
         reasons = unreadable + unusable
-        self._notes[DEMONSTRATIONS_DATASET] = [
+        self.notes = [
             *self._make_notes(tasks, reasons, self.recipe.demonstrations),
-            *note_unoffered_calls(read, tools),
+            *note_unoffered_calls(read, encoder.schemas),
         ]
         return usable, reasons
 
     def _read_demonstrations(
         self,
-    ) -> tuple[list[tuple[Task, list[DemoStep]]], Counter[str], list[Task]]:
+    ) -> tuple[list[Demonstration], Counter[str], list[Task]]:
         """Return the demonstrations of questions that are not in an evaluation, the reasons for
         rejecting others, and the questions of both."""
         assert self.recipe.demonstrations is not None
@@ -147,7 +130,7 @@ class FileData(DataSource):
         return trainable, reasons + overlaps, [task for task, _ in read]
 
     def _select_usable(
-        self, read: Sequence[tuple[Task, Sequence[DemoStep]]], dialect: Dialect, tools: ToolSchemas
+        self, read: Sequence[Demonstration], encoder: DemonstrationEncoder
     ) -> tuple[list[Trajectory], Counter[str]]:
         usable, reasons = [], Counter[str]()
         errors: list[DemonstrationEncodingError] = []
@@ -160,7 +143,7 @@ class FileData(DataSource):
                 reasons[UNGRADED_REASON] += 1
                 continue
             try:
-                trajectory = encode_demonstration(task, steps, dialect, tools)
+                trajectory = encoder.encode(task, steps)
             except DemonstrationEncodingError as error:
                 errors.append(error)
                 continue
@@ -195,7 +178,7 @@ class FileData(DataSource):
         return [self._verdicts[key] for key in keys]
 
     def pairs(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[TrajectoryPair]:
         """Return the pairs of the user's file, in the run's dialect."""
         if dataset != PAIRS_DATASET or self.recipe.pairs is None:
@@ -203,11 +186,11 @@ class FileData(DataSource):
                 f"data set '{dataset}' of pairs is unknown here: use dataset: pairs with"
                 " pairs=FILE, as 'fieldcraft run autocoa-data' writes one."
             )
-        usable, reasons = self.load_usable_pairs(dialect, tools)
+        usable, reasons = self.load_usable_pairs(encoder)
         return _require_examples(usable, reasons, f"no pair of {self.recipe.pairs}")[:count]
 
     def load_usable_pairs(
-        self, dialect: Dialect, tools: ToolSchemas
+        self, encoder: DemonstrationEncoder
     ) -> tuple[list[TrajectoryPair], Counter[str]]:
         """Return the pairs for training, and the counts of rejected ones by reason. According to
         the run's verdict reward, a chosen answer must be correct, and a rejected one wrong."""
@@ -236,19 +219,19 @@ class FileData(DataSource):
                 reasons[UNGRADED_REASON] += 1
                 continue
             try:
-                sides = encode_pair(pair.task, pair.before, branches, dialect, tools)
+                sides = encoder.encode_pair(pair.task, pair.before, branches)
             except DemonstrationEncodingError as error:
                 reasons[error.reason] += 1
                 continue
             both = list(zip(sides, branches, strict=True))
-            if not all(round_trips(side, branch[-1], dialect, tools) for side, branch in both):
-                reasons[f"not as the dialect '{dialect.name}' reads it back"] += 1
+            if not all(encoder.round_trips(side, branch[-1]) for side, branch in both):
+                reasons[f"not as the dialect '{encoder.dialect.name}' reads it back"] += 1
             elif max(map(count_max_chain_tokens, sides)) > self.recipe.budget.max_context_tokens:
                 reasons["longer than budget.max_context_tokens"] += 1
             else:
                 usable.append(sides)
         tasks = [pair.task for pair in read]
-        self._notes[PAIRS_DATASET] = self._make_notes(tasks, +reasons, self.recipe.pairs)
+        self.notes = self._make_notes(tasks, +reasons, self.recipe.pairs)
         return usable, +reasons
 
     def warnings(self) -> list[str]:

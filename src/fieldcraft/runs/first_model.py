@@ -10,7 +10,6 @@ from fieldcraft.config.sections import TinyModelConfig
 from fieldcraft.dialects import resolve_dialect
 from fieldcraft.runs.build import make_prompt_only_tools
 from fieldcraft.runs.dialects import choose_dialect
-from fieldcraft.runs.inputs import WorldData
 from fieldcraft.runs.memory import format_gb, read_free_memory
 from fieldcraft.runs.memory_estimate import FLOAT32_BYTES
 from fieldcraft.runs.sources import DataSource
@@ -27,7 +26,7 @@ from fieldcraft.types import UserError
 def write_first_model(data_source: DataSource, folder: Path) -> None:
     """Write a randomly initialised model, with a tokenizer for the texts of the world. Raises
     UserError for a model that exceeds the memory."""
-    assert isinstance(data_source, WorldData), "a recipe with user-provided files names a model"
+    assert data_source.world is not None, "a recipe with user-provided files names a model"
     recipe, world = data_source.recipe, data_source.world
     tags = resolve_dialect(choose_dialect(recipe).name).tags
     texts = list(world.tokenizer_texts(tags))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,39 +11,38 @@ from pathlib import Path
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.sample_tallies import TallyJournal
 from fieldcraft.data.tasks import write_tasks
-from fieldcraft.data.world import SimulationVerdicts, TrajectoryPair, World, WorldOracle, make_world
+from fieldcraft.data.world import Demonstration, World, make_world
+from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
 from fieldcraft.environments.base import Environment
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.runs.build import make_external_environment
 from fieldcraft.runs.file_inputs import FileData
-from fieldcraft.runs.sources import DataSource, ToolSchemas
-from fieldcraft.types import DemoStep, Dialect, Task, Trajectory, UserError
+from fieldcraft.runs.sources import DataSource
+from fieldcraft.types import Task, Trajectory, UserError
 
 WORLD_TRAIN_TASKS = 4000
-
-
 PROBED_MODEL = "model"  # name of the probed model
 
 
 def with_knowledge(data_source: DataSource, journal: Path) -> DataSource:
     """Return the data source for a model with the probe results in a journal; without a journal the
     model's knowledge is still unknown. Raises UserError if the journal is damaged."""
-    if not journal.exists():
+    if data_source.world is None or not journal.exists():
         return data_source
     tallies = TallyJournal(journal).get_tallies(PROBED_MODEL)
-    return data_source.with_probe_rates(
-        {probe: tally.rate or 0.0 for probe, tally in tallies.items()}
-    )
+    rates = {probe: tally.rate or 0.0 for probe, tally in tallies.items()}
+    return WorldData(data_source.recipe, data_source.world.with_probe_rates(rates))
 
 
-def make_data_source(recipe: Recipe) -> DataSource:
-    """Return user-provided files if the recipe names them, else its world."""
+def make_data_source(recipe: Recipe, is_preview: bool = False) -> DataSource:
+    """Return user-provided files if the recipe names them, else its world; for a preview, a smaller
+    world."""
     if recipe.has_task_files:
         return FileData(recipe)
     if recipe.world is not None:
         world = make_world(recipe.world.name, recipe.world.settings, recipe.seed)
-        return WorldData(recipe, world)
+        return WorldData(recipe, world.small_copy() if is_preview else world)
     environment = make_external_environment(recipe)
     assert environment is not None, "parse_recipe sees to that"
     return EnvironmentData(recipe, environment)
@@ -53,10 +51,12 @@ def make_data_source(recipe: Recipe) -> DataSource:
 class WorldData(DataSource):
     """Data source that is generated from a world."""
 
+    world: World
+
     def __init__(self, recipe: Recipe, world: World) -> None:
         self.recipe = recipe
         self.world = world
-        self._last_trajectories: tuple[tuple[str, int | None], list[Trajectory]] = (("", None), [])
+        self._last_encoded: tuple[tuple[str, int | None], list[Trajectory]] = (("", None), [])
 
     def write_files(self, folder: Path) -> None:
         write_json_lines(folder / "corpus.jsonl", self.world.passages())
@@ -65,23 +65,18 @@ class WorldData(DataSource):
         for name, text in self.world.files().items():
             write_text(folder / "files" / name, [text])
 
-    def trajectories(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
+    def encoded(
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[Trajectory]:
         self._require_dataset(dataset)
-        if self._last_trajectories[0] != (
-            dataset,
-            count,
-        ):  # a run has one tokenizer and the same tools
-            trajectories = self.world.demonstrations(dataset, count, dialect, tools)
-            self._last_trajectories = (dataset, count), trajectories
-        return self._last_trajectories[1]
+        key = (dataset, count)  # a run has one tokenizer and the same tools
+        if self._last_encoded[0] != key:
+            self._last_encoded = key, self.world.encoded(dataset, count, encoder)
+        return self._last_encoded[1]
 
-    def demonstration_steps(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
-    ) -> list[tuple[Task, list[DemoStep]]]:
+    def demonstrations(self, dataset: str, count: int | None) -> list[Demonstration]:
         self._require_dataset(dataset)
-        return self.world.demonstration_steps(dataset, count, dialect, tools)
+        return self.world.demonstrations(dataset, count)
 
     def _require_dataset(self, dataset: str) -> None:
         names = self.world.datasets
@@ -89,14 +84,14 @@ class WorldData(DataSource):
             raise UserError(f"the world has no data set '{dataset}': use {', '.join(names)}.")
 
     def pairs(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[TrajectoryPair]:
         names = self.world.pair_sets
         if names and dataset not in names:
             raise UserError(
                 f"the world has no data set '{dataset}' of pairs: use {', '.join(names)}."
             )
-        return self.world.pairs(dataset, count, dialect, tools)
+        return self.world.pairs(dataset, count, encoder)
 
     def train_tasks(self) -> list[Task]:
         return list(self._train_tasks)
@@ -114,12 +109,6 @@ class WorldData(DataSource):
     def _test_tasks(self) -> list[Task]:
         return self.world.evaluation_questions(self.recipe.evaluation.splits)
 
-    def probes(self) -> list[Task]:
-        return self.world.probes()
-
-    def with_probe_rates(self, rates: Mapping[str, float]) -> WorldData:
-        return WorldData(self.recipe, self.world.with_probe_rates(rates))
-
     def warnings(self) -> list[str]:
         counts = Counter(task.meta["split"] for task in self.test_tasks())
         return [
@@ -128,22 +117,6 @@ class WorldData(DataSource):
             for split, count in self.recipe.evaluation.splits.items()
             if counts[split] < count
         ]
-
-    @property
-    def oracle(self) -> WorldOracle:
-        return self.world.oracle
-
-    def team_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
-        return self.world.team_demonstration(task, rng)
-
-    def single_agent_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
-        return self.world.single_agent_demonstration(task, rng)
-
-    def judge_simulations(self, trajectory: Trajectory) -> SimulationVerdicts | None:
-        return self.world.judge_simulations(trajectory)
-
-    def small_copy(self) -> WorldData:
-        return WorldData(self.recipe, self.world.small_copy())
 
 
 class EnvironmentData(DataSource):
@@ -164,18 +137,16 @@ class EnvironmentData(DataSource):
         write_tasks(self.test_tasks(), folder / "evaluation.jsonl")
         write_tasks(self.train_tasks(), folder / "train.jsonl")
 
-    def trajectories(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
+    def encoded(
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[Trajectory]:
         raise self._unknown_dataset_error(dataset)
 
-    def demonstration_steps(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
-    ) -> list[tuple[Task, list[DemoStep]]]:
+    def demonstrations(self, dataset: str, count: int | None) -> list[Demonstration]:
         raise self._unknown_dataset_error(dataset)
 
     def pairs(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[TrajectoryPair]:
         raise self._unknown_dataset_error(dataset)
 

@@ -37,8 +37,8 @@ MAX_CONCURRENT_PROBES = 64  # concurrent samples
 async def measure_knowledge(context: RunContext, model: Path) -> None:
     """Measure the probes of the run's world, and replace the data source by the one for this model.
     Existing samples are reused."""
-    probes = context.data_source.probes()
-    if not probes:
+    world = context.data_source.world
+    if world is None or not (probes := world.probes()):
         return
     journal = context.folder.knowledge_file
     cached = (

@@ -138,13 +138,11 @@ def _write_example_page(context: RunContext, model: Path) -> None:
     an unknown data set, before training."""
     recipe, path = context.recipe, context.folder.examples_page
     if not path.exists():
-        dialect = None if recipe.environment.is_external else load_dialect(context.recipe, model)
+        encoder = None if recipe.environment.is_external else context.load_encoder(model)
         verdict_reward = make_verdict_reward(
             recipe, *(PlaceholderReward(name, None) for name in EXPENSIVE_GRADERS)
         )
-        source = ExampleSource(
-            recipe, context.data_source, verdict_reward, context.schemas, dialect
-        )
+        source = ExampleSource(recipe, context.data_source, verdict_reward, encoder)
         write_examples(source.take(PAGE_EXAMPLES), path)
 
 

@@ -15,6 +15,7 @@ from fieldcraft.config.recipe import Recipe, uses_tools
 from fieldcraft.config.sampling import describe_sample_counts
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.dialects.chat_template import shows_date
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.engine.attention import require_plain_attention
 from fieldcraft.environments.tool_environment import find_duplicate_names
 from fieldcraft.rewards.answers import StatelessReward
@@ -102,6 +103,11 @@ class CheckContext:
     sizes: ModelSizes = field(init=False)
 
     @property
+    def encoder(self) -> DemonstrationEncoder:
+        """Encoder of the demonstrations."""
+        return DemonstrationEncoder(self.dialect, self.schemas)
+
+    @property
     def has_weights(self) -> bool:
         """Return whether the weights are present. Without them nothing can run yet, so the memory
         and disk of this machine are not checked against the recipe."""
@@ -127,7 +133,7 @@ def load_device(context: CheckContext, report: CheckReport) -> None:
 
 def load_questions(context: CheckContext, report: CheckReport) -> None:
     recipe = context.recipe
-    data_source = context.data_source = make_data_source(recipe).small_copy()
+    data_source = context.data_source = make_data_source(recipe, is_preview=True)
     data_source.deferred_graders = list_deferred_graders(recipe)
     data_source.verdict_reward = make_verdict_reward(
         recipe, *map(PlaceholderReward, data_source.deferred_graders)

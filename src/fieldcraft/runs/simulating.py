@@ -70,12 +70,9 @@ async def _judge_simulations(
 ) -> SimulationVerdicts:
     """Judge by the run's world if possible, else by the results of its search."""
     verdicts: SimulationVerdicts = []
+    world = None if agent.data_source is None else agent.data_source.world
     for trajectory in simulated:
-        world_verdicts = (
-            agent.data_source.judge_simulations(trajectory)
-            if agent.data_source is not None
-            else None
-        )
+        world_verdicts = None if world is None else world.judge_simulations(trajectory)
         verdicts += (
             await judge_against_tool(tool, trajectory) if world_verdicts is None else world_verdicts
         )

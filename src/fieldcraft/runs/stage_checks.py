@@ -11,13 +11,13 @@ from fieldcraft.config.names import import_object
 from fieldcraft.config.plan import FILTER_DEMONSTRATIONS
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
+from fieldcraft.dialects.encoding import TrajectoryPair
 from fieldcraft.rewards.grading import resolve_reward_name
 from fieldcraft.runs.build import make_program_runner, make_rubric, make_verdict_reward
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.setup import EXPENSIVE_GRADERS, CheckContext, CheckReport
 from fieldcraft.runs.training import find_stage_class
 from fieldcraft.tools.chat_client import open_chat_client
-from fieldcraft.train.stages.base import PreferencePair
 from fieldcraft.types import Dialect, Task, Trajectory
 
 MAX_PREVIEW_EXAMPLES = 200  # examples of a world that are generated; a file is read completely
@@ -56,9 +56,9 @@ class PreviewStageData:
         return self.context.dialect
 
     def load_trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
-        data_source, schemas = self.context.data_source, self.context.schemas
-        found = data_source.trajectories(data, self._limit_count(count), self.dialect, schemas)
-        self.report.note(*data_source.dataset_notes(data, self.dialect, schemas))
+        data_source = self.context.data_source
+        found = data_source.encoded(data, self._limit_count(count), self.context.encoder)
+        self.report.note(*data_source.notes)
         if self.recipe.has_task_files:  # answers of a world are correct
             graders = Counter(
                 resolve_reward_name(self.recipe.verdict_reward, t.task) for t in found
@@ -74,11 +74,9 @@ class PreviewStageData:
         return found
 
     def load_filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
-        data_source, schemas = self.context.data_source, self.context.schemas
-        demonstrations = data_source.demonstration_steps(
-            data, self._limit_count(count), self.dialect, schemas
-        )
-        self.report.note(*data_source.demonstration_notes(data))
+        data_source = self.context.data_source
+        demonstrations = data_source.demonstrations(data, self._limit_count(count))
+        self.report.note(*data_source.notes)
         verdict_reward = data_source.verdict_reward or make_verdict_reward(self.recipe)
         result = import_object(FILTER_DEMONSTRATIONS)(
             self.recipe, demonstrations, filters, self.dialect, verdict_reward
@@ -87,15 +85,15 @@ class PreviewStageData:
             dropped = sum(stage.dropped.values())
             self.report.note(f"{dropped} of {stage.before} left out by {stage.name}")
         return (
-            data_source.encode_demonstrations(result.accepted, self.dialect, schemas)
+            data_source.encode_filtered(result.accepted, self.context.encoder)
             if result.accepted
             else []
         )
 
-    def load_pairs(self, data: str, count: int | None) -> Sequence[PreferencePair]:
-        data_source, schemas = self.context.data_source, self.context.schemas
-        found = data_source.pairs(data, self._limit_count(count), self.dialect, schemas)
-        self.report.note(*data_source.dataset_notes(data, self.dialect, schemas))
+    def load_pairs(self, data: str, count: int | None) -> Sequence[TrajectoryPair]:
+        data_source = self.context.data_source
+        found = data_source.pairs(data, self._limit_count(count), self.context.encoder)
+        self.report.note(*data_source.notes)
         return found
 
     def load_training_tasks(self) -> Sequence[Task]:

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fieldcraft.config.choices import Filters
 from fieldcraft.config.names import import_object
@@ -16,6 +16,7 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
 from fieldcraft.data.sample_tallies import TRAINING, add_closed_book_rates
 from fieldcraft.data.steps_io import read_demonstrations
+from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
@@ -23,14 +24,17 @@ from fieldcraft.records.events import EventHandler, LogMessage
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_program_runner, make_rubric
 from fieldcraft.runs.context import RunContext
+from fieldcraft.runs.sources import DataSource
 from fieldcraft.runs.stage_files import DEMONSTRATIONS_FILE
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.lora import load_policy
 from fieldcraft.train.model import load_model, require_tokenizer, to_torch_dtype
 from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy, ValueModel
-from fieldcraft.train.stages.base import PreferencePair, StepMetrics
+from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Dialect, Task, Trajectory, UserError
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -45,56 +49,53 @@ class LocalStageInputs:
 
     def __post_init__(self) -> None:
         self.recipe: Recipe = self.context.recipe
+        self.data_source: DataSource = self.context.data_source
+        self.encoder = DemonstrationEncoder(self.dialect, self.context.schemas)
         self.emit: EventHandler = self.context.emit
         self.seed = zlib.crc32(f"{self.recipe.seed}:{self.name}".encode())
         self.folder: Path = self.context.folder.stage(self.name).path
 
     def load_trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
-        data_source, schemas = self.context.data_source, self.context.schemas
-        found = data_source.trajectories(data, count, self.dialect, schemas)
-        self._log_notes(data_source.dataset_notes(data, self.dialect, schemas))
-        return self._require_examples(data, found)
+        return self._require_examples(data, self.data_source.encoded(data, count, self.encoder))
 
     def load_filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
         """Return the demonstrations that pass the filters. Filtering is done once, and its results
         are written to the folder `data` of the stage, with the data card."""
-        data_source, dialect, schemas = self.context.data_source, self.dialect, self.context.schemas
 
         def make(folder: Path) -> None:
-            demonstrations = data_source.demonstration_steps(data, count, dialect, schemas)
-            self._log_notes(data_source.demonstration_notes(data))
+            demonstrations = self.data_source.demonstrations(data, count)
+            self._log_notes()
             result = import_object(FILTER_DEMONSTRATIONS)(
-                self.recipe, demonstrations, filters, dialect, self.context.verdict_reward
+                self.recipe, demonstrations, filters, self.dialect, self.context.verdict_reward
             )
             title = f"{self.recipe.name}, stage {self.name}"
             import_object(WRITE_FILTERED)(folder, title, demonstrations, result, self.recipe)
 
         folder = self.context.folder.make_once(f"{self.name}/data", make)
         demonstrations = read_demonstrations(folder / DEMONSTRATIONS_FILE)
-        return self._require_examples(
-            data,
-            data_source.encode_demonstrations(demonstrations, dialect, schemas)
-            if demonstrations
-            else [],
-        )
+        if not demonstrations:
+            raise self._empty_error(data)
+        return self.data_source.encode_filtered(demonstrations, self.encoder)
 
-    def load_pairs(self, data: str, count: int | None) -> Sequence[PreferencePair]:
-        data_source, schemas = self.context.data_source, self.context.schemas
-        found = data_source.pairs(data, count, self.dialect, schemas)
-        self._log_notes(data_source.dataset_notes(data, self.dialect, schemas))
-        return self._require_examples(data, found)
+    def load_pairs(self, data: str, count: int | None) -> Sequence[TrajectoryPair]:
+        return self._require_examples(data, self.data_source.pairs(data, count, self.encoder))
 
-    def _log_notes(self, notes: Sequence[str]) -> None:
-        for note in notes:
+    def _require_examples(self, data: str, found: Sequence[T]) -> Sequence[T]:
+        """Return the examples that were just read, and log the notes on them."""
+        self._log_notes()
+        if not found:
+            raise self._empty_error(data)
+        return found
+
+    def _log_notes(self) -> None:
+        for note in self.data_source.notes:
             self.emit(LogMessage(f"stage {self.name}: {note}"))
 
-    def _require_examples(self, data: str, found: Sequence[Any]) -> Sequence[Any]:
-        if not found:
-            raise UserError(
-                f"the data set '{data}' of stage '{self.name}' is empty: give it examples, let its"
-                " filters keep some, or remove the stage."
-            )
-        return found
+    def _empty_error(self, data: str) -> UserError:
+        return UserError(
+            f"the data set '{data}' of stage '{self.name}' is empty: give it examples, let its"
+            " filters keep some, or remove the stage."
+        )
 
     def load_training_tasks(self) -> Sequence[Task]:
         """Return the questions of reinforcement learning, selected ones or all, with their
@@ -104,7 +105,7 @@ class LocalStageInputs:
         return add_closed_book_rates(tasks, context.closed_book_tallies.get(TRAINING, {}))
 
     def render_plan(self, task: Task) -> str:
-        return self.context.data_source.plan(task, self.dialect)
+        return self.data_source.plan(task, self.dialect)
 
     @property
     def threads_while_sampling(self) -> int:
@@ -157,7 +158,10 @@ class LocalStageInputs:
         )
 
     def measure_fidelity(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
-        return compute_fidelity_metrics(self.context.data_source.judge_simulations, trajectories)
+        world = self.data_source.world
+        return (
+            {} if world is None else compute_fidelity_metrics(world.judge_simulations, trajectories)
+        )
 
     @property
     def _base_and_adapter(self) -> tuple[Path, Path | None]:

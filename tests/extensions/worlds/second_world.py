@@ -10,17 +10,14 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fieldcraft.data.world import JsonSchemas, OracleDecision, World, WorldOracle
-from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.data.world import Demonstration, OracleDecision, World, WorldOracle
 from fieldcraft.types import (
     Answer,
     DemoStep,
-    Dialect,
     Observation,
     Task,
     Thought,
     ToolCall,
-    Trajectory,
 )
 
 WORDS = ("stone", "river", "cloud", "ember", "field")
@@ -71,15 +68,10 @@ class CodeBook(World):
             for code in self.regions[split][: splits.get(split, 0)]
         ]
 
-    def demonstrations(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
-    ) -> list[Trajectory]:
+    def demonstrations(self, dataset: str, count: int | None) -> list[Demonstration]:
         codes = self.regions["taught"] if dataset == "base" else self.regions["train"]
         tasks = [self.task(code, "train") for code in codes] * 10
-        return [
-            encode_demonstration(task, self.oracle.demonstration(task), dialect, tools)
-            for task in tasks[:count]
-        ]
+        return [(task, self.oracle.demonstration(task)) for task in tasks[:count]]
 
     @property
     def oracle(self) -> "BookOracle":

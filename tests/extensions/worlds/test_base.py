@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 from second_world import CodeBook
 
+from checkpoints import tiny_tokenizer
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.names import list_registered, resolve
 from fieldcraft.data.world import World, get_simulated_calls, make_world, merge_thoughts
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.types import Answer, CallOutcome, CallRecord, Task, Thought, Trajectory, UserError
 
 SOURCES = Path(__file__).parents[3] / "src" / "fieldcraft"
@@ -39,15 +42,34 @@ def test_nothing_outside_a_worlds_folder_names_it() -> None:
 
 def test_what_a_world_need_not_have() -> None:
     world = Bare(seed=0)
-    with pytest.raises(UserError, match=r"has no oracle: set teacher\.model"):
-        world.oracle  # noqa: B018
+    assert world.oracle is None
     with pytest.raises(UserError, match="makes no first model: give model=DIR"):
         world.tokenizer_texts([])
     with pytest.raises(UserError, match="has no pairs: give pairs=FILE"):
-        world.pairs("pairs", None, None, [])  # type: ignore[arg-type]
+        world.pairs("pairs", None, DemonstrationEncoder(None))  # type: ignore[arg-type]
     assert world.judge_simulations(Trajectory(Task("t", "?", ()))) is None
     assert world.small_copy() is world
     assert world.syllables == ()
+
+
+class OfEarlierVersions(CodeBook):
+    """A code book with the method of earlier versions."""
+
+    def demonstrations(self, dataset, count, dialect, tools):  # type: ignore[no-untyped-def]
+        return []
+
+
+def test_methods_of_earlier_versions_are_answered_with_the_new_ones() -> None:
+    with pytest.raises(UserError, match=r"let demonstrations\(dataset, count\) return questions"):
+        make_world("test_base:OfEarlierVersions", {}, seed=0)
+
+
+def test_examples_are_the_encoded_demonstrations_unless_a_world_says_otherwise() -> None:
+    book, encoder = CodeBook(seed=0), DemonstrationEncoder(make_dialect("hermes", tiny_tokenizer()))
+    steps = book.demonstrations("demonstrations", 3)
+    found = book.encoded("demonstrations", 3, encoder)
+    assert [t.ids for t in found] == [encoder.encode(*each).ids for each in steps]
+    assert len(found) == 3
 
 
 def test_a_world_is_made_from_its_name_and_settings() -> None:

@@ -9,7 +9,13 @@ from fieldcraft.config.collection import TEACHER
 from fieldcraft.config.collection import TeacherConfig as TeacherSettings
 from fieldcraft.extensions.curation.chat_models import NO_TEMPLATE_MESSAGE
 from fieldcraft.extensions.curation.filtering import require_valid_filters
-from fieldcraft.extensions.curation.teachers import find_team, make_chat_client, read_truncation
+from fieldcraft.extensions.curation.teachers import (
+    find_team,
+    make_chat_client,
+    read_truncation,
+    require_oracle,
+    require_world,
+)
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.runs.sampling import resolve_decoding
@@ -27,13 +33,13 @@ def check_teachers(context: CheckContext, report: CheckReport) -> None:
         data_source = make_data_source(recipe)
         task = data_source.train_tasks()[0]
         if settings.team is not None:
-            data_source.team_demonstration(task, random.Random(0))
+            require_world(data_source).team_demonstration(task, random.Random(0))
             report.note("the team of the world")
         if "lone" in recipe.evaluation.teachers:
-            data_source.single_agent_demonstration(task, random.Random(0))
+            require_world(data_source).single_agent_demonstration(task, random.Random(0))
             report.note("the single agent of the world")
         elif settings.team is None:
-            report.note(f"the oracle of the world, {type(data_source.oracle).__name__}")
+            report.note(f"the oracle of the world, {type(require_oracle(data_source)).__name__}")
         return
     configs = (settings, *map(settings.member_config, settings.members))
     for model in {(model.url, model.model): model for model in configs}.values():

@@ -35,7 +35,6 @@ from fieldcraft.extensions.curation.filters import (
 from fieldcraft.extensions.curation.teachers import make_prompted_agent, open_chat_model
 from fieldcraft.runs.closed_book import CorrectnessCheck, make_rollout_check, tally_samples
 from fieldcraft.runs.context import RunContext
-from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.sampling import resolve_decoding
 from fieldcraft.runs.stage_files import DEMONSTRATIONS_FILE
 from fieldcraft.types import Task, UserError
@@ -150,7 +149,7 @@ def collect_trained_questions(context: RunContext) -> set[str]:
         stage = recipe.stages[name]
         if getattr(stage, "dataset", None) in list_toolless_datasets(recipe):
             continue
-        args = (load_dialect(context.recipe, context.folder.model(name)), context.schemas)
+        encoder = context.load_encoder(context.folder.model(name))
         if isinstance(stage, Sft) and stage.filters:
             demonstrations = read_demonstrations(
                 context.folder.stage(name).path / "data" / DEMONSTRATIONS_FILE
@@ -158,11 +157,11 @@ def collect_trained_questions(context: RunContext) -> set[str]:
             found += [task for task, _ in demonstrations]
         elif isinstance(stage, Sft):
             found += [
-                t.task for t in data_source.trajectories(stage.dataset, stage.max_examples, *args)
+                t.task for t in data_source.encoded(stage.dataset, stage.max_examples, encoder)
             ]
         elif isinstance(stage, Contrastive):
             found += [
-                t.task for t, _ in data_source.pairs(stage.dataset, stage.max_examples, *args)
+                t.task for t, _ in data_source.pairs(stage.dataset, stage.max_examples, encoder)
             ]
     if not recipe.stages and (file := recipe.demonstrations) is not None:
         found += [task for task, _ in read_any_demonstrations(file, recipe.max_left_out)[0]]

@@ -41,7 +41,6 @@ from fieldcraft.records.files import append_text, dump_finite_json, make_folder
 from fieldcraft.records.jsonl import parse_object, read_journal
 from fieldcraft.runs.context import RunContext, open_run_context
 from fieldcraft.runs.event_loop import run_async
-from fieldcraft.runs.inputs import WorldData
 from fieldcraft.types import Task, UserError
 
 RULE_NAMES = ("made", "new", "closed", "right")  # in this order
@@ -233,7 +232,7 @@ async def _make_generator(context: RunContext) -> QuestionGenerator:
     recipe, data_source = context.recipe, context.data_source
     tasks = [task for task in data_source.train_tasks() if task.answers]
     if recipe.teacher.model is None:
-        if not isinstance(data_source, WorldData) or not data_source.world.synthesis_kinds:
+        if data_source.world is None or not data_source.world.synthesis_kinds:
             raise UserError(
                 "no generator of questions is configured: set teacher.model, and teacher.url or a"
                 " checkpoint, or use a world that makes questions."

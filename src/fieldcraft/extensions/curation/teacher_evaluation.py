@@ -9,7 +9,6 @@ from pathlib import Path
 
 from fieldcraft.config.plan import Step
 from fieldcraft.data.steps_io import make_untokenised_trajectory
-from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.evaluation.summary import RequestCost
 from fieldcraft.extensions.curation.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
 from fieldcraft.extensions.curation.teachers import (
@@ -17,12 +16,12 @@ from fieldcraft.extensions.curation.teachers import (
     make_prompted_agent,
     open_chat_model,
     open_team_agent,
+    require_world,
     resolve_teacher_decoding,
 )
 from fieldcraft.extensions.curation.team import TeamAgent, reconstruct_requests, render_step
 from fieldcraft.records.costs import CostModel
 from fieldcraft.runs.context import RunContext
-from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.evaluating import evaluate_rollouts
 from fieldcraft.tools.factory import collect_costs
 from fieldcraft.types import DemoStep, Dialect, Status, Task, ToolCall, Trajectory
@@ -68,17 +67,15 @@ async def _make_teacher(context: RunContext, name: str, model: Path) -> RolloutF
 
 
 def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> RolloutFunction:
-    data_source, dialect = context.data_source, load_dialect(context.recipe, model)
-    demonstrate = (
-        data_source.team_demonstration if name == "team" else data_source.single_agent_demonstration
-    )
+    world, encoder = require_world(context.data_source), context.load_encoder(model)
+    demonstrate = world.team_demonstration if name == "team" else world.single_agent_demonstration
 
     async def answer(task: Task, key: str) -> Trajectory:
         steps = demonstrate(task, random.Random(f"{context.recipe.seed}:{name}:{key}"))
         if name == "team":
-            cost = _compute_team_cost(task, steps, dialect)
+            cost = _compute_team_cost(task, steps, encoder.dialect)
             task = replace(task, meta=task.meta | cost.as_meta())
-        return encode_demonstration(task, steps, dialect, context.schemas)
+        return encoder.encode(task, steps)
 
     return answer
 

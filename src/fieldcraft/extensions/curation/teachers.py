@@ -16,7 +16,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sampling import SamplingConfig, parse_sampling_keys
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.data.steps_io import ContrastivePair
-from fieldcraft.data.world import WorldOracle
+from fieldcraft.data.world import World, WorldOracle
 from fieldcraft.extensions.curation.chat_models import ChatModel, EngineChatModel
 from fieldcraft.extensions.curation.pairs import make_pair
 from fieldcraft.extensions.curation.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
@@ -24,6 +24,7 @@ from fieldcraft.extensions.curation.team import Team, TeamAgent, TeamMember
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.engines import make_local_engine
 from fieldcraft.runs.sampling import Decoding, resolve_decoding
+from fieldcraft.runs.sources import DataSource
 from fieldcraft.sampling import Truncation
 from fieldcraft.tools.chat_client import ChatClient
 from fieldcraft.train.model import load_tokenizer
@@ -128,13 +129,28 @@ class ScriptedTeamTeacher:
         return TEAM_HAS_NO_PAIRS
 
 
+def require_world(data_source: DataSource) -> World:
+    """Return the world of the questions. Raises UserError if they have none."""
+    if data_source.world is None:
+        raise UserError("the questions have no scripted teacher: set teacher.model.")
+    return data_source.world
+
+
+def require_oracle(data_source: DataSource) -> WorldOracle:
+    """Return the oracle of the questions. Raises UserError if they have none."""
+    oracle = require_world(data_source).oracle
+    if oracle is None:
+        raise UserError("the world has no oracle: set teacher.model to use a model as the teacher.")
+    return oracle
+
+
 async def make_teacher(context: RunContext) -> DemonstrationTeacher:
     """Return the teacher of a recipe and, if models are queried, their tools."""
     recipe = context.recipe
     if recipe.teacher.model is None:
         if recipe.teacher.team is not None:
-            return ScriptedTeamTeacher(context.data_source.team_demonstration)
-        return OracleTeacher(context.data_source.oracle, recipe.seed)
+            return ScriptedTeamTeacher(require_world(context.data_source).team_demonstration)
+        return OracleTeacher(require_oracle(context.data_source), recipe.seed)
     await context.open_tools()
     if recipe.teacher.team is not None:
         return TeamTeacher(

@@ -16,6 +16,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
 from fieldcraft.config.stages import Stage
+from fieldcraft.dialects.encoding import TrajectoryPair
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.records.events import EventHandler
@@ -25,9 +26,6 @@ from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy, ValueMod
 from fieldcraft.types import Dialect, Task, Trajectory
 
 StepMetrics = dict[str, Any]
-PreferencePair = tuple[
-    Trajectory, Trajectory
-]  # chosen, rejected; both start with the same shared prefix
 
 
 class StageData(Protocol):
@@ -49,7 +47,7 @@ class StageData(Protocol):
         UserError if there are none."""
         ...
 
-    def load_pairs(self, data: str, count: int | None) -> Sequence[PreferencePair]: ...
+    def load_pairs(self, data: str, count: int | None) -> Sequence[TrajectoryPair]: ...
 
     def load_training_tasks(self) -> Sequence[Task]: ...
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Self
 
 from fieldcraft.config.stages import Contrastive
+from fieldcraft.dialects.encoding import TrajectoryPair
 from fieldcraft.records.chains import get_context_ids
 from fieldcraft.train.batch import Sample, SampleUnit, to_samples
 from fieldcraft.train.losses import ContrastiveLoss
 from fieldcraft.train.protocols import TrainablePolicy
-from fieldcraft.train.stages.base import PreferencePair, StageData, StageInputs
+from fieldcraft.train.stages.base import StageData, StageInputs
 from fieldcraft.train.stages.supervised import SupervisedStage, check_lengths
 from fieldcraft.types import Author, Trajectory
 
@@ -28,7 +29,7 @@ class ContrastiveStage(SupervisedStage):
     def from_pairs(
         cls,
         trainer: TrainablePolicy,
-        pairs: Sequence[PreferencePair],
+        pairs: Sequence[TrajectoryPair],
         alpha: float,
         batch_size: int,
         seed: int,

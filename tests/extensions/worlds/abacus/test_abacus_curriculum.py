@@ -7,6 +7,7 @@ import pytest
 
 from fieldcraft.data.world import make_world
 from fieldcraft.dialects import make_dialect, resolve_dialect
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.extensions.worlds.abacus.curriculum import list_single_sums
 from fieldcraft.extensions.worlds.abacus.instructions import is_heldout
 from fieldcraft.train.scratch import make_tokenizer
@@ -29,8 +30,8 @@ def dialect(world):
 
 @pytest.fixture(scope="module")
 def data(world, dialect) -> dict[str, list[Trajectory]]:
-    found = {name: world.demonstrations(name, COUNT, dialect, []) for name in SETS}
-    pairs = world.pairs("pairs", COUNT, dialect, [])
+    found = {name: world.encoded(name, COUNT, DemonstrationEncoder(dialect)) for name in SETS}
+    pairs = world.pairs("pairs", COUNT, DemonstrationEncoder(dialect))
     return {**found, "pairs": [side for pair in pairs for side in pair]}
 
 
@@ -100,7 +101,7 @@ def test_no_training_shows_what_is_held_out(world, data) -> None:
 
 
 def test_both_sides_of_a_pair_differ_in_their_last_segment(world, dialect) -> None:
-    for chosen, rejected in world.pairs("pairs", 100, dialect, []):
+    for chosen, rejected in world.pairs("pairs", 100, DemonstrationEncoder(dialect)):
         assert [s.ids for s in chosen.segments[:-1]] == [s.ids for s in rejected.segments[:-1]]
         assert chosen.segments[-1].ids[0] != rejected.segments[-1].ids[0]
 
@@ -115,7 +116,9 @@ def test_the_data_are_a_function_of_the_seed(dialect) -> None:
     first, same, other = (
         [
             text(t)
-            for t in make_world("abacus", {}, seed).demonstrations("wasteful", 40, dialect, [])
+            for t in make_world("abacus", {}, seed).encoded(
+                "wasteful", 40, DemonstrationEncoder(dialect)
+            )
         ]
         for seed in (1, 1, 2)
     )

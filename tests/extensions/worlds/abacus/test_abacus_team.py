@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fieldcraft.data.world import make_world
 from fieldcraft.dialects import make_dialect, resolve_dialect
 from fieldcraft.dialects.afm_grades import parse_grades, parse_score
-from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.dialects.encoding import DemonstrationEncoder, encode_demonstration
 from fieldcraft.extensions.curation.filters import Demonstration
 from fieldcraft.extensions.worlds.abacus.instructions import Instruction, InstructionStep
 from fieldcraft.extensions.worlds.abacus.questions import SPLITS
@@ -174,8 +174,8 @@ def test_mistakes_come_at_the_set_rate_and_follow_from_the_key() -> None:
 
 
 def test_the_data_set_shows_the_team() -> None:
-    demonstrations = WORLD.demonstration_steps("team", 60, DIALECT, [])
-    trajectories = WORLD.demonstrations("team", 60, DIALECT, [])
+    demonstrations = WORLD.demonstrations("team", 60)
+    trajectories = WORLD.encoded("team", 60, DemonstrationEncoder(DIALECT))
     again = [encode_demonstration(*each, DIALECT, []) for each in demonstrations]
     assert [t.ids for t in trajectories] == [t.ids for t in again]
     assert all(trajectory.well_formed for trajectory in trajectories)
@@ -185,4 +185,4 @@ def test_the_data_set_shows_the_team() -> None:
     assert "tool_effectiveness : Poor" in policy
     assert "The score this time is:1" in policy
     with pytest.raises(UserError, match="does not support filters for its dataset 'base'"):
-        WORLD.demonstration_steps("base", 1, DIALECT, [])
+        WORLD.demonstrations("base", 1)

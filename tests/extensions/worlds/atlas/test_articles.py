@@ -7,6 +7,7 @@ import pytest
 
 from fieldcraft.data.passages import Passage, format_passages
 from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.extensions.worlds.atlas.curriculum import AtlasCurriculum, iterate_tokenizer_texts
 from fieldcraft.extensions.worlds.atlas.generation import generate_atlas
 from fieldcraft.extensions.worlds.atlas.questions import draw_evaluation_tasks, draw_train_tasks
@@ -19,7 +20,10 @@ TAGS = make_dialect("autocoa", make_tokenizer([], SYLLABLES), "").tags
 TOKENIZER = make_tokenizer(iterate_tokenizer_texts(WORLD, TAGS), SYLLABLES)
 SCHEMAS = [{"type": "function", "function": {"name": "search"}}]
 CURRICULUM = AtlasCurriculum(
-    WORLD, make_dialect("autocoa", TOKENIZER, ""), SCHEMAS, variants=12, seed=0
+    WORLD,
+    variants=12,
+    seed=0,
+    encoder=DemonstrationEncoder(make_dialect("autocoa", TOKENIZER, ""), SCHEMAS),
 )
 READING = replace(CURRICULUM, world=WORLD.with_articles_read(1.0), article_readings=3)
 
@@ -92,15 +96,13 @@ def test_demonstrations_and_articles_leave_what_is_not_read_unknown() -> None:
     assert unread.isdisjoint(half.article_names)
     named = Counter(
         subject
-        for task, _ in half.demonstration_steps("demonstrations", 900)
+        for task, _ in half.demonstrations("demonstrations", 900)
         for subject in task.meta["path"][:1]
     )
     assert unread.isdisjoint(named)
     assert half.world.read_entities & named.keys()
     everything = replace(half, world=WORLD)  # without articles no entity is excluded
-    begin = {
-        task.meta["path"][0] for task, _ in everything.demonstration_steps("demonstrations", 900)
-    }
+    begin = {task.meta["path"][0] for task, _ in everything.demonstrations("demonstrations", 900)}
     assert unread & begin
 
 
@@ -113,6 +115,6 @@ def test_of_what_evaluations_ask_only_a_base_model_is_asked_and_only_for_single_
     assert {(evaluated[q].meta["hops"], evaluated[q].meta["known"]) for q in base} == {(1, True)}
     for data in ("demonstrations", "wasteful", "team"):
         assert evaluated.keys().isdisjoint(
-            t.question for t, _ in CURRICULUM.demonstration_steps(data, 2000)
+            t.question for t, _ in CURRICULUM.demonstrations(data, 2000)
         )
     assert evaluated.keys().isdisjoint(t.question for t in draw_train_tasks(WORLD, 0, 4000))

@@ -9,6 +9,7 @@ import pytest
 from fieldcraft.data.world import make_world
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.afm_grades import parse_grades, parse_score
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.extensions.worlds.atlas.curriculum import AtlasCurriculum, iterate_tokenizer_texts
 from fieldcraft.extensions.worlds.atlas.facts import Route
 from fieldcraft.extensions.worlds.atlas.generation import generate_atlas
@@ -124,9 +125,9 @@ def test_mistakes_come_at_the_set_rate_and_follow_from_the_key() -> None:
 @pytest.mark.parametrize("name", ["afm-mhqa", "afm-web"])
 def test_the_data_set_obeys_the_grammar_and_names_nothing_that_is_held_out(name: str) -> None:
     dialect = make_dialect(name, TOKENIZER, "")
-    found = AtlasCurriculum(WORLD, dialect, SCHEMAS, variants=4, seed=0, mistakes=0.5).make_team(
-        150
-    )
+    found = AtlasCurriculum(
+        WORLD, variants=4, seed=0, mistakes=0.5, encoder=DemonstrationEncoder(dialect, SCHEMAS)
+    ).make_team(150)
     heldout = [n for n, entity in WORLD.entities.items() if entity.region == "heldout"]
     for trajectory in found:
         assert (trajectory.status, trajectory.well_formed) == (Status.ANSWERED, True)
@@ -149,7 +150,7 @@ def test_a_recipe_sets_the_rate() -> None:
     texts = {}
     for mistakes in (0.0, 1.0):
         world = make_world("atlas", {**settings, "mistakes": mistakes}, 0)
-        demonstrations = world.demonstrations("team", 20, dialect, SCHEMAS)
+        demonstrations = world.encoded("team", 20, DemonstrationEncoder(dialect, SCHEMAS))
         texts[mistakes] = "".join(s.text for t in demonstrations for s in t.segments)
         task = world.training_questions(3)[2]
         chain = world.team_demonstration(task, random.Random("key"))

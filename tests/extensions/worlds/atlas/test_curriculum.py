@@ -12,7 +12,7 @@ from itertools import chain
 import pytest
 
 from fieldcraft.dialects import make_dialect
-from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.dialects.encoding import DemonstrationEncoder, encode_demonstration
 from fieldcraft.extensions.worlds.atlas.curriculum import AtlasCurriculum, iterate_tokenizer_texts
 from fieldcraft.extensions.worlds.atlas.facts import render_statement
 from fieldcraft.extensions.worlds.atlas.generation import generate_atlas, regenerate_untaught
@@ -29,7 +29,9 @@ TAGS = make_dialect("autocoa", make_tokenizer([], SYLLABLES), "").tags
 TOKENIZER = make_tokenizer(iterate_tokenizer_texts(WORLD, TAGS), SYLLABLES)
 DIALECT = make_dialect("autocoa", TOKENIZER, "")
 SCHEMAS = [{"type": "function", "function": {"name": "search"}}]
-CURRICULUM = AtlasCurriculum(WORLD, DIALECT, SCHEMAS, variants=12, seed=0)
+CURRICULUM = AtlasCurriculum(
+    WORLD, variants=12, seed=0, encoder=DemonstrationEncoder(DIALECT, SCHEMAS)
+)
 HELDOUT = {name for name, entity in WORLD.entities.items() if entity.region == "heldout"}
 NAME = re.compile(r"[A-Z][a-z]+(?: ?[A-Z][a-z]+)")
 
@@ -140,7 +142,9 @@ def test_what_is_read_has_names_that_begin_alike() -> None:
 
 def test_data_is_a_function_of_the_seed() -> None:
     def ids(seed: int) -> list[list[int]]:
-        curriculum = AtlasCurriculum(WORLD, DIALECT, SCHEMAS, variants=3, seed=seed)
+        curriculum = AtlasCurriculum(
+            WORLD, variants=3, seed=seed, encoder=DemonstrationEncoder(DIALECT, SCHEMAS)
+        )
         found = [
             *curriculum.make_base_texts(6),
             *curriculum.make_demonstrations(6),
@@ -178,7 +182,9 @@ def parse_relations(question: str) -> tuple[str, ...]:
 
 
 def test_no_training_question_follows_a_reserved_chain() -> None:
-    curriculum = AtlasCurriculum(RESERVING, DIALECT, SCHEMAS, variants=12, seed=0)
+    curriculum = AtlasCurriculum(
+        RESERVING, variants=12, seed=0, encoder=DemonstrationEncoder(DIALECT, SCHEMAS)
+    )
     found = [
         *curriculum.make_base_texts(400),
         *curriculum.make_demonstrations(300),
@@ -310,7 +316,9 @@ def test_no_training_asks_a_question_of_an_evaluation() -> None:
     splits = ("heldout", "heldout_start", "known", "mixed", "four_hops", "unseen_chains")
     tasks = draw_evaluation_tasks(RESERVING, 0, dict.fromkeys(splits, 300))
     questions = {task.question for task in tasks}
-    curriculum = AtlasCurriculum(RESERVING, DIALECT, SCHEMAS, variants=12, seed=0)
+    curriculum = AtlasCurriculum(
+        RESERVING, variants=12, seed=0, encoder=DemonstrationEncoder(DIALECT, SCHEMAS)
+    )
     demonstrations = [*curriculum.make_demonstrations(600), *curriculum.make_wasteful(600)]
     demonstrations += [side for pair in curriculum.make_pairs(600) for side in pair]
     trained = {t.task.question for t in demonstrations}
@@ -329,7 +337,10 @@ def test_the_tokenizers_texts_hold_no_name() -> None:
 
 def test_data_sets_grow_with_the_number_of_taught_facts() -> None:
     big = AtlasCurriculum(
-        generate_atlas(400, 0.5, 0.5, seed=0), DIALECT, SCHEMAS, variants=3, seed=0
+        generate_atlas(400, 0.5, 0.5, seed=0),
+        variants=3,
+        seed=0,
+        encoder=DemonstrationEncoder(DIALECT, SCHEMAS),
     )
     facts = len(big.world.taught_facts)
     assert facts == 200 * 3 + 40 * 2 + 40 * 2 + 20 * 2

@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 
 from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.extensions.worlds.atlas.facts import RELATIONS, Route
 from fieldcraft.extensions.worlds.atlas.oracle import make_wasteful_demonstration
 from fieldcraft.extensions.worlds.atlas.reading import (
@@ -98,7 +99,9 @@ def test_the_wasteful_teacher_goes_both_ways_and_reads_all_that_it_says() -> Non
 def test_its_demonstrations_obey_the_grammar_of_web_agents() -> None:
     tags = make_dialect("afm-web", make_tokenizer([], WORLD.syllables), "").tags
     tokenizer = make_tokenizer(WORLD.tokenizer_texts(tags), WORLD.syllables)
-    found = WORLD.demonstrations("wasteful", 40, make_dialect("afm-web", tokenizer, ""), [])
+    found = WORLD.encoded(
+        "wasteful", 40, DemonstrationEncoder(make_dialect("afm-web", tokenizer, ""))
+    )
     assert all(each.well_formed for each in found)
 
 

@@ -5,6 +5,7 @@ from itertools import chain
 import pytest
 
 from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.dialects.tool_names import add_name_variants
 from fieldcraft.extensions.worlds.domains import DomainsWorld
 from fieldcraft.recipes.loading import load_recipe
@@ -29,7 +30,7 @@ def text(trajectory: Trajectory, *authors: Author) -> str:
 
 
 def draw(data: str, count: int = 40) -> list[Trajectory]:
-    return WORLD.demonstrations(data, count, DIALECT, TOOLS)
+    return WORLD.encoded(data, count, DemonstrationEncoder(DIALECT, TOOLS))
 
 
 def test_a_question_has_the_tool_of_its_domain_by_its_own_name() -> None:
@@ -117,12 +118,12 @@ def test_the_tokenizer_has_every_text_in_whole_words() -> None:
 def test_a_data_set_without_its_tool_is_refused() -> None:
     python = [schema for schema in TOOLS if schema["function"]["name"] == "python"]
     with pytest.raises(UserError, match="needs the tool search: add it to tools"):
-        WORLD.demonstrations("search", 1, DIALECT, python)
+        WORLD.encoded("search", 1, DemonstrationEncoder(DIALECT, python))
     own = [{"type": "function", "function": schema["function"]} for schema in TOOLS]
     with pytest.raises(
         UserError, match="needs several names for the tool python: set its key names"
     ):
-        WORLD.demonstrations("code_names", 1, DIALECT, own)
+        WORLD.encoded("code_names", 1, DemonstrationEncoder(DIALECT, own))
     renamed = add_name_variants(own[0], ["run(text)"], [])
-    [demonstration] = WORLD.demonstrations("code_names", 1, DIALECT, [renamed])
+    [demonstration] = WORLD.encoded("code_names", 1, DemonstrationEncoder(DIALECT, [renamed]))
     assert "run(text" in text(demonstration, Author.PROMPT)

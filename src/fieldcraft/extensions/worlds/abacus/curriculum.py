@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
-from fieldcraft.data.world import TrajectoryPair
+from fieldcraft.data.world import Demonstration
 from fieldcraft.dialects.base import encode_policy_text
-from fieldcraft.dialects.encoding import encode_demonstration, encode_pair
+from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
 from fieldcraft.extensions.worlds.abacus.instructions import (
     OPERATIONS,
     SMALL_NUMBERS,
@@ -35,7 +34,7 @@ from fieldcraft.extensions.worlds.abacus.questions import (
     make_abacus,
 )
 from fieldcraft.extensions.worlds.abacus.team import MISTAKE_SHARE, make_team_demonstration
-from fieldcraft.types import Author, DemoStep, Dialect, Segment, Task, Trajectory
+from fieldcraft.types import Author, DemoStep, Segment, Task, Trajectory
 
 READING_SHARE = 0.3  # fraction of the base model's texts
 TOO_LARGE_SHARE = 0.2  # fraction of the base model's texts
@@ -53,44 +52,18 @@ AnswerFunction = Callable[[Abacus, Task, random.Random], list[DemoStep]]  # answ
 
 
 @dataclass(frozen=True)
-class AbacusCurriculum:
-    """Data for all stages of a run on Abacus, determined by the world, the dialect and the seed.
+class AbacusDemonstrations:
+    """Demonstrations of a run on Abacus, determined by the world and the seed.
 
-    Demonstrations use separate notebooks, so notes have to be read and cannot be memorised.
-    `reserved` holds the names that occur in evaluations.
+    They use separate notebooks, so notes have to be read and cannot be memorised. `reserved` holds
+    the names that occur in evaluations.
     """
 
-    dialect: Dialect
-    schemas: Sequence[dict[str, Any]]
     reserved: frozenset[str]
     seed: int
     mistakes: float = MISTAKE_SHARE  # see `make_team_demonstration`
 
-    def make_base_texts(self, count: int) -> list[Trajectory]:
-        """Return the texts of the base model. It learns mental arithmetic with small numbers (half
-        of the questions have one step), which numbers are too large for it, and reading: given
-        notes, it repeats their contents in any order. It never sees a program."""
-        rng = random.Random(f"base:{self.seed}")
-        abacus = Abacus(Notebook({}, {}), heldout=False)
-        sums = list_single_sums()
-        reading = round(count * READING_SHARE)
-        large = round(count * TOO_LARGE_SHARE)
-        instructions = [abacus.draw_large(rng, rng.choice(NUM_STEPS)) for _ in range(large)]
-        for index in range(count - reading - large):
-            several = abacus.draw_small(rng, rng.choice(NUM_STEPS[1:]))
-            instructions.append(rng.choice(sums) if index % 2 else several)
-        return [self._make_reading_text(rng) for _ in range(reading)] + [
-            self._encode(
-                abacus.make_direct_task(instruction, "train"), make_closed_book_steps(instruction)
-            )
-            for instruction in instructions
-        ]
-
-    def encode_dataset(self, dataset: str, count: int) -> list[Trajectory]:
-        """Return a dataset of demonstrations as trajectories."""
-        return [self._encode(*each) for each in self.demonstration_steps(dataset, count)]
-
-    def demonstration_steps(self, dataset: str, count: int) -> list[tuple[Task, list[DemoStep]]]:
+    def demonstrations(self, dataset: str, count: int) -> list[Demonstration]:
         """Return the questions and steps of a dataset, each of which has its own way to answer."""
         answer_functions: Mapping[str, AnswerFunction] = {
             "demonstrations": self._answer_briefly,
@@ -126,17 +99,6 @@ class AbacusCurriculum:
         """Return the steps of a team that makes errors and repairs them."""
         return make_team_demonstration(abacus.notebook, task, rng, self.mistakes)
 
-    def make_pairs(self, count: int) -> list[TrajectoryPair]:
-        """Return contrastive steps: thinking versus a program, and a program versus a guess."""
-        rng = random.Random(f"choices:{self.seed}")
-        return list(islice(self._iterate_pairs(rng), count))
-
-    def _iterate_pairs(self, rng: random.Random) -> Iterator[TrajectoryPair]:
-        for abacus, task in self._iterate_questions("pairs"):
-            for decision in AbacusOracle(abacus.notebook).decisions(task, rng):
-                sides = (decision.chosen, decision.rejected)
-                yield encode_pair(task, decision.before, sides, self.dialect, self.schemas)
-
     def _iterate_questions(self, dataset: str) -> Iterator[tuple[Abacus, Task]]:
         """Yield an infinite sequence of questions of all kinds, with a new notebook per batch."""
         number = 0
@@ -148,6 +110,48 @@ class AbacusCurriculum:
             for task in draw_train_tasks(abacus, rng.randrange(2**32), NOTES_AT_ONCE):
                 yield abacus, task
             number += 1
+
+
+@dataclass(frozen=True)
+class AbacusCurriculum(AbacusDemonstrations):
+    """Data for all stages of a run on Abacus, as trajectories."""
+
+    encoder: DemonstrationEncoder = field(kw_only=True)
+
+    def make_base_texts(self, count: int) -> list[Trajectory]:
+        """Return the texts of the base model. It learns mental arithmetic with small numbers (half
+        of the questions have one step), which numbers are too large for it, and reading: given
+        notes, it repeats their contents in any order. It never sees a program."""
+        rng = random.Random(f"base:{self.seed}")
+        abacus = Abacus(Notebook({}, {}), heldout=False)
+        sums = list_single_sums()
+        reading = round(count * READING_SHARE)
+        large = round(count * TOO_LARGE_SHARE)
+        instructions = [abacus.draw_large(rng, rng.choice(NUM_STEPS)) for _ in range(large)]
+        for index in range(count - reading - large):
+            several = abacus.draw_small(rng, rng.choice(NUM_STEPS[1:]))
+            instructions.append(rng.choice(sums) if index % 2 else several)
+        return [self._make_reading_text(rng) for _ in range(reading)] + [
+            self.encoder.encode(
+                abacus.make_direct_task(instruction, "train"), make_closed_book_steps(instruction)
+            )
+            for instruction in instructions
+        ]
+
+    def encode_dataset(self, dataset: str, count: int) -> list[Trajectory]:
+        """Return a dataset of demonstrations as trajectories."""
+        return [self.encoder.encode(*each) for each in self.demonstrations(dataset, count)]
+
+    def make_pairs(self, count: int) -> list[TrajectoryPair]:
+        """Return contrastive steps: thinking versus a program, and a program versus a guess."""
+        rng = random.Random(f"choices:{self.seed}")
+        return list(islice(self._iterate_pairs(rng), count))
+
+    def _iterate_pairs(self, rng: random.Random) -> Iterator[TrajectoryPair]:
+        for abacus, task in self._iterate_questions("pairs"):
+            for decision in AbacusOracle(abacus.notebook).decisions(task, rng):
+                sides = (decision.chosen, decision.rejected)
+                yield self.encoder.encode_pair(task, decision.before, sides)
 
     def _make_reading_text(self, rng: random.Random) -> Trajectory:
         notes = make_abacus(
@@ -168,10 +172,7 @@ class AbacusCurriculum:
         )
 
     def _make_segment(self, author: Author, text: str) -> Segment:
-        return Segment(author, encode_policy_text(self.dialect.tokenizer, text), text)
-
-    def _encode(self, task: Task, steps: Sequence[DemoStep]) -> Trajectory:
-        return encode_demonstration(task, steps, self.dialect, self.schemas)
+        return Segment(author, encode_policy_text(self.encoder.dialect.tokenizer, text), text)
 
 
 def _make_wasteful_oracle(abacus: Abacus, rng: random.Random) -> AbacusOracle:

@@ -10,8 +10,13 @@ from typing import Annotated
 
 from pydantic import Field, PositiveInt
 
-from fieldcraft.data.world import JsonSchemas, TrajectoryPair, World
-from fieldcraft.extensions.worlds.abacus.curriculum import DATASET_SIZES, AbacusCurriculum
+from fieldcraft.data.world import Demonstration, World
+from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
+from fieldcraft.extensions.worlds.abacus.curriculum import (
+    DATASET_SIZES,
+    AbacusCurriculum,
+    AbacusDemonstrations,
+)
 from fieldcraft.extensions.worlds.abacus.instructions import NOTES_MODULE, Notebook
 from fieldcraft.extensions.worlds.abacus.oracle import (
     TOO_LARGE_PHRASE,
@@ -30,7 +35,7 @@ from fieldcraft.extensions.worlds.abacus.team import (
     make_team_demonstration,
 )
 from fieldcraft.extensions.worlds.names import SYLLABLES
-from fieldcraft.types import DemoStep, Dialect, Observation, Task, Thought, ToolCall, Trajectory
+from fieldcraft.types import DemoStep, Observation, Task, Thought, ToolCall, Trajectory
 
 GIVEN_SHARE = 0.3  # fraction of notes in questions that were given away
 NUM_TOKENIZER_QUESTIONS = 400  # questions whose texts train a tokenizer
@@ -81,33 +86,34 @@ class AbacusWorld(World):
     def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
         return draw_evaluation_tasks(self.test_abacus, self.seed, splits)
 
-    def demonstrations(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
+    def encoded(
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[Trajectory]:
-        curriculum, size = self._curriculum(dialect, tools), _get_size(dataset, count)
+        curriculum, size = self._curriculum(encoder), _get_size(dataset, count)
         return (
             curriculum.make_base_texts(size)
             if dataset in self.toolless_datasets
             else curriculum.encode_dataset(dataset, size)
         )
 
-    def demonstration_steps(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
-    ) -> list[tuple[Task, list[DemoStep]]]:
+    def demonstrations(self, dataset: str, count: int | None) -> list[Demonstration]:
         if dataset in self.toolless_datasets:
-            return super().demonstration_steps(dataset, count, dialect, tools)
-        return self._curriculum(dialect, tools).demonstration_steps(
-            dataset, _get_size(dataset, count)
-        )
+            return super().demonstrations(dataset, count)
+        source = AbacusDemonstrations(self._reserved, self.seed, self.mistakes)
+        return source.demonstrations(dataset, _get_size(dataset, count))
 
     def pairs(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[TrajectoryPair]:
-        return self._curriculum(dialect, tools).make_pairs(_get_size(dataset, count))
+        return self._curriculum(encoder).make_pairs(_get_size(dataset, count))
 
-    def _curriculum(self, dialect: Dialect, tools: JsonSchemas) -> AbacusCurriculum:
-        reserved = frozenset(chain(*self.test_abacus.names.values()))
-        return AbacusCurriculum(dialect, tools, reserved, self.seed, self.mistakes)
+    def _curriculum(self, encoder: DemonstrationEncoder) -> AbacusCurriculum:
+        return AbacusCurriculum(self._reserved, self.seed, self.mistakes, encoder=encoder)
+
+    @property
+    def _reserved(self) -> frozenset[str]:
+        """Names that occur in evaluations."""
+        return frozenset(chain(*self.test_abacus.names.values()))
 
     @property
     def oracle(self) -> AbacusOracle:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import Any
 
 from fieldcraft.data.passages import Passage, format_passages
+from fieldcraft.data.world import Demonstration
 from fieldcraft.dialects.base import encode_policy_text
-from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
 from fieldcraft.dialects.tool_names import ToolNameMap
 from fieldcraft.extensions.worlds.atlas.facts import Atlas, Route, render_statement
 from fieldcraft.extensions.worlds.atlas.generation import generate_unfamiliar, regenerate_untaught
@@ -31,7 +31,6 @@ from fieldcraft.types import (
     Answer,
     Author,
     DemoStep,
-    Dialect,
     Observation,
     Segment,
     Task,
@@ -55,18 +54,13 @@ THINKING_DECISION_SHARE = 0.35  # fraction used of the decisions that choose thi
 
 
 @dataclass(frozen=True)
-class AtlasCurriculum:
-    """Data for all stages of a run on Atlas, determined by the world, the dialect and the seed."""
+class AtlasDemonstrations:
+    """Demonstrations of a run on Atlas, determined by the world and the seed."""
 
     world: Atlas
-    dialect: Dialect
-    schemas: Sequence[dict[str, Any]]
     variants: int
     seed: int
     mistakes: float = MISTAKE_SHARE  # see `make_team_demonstration`
-    reading_syllables: int | None = None  # see `generate_unfamiliar`
-    article_readings: int = 0  # number of times that the base model reads each article in training
-    reading_share: float = READING_SHARE  # fraction of the base model's texts
 
     @cached_property
     def worlds(self) -> list[Atlas]:
@@ -83,6 +77,82 @@ class AtlasCurriculum:
         """Return the size of a dataset without articles, at most `max_count`."""
         size = EXAMPLES_PER_FACT[dataset] * max(len(self.world.taught_facts), MIN_FACTS)
         return size if max_count is None else min(max_count, size)
+
+    def demonstrations(self, dataset: str, count: int) -> list[Demonstration]:
+        """Return the questions and steps of a dataset of demonstrations."""
+        rng = random.Random(f"{dataset}:{self.seed}")
+        draw_searching = (
+            self._draw_regenerated if dataset == "wasteful" else self._draw_mostly_regenerated
+        )
+        return [
+            (world.make_task(path, "train"), self._make_steps(dataset, world, path, rng))
+            for world, path in self._draw_questions(count, rng, draw_searching)
+        ]
+
+    def _make_steps(
+        self, dataset: str, world: Atlas, path: Route, rng: random.Random
+    ) -> list[DemoStep]:
+        if dataset == "wasteful":
+            return make_wasteful_demonstration(world, path, rng)
+        if dataset == "team":
+            return make_team_demonstration(world, path, rng, self.mistakes)
+        return make_demonstration(world, path)
+
+    def _draw_questions(
+        self,
+        count: int,
+        rng: random.Random,
+        draw_searching: Callable[[random.Random], tuple[Atlas, Route]],
+    ) -> Iterator[tuple[Atlas, Route]]:
+        """Yield questions, a fraction COT_SHARE of which needs only taught facts; `draw_searching`
+        draws the others."""
+        for _ in range(count):
+            if rng.random() < COT_SHARE:
+                known = self.known_paths[rng.choice(NUM_HOPS)] or self.known_paths[1]
+                yield self.world, rng.choice(known)
+            else:
+                yield draw_searching(rng)
+
+    def _draw_mostly_regenerated(self, rng: random.Random) -> tuple[Atlas, Route]:
+        world = self.world if rng.random() < REAL_SHARE else rng.choice(self.worlds)
+        return world, self.draw_untaught_path(world, rng)
+
+    def _draw_regenerated(self, rng: random.Random) -> tuple[Atlas, Route]:
+        world = rng.choice(self.worlds)
+        return world, self._draw_searched_path(world, rng)
+
+    def draw_untaught_path(self, world: Atlas, rng: random.Random) -> Route:
+        """Draw a path of the training region with at least one untaught fact.
+
+        In a regenerated world each such fact is about a new entity: about a real entity the model
+        should learn only the real facts, so that it can simulate a search for it. If the base model
+        reads articles of real entities, demonstrations name no other real entities: these stay as
+        unknown as held-out ones until reinforcement learning uses them."""
+        while True:
+            path = self._draw_searched_path(world, rng)
+            if world is self.world:
+                if not world.read_entities or world.is_read(path):
+                    return path
+            elif self.world.entities.keys().isdisjoint(world.list_untaught_subjects(path)):
+                return path
+
+    def _draw_searched_path(self, world: Atlas, rng: random.Random) -> Route:
+        """Draw a path of the training region with at least one untaught fact. In a regenerated
+        world such a fact may be about a real entity that a taught fact leads to."""
+        while True:
+            path = world.sample_path(rng, ["train", "taught"], rng.choice(NUM_HOPS))
+            if world.list_untaught_subjects(path):
+                return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtlasCurriculum(AtlasDemonstrations):
+    """Data for all stages of a run on Atlas, as trajectories."""
+
+    encoder: DemonstrationEncoder
+    reading_syllables: int | None = None  # see `generate_unfamiliar`
+    article_readings: int = 0  # number of times that the base model reads each article in training
+    reading_share: float = READING_SHARE  # fraction of the base model's texts
 
     def get_size_with_articles(self, dataset: str, max_count: int | None) -> int:
         """Return the size of a dataset, at most `max_count`."""
@@ -163,56 +233,12 @@ class AtlasCurriculum:
         return self._encode_dataset("team", count)
 
     def _encode_dataset(self, dataset: str, count: int) -> list[Trajectory]:
-        demonstrations = self.demonstration_steps(dataset, count)
-        return [encode_demonstration(*each, self.dialect, self.schemas) for each in demonstrations]
+        return [self.encoder.encode(*each) for each in self.demonstrations(dataset, count)]
 
-    def demonstration_steps(self, dataset: str, count: int) -> list[tuple[Task, list[DemoStep]]]:
-        """Return the questions and steps of a dataset of demonstrations."""
-        rng = random.Random(f"{dataset}:{self.seed}")
-        draw_searching = (
-            self._draw_regenerated if dataset == "wasteful" else self._draw_mostly_regenerated
-        )
-        return [
-            (world.make_task(path, "train"), self._make_steps(dataset, world, path, rng))
-            for world, path in self._draw_questions(count, rng, draw_searching)
-        ]
-
-    def _make_steps(
-        self, dataset: str, world: Atlas, path: Route, rng: random.Random
-    ) -> list[DemoStep]:
-        if dataset == "wasteful":
-            return make_wasteful_demonstration(world, path, rng)
-        if dataset == "team":
-            return make_team_demonstration(world, path, rng, self.mistakes)
-        return make_demonstration(world, path)
-
-    def _draw_questions(
-        self,
-        count: int,
-        rng: random.Random,
-        draw_searching: Callable[[random.Random], tuple[Atlas, Route]],
-    ) -> Iterator[tuple[Atlas, Route]]:
-        """Yield questions, a fraction COT_SHARE of which needs only taught facts; `draw_searching`
-        draws the others."""
-        for _ in range(count):
-            if rng.random() < COT_SHARE:
-                known = self.known_paths[rng.choice(NUM_HOPS)] or self.known_paths[1]
-                yield self.world, rng.choice(known)
-            else:
-                yield draw_searching(rng)
-
-    def _draw_mostly_regenerated(self, rng: random.Random) -> tuple[Atlas, Route]:
-        world = self.world if rng.random() < REAL_SHARE else rng.choice(self.worlds)
-        return world, self.draw_untaught_path(world, rng)
-
-    def _draw_regenerated(self, rng: random.Random) -> tuple[Atlas, Route]:
-        world = rng.choice(self.worlds)
-        return world, self._draw_searched_path(world, rng)
-
-    def make_pairs(self, count: int) -> list[tuple[Trajectory, Trajectory]]:
+    def make_pairs(self, count: int) -> list[TrajectoryPair]:
         """Return contrastive steps, fewer of which choose thinking than acting."""
         rng = random.Random(f"pairs:{self.seed}")
-        found: list[tuple[Trajectory, Trajectory]] = []
+        found: list[TrajectoryPair] = []
         while len(found) < count:
             world, path = self._draw_mostly_regenerated(rng)
             task = world.make_task(path, "train")
@@ -221,33 +247,8 @@ class AtlasCurriculum:
                     found.append(self._make_pair(task, decision))
         return found[:count]
 
-    def draw_untaught_path(self, world: Atlas, rng: random.Random) -> Route:
-        """Draw a path of the training region with at least one untaught fact.
-
-        In a regenerated world each such fact is about a new entity: about a real entity the model
-        should learn only the real facts, so that it can simulate a search for it. If the base model
-        reads articles of real entities, demonstrations name no other real entities: these stay as
-        unknown as held-out ones until reinforcement learning uses them."""
-        while True:
-            path = self._draw_searched_path(world, rng)
-            if world is self.world:
-                if not world.read_entities or world.is_read(path):
-                    return path
-            elif self.world.entities.keys().isdisjoint(world.list_untaught_subjects(path)):
-                return path
-
-    def _draw_searched_path(self, world: Atlas, rng: random.Random) -> Route:
-        """Draw a path of the training region with at least one untaught fact. In a regenerated
-        world such a fact may be about a real entity that a taught fact leads to."""
-        while True:
-            path = world.sample_path(rng, ["train", "taught"], rng.choice(NUM_HOPS))
-            if world.list_untaught_subjects(path):
-                return path
-
     def _encode(self, world: Atlas, path: Route, steps: Sequence[DemoStep]) -> Trajectory:
-        return encode_demonstration(
-            world.make_task(path, "train"), steps, self.dialect, self.schemas
-        )
+        return self.encoder.encode(world.make_task(path, "train"), steps)
 
     def _make_ignorance_text(self, world: Atlas, rng: random.Random) -> Trajectory:
         path = self.draw_untaught_path(world, rng)
@@ -284,7 +285,7 @@ class AtlasCurriculum:
             ],
         )
 
-    def _make_pair(self, task: Task, decision: AtlasDecision) -> tuple[Trajectory, Trajectory]:
+    def _make_pair(self, task: Task, decision: AtlasDecision) -> TrajectoryPair:
         """Return both continuations. If thoughts precede, the shared prefix ends inside a turn."""
         before = list(decision.before)
         thought_start = ""
@@ -293,11 +294,11 @@ class AtlasCurriculum:
             is_answer = isinstance(decision.chosen[0], Answer)
             thought_start = before[-1].text + ("" if is_answer else " ")
             before.pop()
-        names = ToolNameMap(task, self.schemas)
-        prompt = self.dialect.encode_prompt(task.question, names.schemas)
+        names = ToolNameMap(task, self.encoder.schemas)
+        prompt = self.encoder.dialect.encode_prompt(task.question, names.schemas)
         prefix = [Segment(Author.PROMPT, prompt, task.question)]
         if before:
-            prefix = encode_demonstration(task, before, self.dialect, self.schemas).segments
+            prefix = self.encoder.encode(task, before).segments
         if thought_start:
             prefix = [*prefix, self._make_segment(Author.POLICY, thought_start)]
         following = "\n" if decision.is_last else " I"  # continuation after a fact
@@ -315,25 +316,27 @@ class AtlasCurriculum:
             case [Thought(thought)]:
                 return self._make_sentence(thought, following)
             case [Thought(thought), ToolCall() as action]:
-                text = self.dialect.render_thought(thought)
-                text += self.dialect.render_call(names.to_surface(action))
+                text = self.encoder.dialect.render_thought(thought)
+                text += self.encoder.dialect.render_call(names.to_surface(action))
                 return self._make_segment(Author.POLICY, text)
             case [Answer(answer)]:
-                end = self._make_segment(Author.POLICY, f"\n{self.dialect.render_answer(answer)}")
-                end.ids.append(self.dialect.turn_end.token_id)
+                end = self._make_segment(
+                    Author.POLICY, f"\n{self.encoder.dialect.render_answer(answer)}"
+                )
+                end.ids.append(self.encoder.dialect.turn_end.token_id)
                 return end
         raise AssertionError(f"a decision never consists of {steps}")
 
     def _make_sentence(self, thought: str, following: str) -> Segment:
         """Return the tokens of a thought before `following`. In this world's tokenizer the token of
         a full stop includes the following space."""
-        tokenizer = self.dialect.tokenizer
+        tokenizer = self.encoder.dialect.tokenizer
         count = len(encode_policy_text(tokenizer, thought))
         ids = encode_policy_text(tokenizer, thought + following)[:count]
         return Segment(Author.POLICY, ids, tokenizer.decode(ids))
 
     def _make_segment(self, author: Author, text: str) -> Segment:
-        return Segment(author, encode_policy_text(self.dialect.tokenizer, text), text)
+        return Segment(author, encode_policy_text(self.encoder.dialect.tokenizer, text), text)
 
 
 def iterate_tokenizer_texts(world: Atlas, tags: Sequence[str]) -> Iterator[str]:

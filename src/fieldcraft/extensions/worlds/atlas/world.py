@@ -11,10 +11,12 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, PositiveInt
 
 from fieldcraft.config.sections import Fraction01
-from fieldcraft.data.world import JsonSchemas, SimulationVerdicts, TrajectoryPair, World
+from fieldcraft.data.world import Demonstration, SimulationVerdicts, World
+from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
 from fieldcraft.extensions.worlds.atlas.curriculum import (
     READING_SHARE,
     AtlasCurriculum,
+    AtlasDemonstrations,
     iterate_tokenizer_texts,
 )
 from fieldcraft.extensions.worlds.atlas.fidelity import judge_atlas_simulations
@@ -41,7 +43,7 @@ from fieldcraft.extensions.worlds.atlas.team import (
 )
 from fieldcraft.extensions.worlds.names import SYLLABLES
 from fieldcraft.extensions.worlds.pages import validate_site_address
-from fieldcraft.types import DemoStep, Dialect, Task, Trajectory, UserError
+from fieldcraft.types import DemoStep, Task, Trajectory, UserError
 
 MAX_CHECK_VARIANTS = 20  # number of variants in the examples shown before a run
 
@@ -128,10 +130,10 @@ class AtlasWorld(World):
         article can be read in two ways."""
         return tasks if self.site is None else add_tool_mixes(self.atlas, tasks)
 
-    def demonstrations(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
+    def encoded(
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[Trajectory]:
-        curriculum = self._curriculum(dialect, tools)
+        curriculum = self._curriculum(encoder)
         make = {
             "base": curriculum.make_base_texts,
             "demonstrations": curriculum.make_demonstrations,
@@ -140,31 +142,28 @@ class AtlasWorld(World):
         }[dataset]
         return make(curriculum.get_size_with_articles(dataset, count))
 
-    def demonstration_steps(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
-    ) -> list[tuple[Task, list[DemoStep]]]:
+    def demonstrations(self, dataset: str, count: int | None) -> list[Demonstration]:
         if dataset in self.toolless_datasets:
-            return super().demonstration_steps(dataset, count, dialect, tools)
-        curriculum = self._curriculum(dialect, tools)
-        return curriculum.demonstration_steps(dataset, curriculum.get_size(dataset, count))
+            return super().demonstrations(dataset, count)
+        source = AtlasDemonstrations(self.atlas, self.variants, self.seed, self.mistakes)
+        return source.demonstrations(dataset, source.get_size(dataset, count))
 
     def pairs(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[TrajectoryPair]:
-        curriculum = self._curriculum(dialect, tools)
+        curriculum = self._curriculum(encoder)
         return curriculum.make_pairs(curriculum.get_size(dataset, count))
 
-    def _curriculum(self, dialect: Dialect, tools: JsonSchemas) -> AtlasCurriculum:
+    def _curriculum(self, encoder: DemonstrationEncoder) -> AtlasCurriculum:
         return AtlasCurriculum(
             self.atlas,
-            dialect,
-            tools,
             self.variants,
             self.seed,
             self.mistakes,
-            self.reading_syllables,
-            self.article_readings,
-            self.reading_share,
+            encoder=encoder,
+            reading_syllables=self.reading_syllables,
+            article_readings=self.article_readings,
+            reading_share=self.reading_share,
         )
 
     @property

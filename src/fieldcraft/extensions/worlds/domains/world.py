@@ -22,8 +22,9 @@ from typing import Any, ClassVar
 
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.instantiation import instantiate
-from fieldcraft.data.world import JsonSchemas, World
+from fieldcraft.data.world import Demonstration, World
 from fieldcraft.dialects.base import encode_policy_text
+from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.dialects.tool_names import CALLED_KEY, OFFERED_KEY, UNSEEN_NAMES
 from fieldcraft.extensions.worlds.abacus.oracle import AbacusOracle
 from fieldcraft.extensions.worlds.abacus.questions import SPLITS as ABACUS_SPLITS
@@ -137,17 +138,24 @@ class DomainsWorld(World):
             ]
         return found
 
-    def demonstrations(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
+    def demonstrations(self, dataset: str, count: int | None) -> list[Demonstration]:
+        """Raise UserError: an example shows one tool by certain names, which its steps leave
+        open."""
+        return super().demonstrations(dataset, count)
+
+    def encoded(
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[Trajectory]:
         """Return the base texts of both domains, or the demonstrations of one domain, in which the
         tool has its own name or the names of the recipe."""
         if dataset == "base":
             return self._make_base_texts(
-                BASE_SIZE if count is None else min(count, BASE_SIZE), dialect
+                BASE_SIZE if count is None else min(count, BASE_SIZE), encoder.dialect
             )
         domain = dataset.removesuffix(SEVERAL_NAMES_SUFFIX)
-        tool = next((t for t in tools if t["function"]["name"] == DOMAIN_TOOLS[domain]), None)
+        tool = next(
+            (t for t in encoder.schemas if t["function"]["name"] == DOMAIN_TOOLS[domain]), None
+        )
         if tool is None or (dataset.endswith(SEVERAL_NAMES_SUFFIX) and CALLED_KEY not in tool):
             raise UserError(
                 f"the data set '{dataset}' needs {'several names for ' if tool else ''}the tool"
@@ -155,8 +163,8 @@ class DomainsWorld(World):
             )
         if dataset == domain:
             tool = {key: value for key, value in tool.items() if key != CALLED_KEY}
-        return self.worlds_by_domain[domain].demonstrations(
-            "demonstrations", count, dialect, [tool]
+        return self.worlds_by_domain[domain].encoded(
+            "demonstrations", count, DemonstrationEncoder(encoder.dialect, [tool])
         )
 
     def _make_base_texts(self, count: int, dialect: Dialect) -> list[Trajectory]:
@@ -165,13 +173,13 @@ class DomainsWorld(World):
         texts = [
             text
             for part in self.worlds_by_domain.values()
-            for text in part.demonstrations("base", share, dialect, [])
+            for text in part.encoded("base", share, DemonstrationEncoder(dialect))
         ]
         half = (count - len(texts)) // 2
         reserved = frozenset(chain(*self.code.test_abacus.names.values()))
         answered = [
             *islice(iterate_sums(self.seed, reserved), half),
-            *self.search.demonstration_steps("demonstrations", half, dialect, []),
+            *self.search.demonstrations("demonstrations", half),
         ]
         return texts + [make_record(*each, dialect.tokenizer) for each in answered]
 

@@ -11,9 +11,9 @@ from typing import Annotated
 from pydantic import Field, PositiveInt
 
 from fieldcraft.config.sections import Fraction01
-from fieldcraft.data.world import JsonSchemas, SimulationVerdicts, TrajectoryPair, World
+from fieldcraft.data.world import Demonstration, SimulationVerdicts, World
 from fieldcraft.dialects.base import encode_policy_text
-from fieldcraft.dialects.encoding import encode_demonstration, encode_pair
+from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
 from fieldcraft.extensions.worlds.gazetteer.articles import (
     GazetteerCorpus,
     iterate_harder_passages,
@@ -139,22 +139,21 @@ class GazetteerWorld(World):
                 found += draw_evaluation_tasks(self.gazetteer, self.seed, split, count)
         return found
 
-    def demonstrations(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
+    def encoded(
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[Trajectory]:
         """Return optimal demonstrations for the model, given the measured facts. Those of
         `wasteful` look everything up for half of the questions. `facts` has probes with their
         answers, for half of all facts, including held-out places; it changes what a model knows."""
         if dataset == "facts":
-            return self._make_taught_texts(DATASET_SIZE if count is None else count, dialect)
-        demonstration_pairs = self.demonstration_steps(dataset, count, dialect, tools)
-        return [encode_demonstration(*each, dialect, tools) for each in demonstration_pairs]
+            return self._make_taught_texts(
+                DATASET_SIZE if count is None else count, encoder.dialect
+            )
+        return super().encoded(dataset, count, encoder)
 
-    def demonstration_steps(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
-    ) -> list[tuple[Task, list[DemoStep]]]:
+    def demonstrations(self, dataset: str, count: int | None) -> list[Demonstration]:
         if dataset in self.toolless_datasets:
-            return super().demonstration_steps(dataset, count, dialect, tools)
+            return super().demonstrations(dataset, count)
         rng = random.Random(f"{dataset}:{self.seed}")
         found = []
         for question in draw_demonstrable(
@@ -172,12 +171,12 @@ class GazetteerWorld(World):
         return found
 
     def pairs(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
+        self, dataset: str, count: int | None, encoder: DemonstrationEncoder
     ) -> list[TrajectoryPair]:
         rng = random.Random(f"pairs:{self.seed}")
         count = DATASET_SIZE if count is None else count
         return [
-            encode_pair(task, before, sides, dialect, tools)
+            encoder.encode_pair(task, before, sides)
             for task, before, sides in self._iterate_decisions(rng, count)
         ]
 

@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from itertools import count as numbers
 from itertools import islice
 
-from fieldcraft.data.world import JsonSchemas, World
+from fieldcraft.data.world import Demonstration, World
 from fieldcraft.dialects.base import SUMMARY_TAGS
-from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.extensions.worlds.names import SYLLABLES, draw_unused_name
 from fieldcraft.types import (
     Answer,
     DemoStep,
-    Dialect,
     Observation,
     Task,
     Thought,
     ThoughtRole,
     ToolCall,
-    Trajectory,
 )
 
 SPLITS = {
@@ -75,9 +72,7 @@ class TrailsWorld(World):
             )
         ]
 
-    def demonstrations(
-        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
-    ) -> list[Trajectory]:
+    def demonstrations(self, dataset: str, count: int | None) -> list[Demonstration]:
         """Return walks on separate maps, so that places have to be read and cannot be memorised.
         `folded` has walks of all lengths, folded after one or two articles; `careless` has the same
         walks by a teacher who, on many long walks, forgets to write the remaining number of steps.
@@ -92,9 +87,7 @@ class TrailsWorld(World):
             rng, SHORT_STEPS if dataset == "demonstrations" else TRAIN_STEPS
         )
         return [
-            encode_demonstration(
-                trail_map.make_task(walk, "train"), make_steps(trail_map, walk, rng), dialect, tools
-            )
+            (trail_map.make_task(walk, "train"), make_steps(trail_map, walk, rng))
             for trail_map, walk in islice(
                 drawn, DATASET_SIZE if count is None else min(count, DATASET_SIZE)
             )
