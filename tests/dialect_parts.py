@@ -144,6 +144,7 @@ LITERAL = {
         ),
     ],
 }
+LITERAL["auto"] = LITERAL["hermes"]  # the template writes calls of Hermes
 LITERAL["otc"] = [
     (
         author,

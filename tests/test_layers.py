@@ -18,7 +18,8 @@ LAYERS = (
     *("extensions.math", "extensions.mcp", "extensions.sandbox", "extensions.vllm"),
     *("extensions.external_envs", "runs", "__init__", "cli"),
     *("extensions.cluster", "extensions.trackers", "extensions.search", "extensions.curation"),
-    *("extensions.web", "extensions.methods", "extensions.formats", "extensions.worlds"),
+    *("extensions.web", "extensions.families", "extensions.methods", "extensions.formats"),
+    "extensions.worlds",
     *("extensions.planning", "extensions.serving", "extensions.studio", "extensions"),
     "__main__",
 )

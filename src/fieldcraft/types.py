@@ -107,10 +107,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call as the policy wrote it."""
+    """A tool call as the policy wrote it. `call_id` is its label in formats that have one."""
 
     tool: str
     arguments: dict[str, Any]
+    call_id: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +164,11 @@ ToolCalls = tuple[ToolCall | MalformedCall, ...]
 @dataclass(frozen=True, slots=True)
 class ObservationPosition:
     """Position of an observation in a turn: `index` of `count`, from 0. One block holds them
-    all."""
+    all. `calls` has the calls of the turn as the policy wrote them, or is empty."""
 
     index: int
     count: int
+    calls: ToolCalls = ()
 
 
 ONLY_OBSERVATION = ObservationPosition(0, 1)
@@ -302,13 +304,9 @@ class Tokenizer(Protocol):
     backend_tokenizer: Any  # a tokenizers.Tokenizer
 
     def encode(self, text: str, **options: Any) -> list[int]: ...
-
     def decode(self, ids: Sequence[int], **options: Any) -> str: ...
-
     def get_chat_template(self, *, tools: Any = None) -> str: ...
-
     def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> Any: ...
-
     def __hash__(self) -> int: ...
 
 
@@ -339,6 +337,12 @@ class Dialect(Protocol):
 
     @property
     def turn_end(self) -> TurnEnd: ...
+
+    def encode_policy_text(self, text: str) -> list[int]:
+        """Encode text of a turn; only the dialect's own tags may be special tokens."""
+
+    def encode_turn(self, text: str) -> list[int]:
+        """Encode a whole turn, with the token that ends it unless a stop string does."""
 
     @property
     def summary_prompt(self) -> str | None:

@@ -108,6 +108,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "search-r1": f"{_METHODS}.search_r1:SearchR1Dialect",
         "otc": f"{_METHODS}.search_r1:OtcDialect",
         "hermes": "fieldcraft.dialects.hermes:HermesDialect",
+        "auto": "fieldcraft.extensions.families.dialect:AutoDialect",
         "torl": f"{_METHODS}.retool_torl:ToRLDialect",
         "retool": f"{_METHODS}.retool_torl:ReToolDialect",
         "afm": f"{_METHODS}.afm:AfmDialect",

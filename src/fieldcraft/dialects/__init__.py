@@ -12,7 +12,7 @@ from typing import Any
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.names import resolve
 from fieldcraft.config.sections import DEFAULT_DATE
-from fieldcraft.dialects.base import BaseDialect, encode_policy_text, encode_untrusted
+from fieldcraft.dialects.base import BaseDialect, encode_untrusted
 from fieldcraft.types import Dialect, Tokenizer
 
 __all__ = [
@@ -98,7 +98,7 @@ def check_round_trip(dialect: Dialect) -> list[str]:
     errors = [
         f"The tokenizer turns the tag {tag!r} into {tokenizer.decode(ids)!r}."
         for tag in dialect.tags
-        if differs(ids := encode_policy_text(tokenizer, tag), tag)
+        if differs(ids := dialect.encode_policy_text(tag), tag)
     ]
     if QUESTION not in tokenizer.decode(dialect.encode_prompt(QUESTION, [])):
         errors.append("The tokenizer does not preserve the text of a question in the prompt.")

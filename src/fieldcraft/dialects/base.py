@@ -162,10 +162,22 @@ class BaseDialect(ABC):
                 )
         if self.chat_template_kwargs:
             require_template_variables(self.tokenizer, self.chat_template_kwargs)
-        require_plain_opening(self.tokenizer, special.values(), self.chat_template_kwargs)
+        self.require_opening()
         if self.system_prompt is not None:
             require_system_prompt(self.tokenizer, self.system_prompt, self.chat_template_kwargs)
         _ = self.turn_end  # detects errors before anything is sampled
+
+    def require_opening(self) -> None:
+        """Raise UserError for a chat template that opens a turn in a way that the dialect does not
+        write."""
+        special = get_special_tokens(self.tokenizer).values()
+        require_plain_opening(self.tokenizer, special, self.chat_template_kwargs)
+
+    @property
+    def template_format(self) -> str:
+        """Name of the format in which the chat template writes calls; "" if the dialect does not
+        write them as the template does."""
+        return ""
 
     @cached_property
     def turn_end(self) -> TurnEnd:
@@ -180,6 +192,13 @@ class BaseDialect(ABC):
         if "<think>" in self.tags:
             text = re.sub(r"(?:<think>\s*)?</think>\s*\Z", "", text)
         return strip_think_prefill(text)
+
+    def encode_policy_text(self, text: str) -> list[int]:
+        return encode_policy_text(self.tokenizer, text)
+
+    def encode_turn(self, text: str) -> list[int]:
+        ids = self.encode_policy_text(text)
+        return ids if text.endswith(self.stop_strings) else [*ids, self.turn_end.token_id]
 
     @property
     def tagged_roles(self) -> tuple[ThoughtRole, ...]:
@@ -313,7 +332,11 @@ class BaseDialect(ABC):
         self, text: str, position: ObservationPosition = ONLY_OBSERVATION
     ) -> str:
         opening, closing = self.observation_delimiters(position)
-        return opening + self.observation_padding + text + closing
+        return opening + self.observation_padding + self.escape_result(text) + closing
+
+    def escape_result(self, text: str) -> str:
+        """Return the text of a result as an observation shows it between its delimiters."""
+        return text
 
     def encode_observation(
         self, text: str, position: ObservationPosition = ONLY_OBSERVATION
@@ -321,7 +344,7 @@ class BaseDialect(ABC):
         opening, closing = self.observation_delimiters(position)
         return [
             *encode_template(self.tokenizer, opening),
-            *encode_untrusted(self.tokenizer, self.observation_padding + text),
+            *encode_untrusted(self.tokenizer, self.observation_padding + self.escape_result(text)),
             *encode_template(self.tokenizer, closing),
         ]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fieldcraft.dialects.thought_parser import find_foreign_thought_end
-from fieldcraft.types import MalformedCall, ToolCall
+from fieldcraft.types import MalformedCall, ObservationPosition, ToolCall, ToolCalls
 
 TAG_REGEX = re.compile(r"</?(?:think|tool_call)>")
 CALL_END_REGEX = re.compile(r"</?tool_call>|</think>")  # possible end of an invalid call
@@ -120,6 +120,11 @@ def find_closing_tag(text: str, position: int = 0) -> re.Match[str] | None:
             _, position = JSON_DECODER.raw_decode(text, start.end())
         except (ValueError, RecursionError):
             return CLOSING_TAG_REGEX.match(text, start.end())
+
+
+def locate_observations(calls: ToolCalls) -> list[ObservationPosition]:
+    """Return the positions of the observations of a turn's calls."""
+    return [ObservationPosition(i, len(calls), calls) for i in range(len(calls))]
 
 
 # -- results of calls --------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Any
 
 from fieldcraft.dialects import folding
-from fieldcraft.dialects.base import encode_policy_text
+from fieldcraft.dialects.calls import locate_observations
 from fieldcraft.dialects.tool_names import ToolNameMap
 from fieldcraft.records.chains import get_policy_turns, split_chains
 from fieldcraft.types import (
@@ -28,7 +28,6 @@ from fieldcraft.types import (
     DemoStep,
     Dialect,
     Observation,
-    ObservationPosition,
     Segment,
     Status,
     Task,
@@ -88,8 +87,8 @@ def encode_demonstration(
         if turn.calls:
             turns_so_far = get_policy_turns(split_chains(trajectory)[-1])
             _require_parsed_back(task, turn, dialect, turns_so_far)
-        for index, text in enumerate(turn.observations):
-            position = ObservationPosition(index, len(turn.observations))
+        positions = locate_observations(tuple(turn.calls[: len(turn.observations)]))
+        for position, text in zip(positions, turn.observations, strict=True):
             add(Author.TOOL, dialect.encode_observation(text, position))
 
     outcome = dialect.parse(get_policy_turns(split_chains(trajectory)[-1]))
@@ -149,7 +148,7 @@ class DemonstrationEncoder:
         if isinstance(steps[-1], Thought):  # the turn continues: neither a closing tag nor an end
             text = steps[-1].text.strip()
             start = self.dialect.render_thought(text).rpartition(text)[0]
-            ids = encode_policy_text(self.dialect.tokenizer, start + text)
+            ids = self.dialect.encode_policy_text(start + text)
             trajectory.segments[-1] = Segment(
                 Author.POLICY, ids, self.dialect.tokenizer.decode(ids)
             )
@@ -180,9 +179,7 @@ def _join_thought(before: Sequence[DemoStep], continuation: Sequence[DemoStep]) 
 
 def encode_turn(dialect: Dialect, thoughts: Sequence[Thought], end: str) -> list[int]:
     """Encode one policy turn as ids. Special tokens that occur in its text are encoded as text."""
-    text = dialect.render_thoughts(thoughts) + end
-    ids = encode_policy_text(dialect.tokenizer, text)
-    return ids if text.endswith(dialect.stop_strings) else [*ids, dialect.turn_end.token_id]
+    return dialect.encode_turn(dialect.render_thoughts(thoughts) + end)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import (
     SUMMARY_TAGS,
-    encode_policy_text,
     encode_template,
     get_special_tokens,
     make_untagged_regex,
@@ -46,7 +45,7 @@ def encode_summary_prompt(dialect: Dialect) -> list[int]:
 
 def encode_summary(dialect: Dialect, text: str) -> list[int]:
     """Encode a summary as the policy would write it after the summary prompt."""
-    return encode_policy_text(dialect.tokenizer, f"{text}\n{SUMMARY_TAGS[1]}")
+    return dialect.encode_policy_text(f"{text}\n{SUMMARY_TAGS[1]}")
 
 
 def parse_summary(turn: str) -> str | None:

@@ -114,6 +114,10 @@ class HermesDialect(BaseDialect):
         Raises UserError like `find_template_delimiters`."""
         return find_template_delimiters(self) is not None
 
+    @property
+    def template_format(self) -> str:
+        return "hermes" if self.writes_calls else ""
+
     @cached_property
     def call_delimiters(self) -> CallDelimiters:
         """Text around the calls of a turn and their observations, from the chat template or else

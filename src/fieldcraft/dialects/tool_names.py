@@ -18,6 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from fieldcraft.config.choices import ToolSignature, parse_signature
+from fieldcraft.dialects.untyped import with_types
 from fieldcraft.types import MalformedCall, Task, ToolCall, UserError
 
 SEEN_NAMES, UNSEEN_NAMES = "seen", "unseen"  # kinds of tool names that a question samples from
@@ -101,9 +102,11 @@ class ToolNameMap:
         return replace(call, fault="arguments" if call.tool in self._tools else "tool")
 
     def _call_to_canonical(self, call: ToolCall) -> ToolCall | MalformedCall:
-        if self._all and all(named.arguments is None for named in self._tools.values()):
-            return call
         named = self._tools.get(call.tool)
+        if named is not None:
+            call = with_types(call, named.schema)
+        if self._all and all(each.arguments is None for each in self._tools.values()):
+            return call
         if named is None:
             known = ", ".join(self._tools) or "none"
             reason = f"There is no tool {call.tool!r}; known: {known}."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sysconfig
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
@@ -61,16 +61,19 @@ async def run_with_timeout(work: Awaitable[T], seconds: float) -> T:
         raise ToolContractError(f"the tool raised {type(error).__name__}: {error}") from error
 
 
-def truncate_middle(text: str, max_tokens: int, tokenizer: Tokenizer) -> tuple[str, int]:
+def truncate_middle(
+    text: str, max_tokens: int, tokenizer: Tokenizer, escape: Callable[[str], str] = str
+) -> tuple[str, int]:
     """Shorten a text to at most `max_tokens` tokens. Return it and the number of omitted
     characters.
 
     A longer text keeps its head and its tail, with a line between them that states the number of
-    omitted characters. Lone surrogates, which tokenizers reject, become U+FFFD.
+    omitted characters. Lone surrogates, which tokenizers reject, become U+FFFD. The tokens of the
+    text are counted as `escape` returns it.
     """
     num_characters = min(len(text), max_tokens * MAX_CHARACTERS_PER_TOKEN)
     shortened = _omit_middle(text, num_characters)
-    while (tokens := _count_tokens(shortened, max_tokens, tokenizer)) > max_tokens:
+    while (tokens := _count_tokens(escape(shortened), max_tokens, tokenizer)) > max_tokens:
         num_characters = min(num_characters * max_tokens // tokens, num_characters - 1)
         shortened = _omit_middle(text, max(num_characters, 0))
         if num_characters <= 0:

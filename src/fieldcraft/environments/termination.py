@@ -17,7 +17,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from fieldcraft.config.sections import DEFAULT_ANSWER_TOKENS, BudgetConfig
-from fieldcraft.dialects.base import encode_policy_text
+from fieldcraft.dialects.calls import locate_observations
 from fieldcraft.environments.tool_session import LIMIT_REACHED_MESSAGE
 from fieldcraft.environments.turns import RolloutSession
 from fieldcraft.records.chains import get_context_ids, split_chains
@@ -26,7 +26,6 @@ from fieldcraft.types import (
     Author,
     CallOutcome,
     Dialect,
-    ObservationPosition,
     Segment,
     Status,
     ThoughtRole,
@@ -45,7 +44,7 @@ def count_reserved_tokens(dialect: Dialect, budget: BudgetConfig) -> int:
         return 0
     turns = ("x", *(f"<{role}>x" for role in ThoughtRole))
     opening_tokens = max(
-        len(encode_policy_text(dialect.tokenizer, dialect.render_answer_opening(t))) for t in turns
+        len(dialect.encode_policy_text(dialect.render_answer_opening(t))) for t in turns
     )
     refusal_tokens = max(
         len(dialect.encode_observation(message))
@@ -74,7 +73,7 @@ async def run_calls(rollout: RolloutSession, calls: ToolCalls) -> None:
         return await rollout.run_calls(calls)
     count = len(calls)
     frame_tokens = max(
-        len(dialect.encode_observation("", ObservationPosition(i, count))) for i in range(count)
+        len(dialect.encode_observation("", position)) for position in locate_observations(calls)
     )
     room = (
         budget.max_context_tokens - len(get_context_ids(rollout.trajectory))

@@ -65,7 +65,9 @@ class ToolSession:
     def truncate_observation(self, call: CallRecord) -> CallRecord:
         """Return the call with its observation truncated to the budget."""
         max_tokens = self.budget.max_observation_tokens
-        text, cut = truncate_middle(call.observation, max_tokens, self.dialect.tokenizer)
+        text, cut = truncate_middle(
+            call.observation, max_tokens, self.dialect.tokenizer, self.dialect.escape_result
+        )
         return replace(call, observation=text, cut=cut)
 
     async def _run_call(self, call: ToolCall | MalformedCall, calls_before: int) -> CallRecord:

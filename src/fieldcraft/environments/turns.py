@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import folding
-from fieldcraft.dialects.base import encode_policy_text
+from fieldcraft.dialects.calls import locate_observations
 from fieldcraft.dialects.tool_names import ToolNameMap
 from fieldcraft.engine.base import Engine
 from fieldcraft.environments.guards import BrokenToolError, describe_defect
@@ -21,7 +21,6 @@ from fieldcraft.records.chains import get_context_ids, get_policy_turns, split_c
 from fieldcraft.records.timeline import track_activity
 from fieldcraft.sampling import NO_TRUNCATION, Completion, SamplingParams, StopReason, Truncation
 from fieldcraft.types import (
-    ONLY_OBSERVATION,
     Answer,
     Author,
     CallRecord,
@@ -150,21 +149,21 @@ class RolloutSession:
     def append_prefill(self, text: str) -> None:
         """Append text to the policy's turn that it did not sample. It is never parsed and never
         trained."""
-        ids = encode_policy_text(self.tool_session.dialect.tokenizer, text)
+        ids = self.tool_session.dialect.encode_policy_text(text)
         self.trajectory.segments.append(Segment(Author.PROMPT, ids, text))
 
     async def run_calls(self, calls: ToolCalls) -> None:
         """Run the calls of one turn and append their observations in call order. Tools run
         concurrently; a simulator writes one observation after the other."""
+        positions = locate_observations(calls)
         calls = self._to_canonical(calls)
         if self.simulator is None:
             with track_activity("tools"):
                 records = await self.tool_session.run_calls(calls, len(self.trajectory.calls))
-            for index, call in enumerate(records):
-                self._append_observation(call, ObservationPosition(index, len(calls)))
+            for position, call in zip(positions, records, strict=True):
+                self._append_observation(call, position)
             return
-        for index, parsed_call in enumerate(calls):
-            position = ObservationPosition(index, len(calls))
+        for position, parsed_call in zip(positions, calls, strict=True):
             calls_before = len(self.trajectory.calls)
             is_executed = calls_before < self.tool_session.budget.max_calls
             if is_executed and isinstance(parsed_call, ToolCall):
@@ -178,7 +177,8 @@ class RolloutSession:
     def reject_calls(self, calls: ToolCalls, reason: str) -> None:
         """Refuse all calls of one turn. The observation of the first call states the reason."""
         first, *others = [make_refused_call(call, "") for call in self._to_canonical(calls)]
-        self._append_observation(replace(first, observation=reason), ONLY_OBSERVATION)
+        [position] = locate_observations(calls[:1])
+        self._append_observation(replace(first, observation=reason), position)
         self.trajectory.calls += others
 
     def _to_canonical(self, calls: ToolCalls) -> ToolCalls:

@@ -14,6 +14,7 @@ from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import advise_renaming, read_json
 
 DIALECT_FILE = "dialect.json"
+AUTO_DIALECT = "auto"  # follows the chat template if it writes calls in a known format
 
 
 class DialectChoice(BaseModel):
@@ -34,10 +35,10 @@ def write_dialect_choice(choice: DialectChoice, run: Path) -> None:
 
 
 def read_dialect_choice(recipe: Recipe, run: Path) -> DialectChoice | None:
-    """Return the dialect chosen at the start of a run; None if its recipe names one or the run has
-    not started. Raises UserError for a damaged file."""
+    """Return the dialect chosen at the start of a run; None if its recipe names another one than
+    `auto` or the run has not started. Raises UserError for a damaged file."""
     file = run / DIALECT_FILE
-    if recipe.dialect is not None or not file.exists():
+    if recipe.dialect not in (None, AUTO_DIALECT) or not file.exists():
         return None
     return DialectChoice(
         **read_json(file, DialectChoice, f"{advise_renaming(file)} to choose again")

@@ -19,7 +19,7 @@ from fieldcraft.dialects import (
 )
 from fieldcraft.dialects.hermes import HermesDialect
 from fieldcraft.engine.generation_config import read_eos_token_ids
-from fieldcraft.runs.dialect_choice import DialectChoice
+from fieldcraft.runs.dialect_choice import AUTO_DIALECT, DialectChoice
 from fieldcraft.terminal.console import print_line
 from fieldcraft.train.model import load_config, load_tokenizer
 from fieldcraft.types import UserError
@@ -34,9 +34,10 @@ TEXT_TAG_DIALECTS = (
 def choose_dialect(recipe: Recipe, folder: Path | None = None) -> DialectChoice:
     """Return the dialect of a recipe, and the reason if the recipe names none.
 
-    The choice is `hermes` if the chat template renders tool calls, otherwise, or if the model has
-    no template or is created by the run, a dialect of text tags. If none of these supports the
-    recipe's tools or the folds of its budget, it is `hermes` with a built-in tool prompt.
+    The choice is `hermes` if the chat template renders calls in its format, `auto` if it renders
+    them in another known one, otherwise, or if the model has no template or is created by the run,
+    a dialect of text tags. If none of these supports the recipe's tools or the folds of its budget,
+    it is `hermes` with a built-in tool prompt. A recipe that names `auto` gets it for both.
 
     Args:
         recipe: settings of the run.
@@ -44,18 +45,22 @@ def choose_dialect(recipe: Recipe, folder: Path | None = None) -> DialectChoice:
 
     Raises UserError for a tokenizer that cannot be read.
     """
-    if recipe.dialect is not None:
-        return DialectChoice(name=recipe.dialect)
+    if recipe.dialect not in (None, AUTO_DIALECT):
+        return DialectChoice(name=str(recipe.dialect))
     folder = folder or recipe.model
     if folder is None:
         return _choose_for_tools(recipe, "the run creates the model, which learns one from scratch")
     tokenizer = load_tokenizer(folder)
     if tokenizer.chat_template is None:
         return _choose_for_tools(recipe, f"{folder} has no chat template")
-    if _template_writes_calls(recipe, tokenizer, folder):
-        return DialectChoice(
-            name=HermesDialect.name, why=f"the chat template of {folder} writes tool calls"
-        )
+    followed = (HermesDialect.name, AUTO_DIALECT)
+    for name in followed[:1] if recipe.environment.is_external else followed:
+        if call_format := _find_template_format(name, recipe, tokenizer, folder):
+            name = recipe.dialect or name
+            form = "" if name == HermesDialect.name else f" in the format {call_format}"
+            return DialectChoice(
+                name=name, why=f"the chat template of {folder} writes tool calls{form}"
+            )
     return _choose_for_tools(recipe, f"the chat template of {folder} writes no tool calls")
 
 
@@ -74,14 +79,14 @@ def _choose_for_tools(recipe: Recipe, reason: str) -> DialectChoice:
     )
 
 
-def _template_writes_calls(recipe: Recipe, tokenizer: Any, folder: Path) -> bool:
-    """Return whether the model's chat template renders calls; errors of its tokenizer are reported
-    when the dialect is instantiated."""
+def _find_template_format(name: str, recipe: Recipe, tokenizer: Any, folder: Path) -> str:
+    """Return the format in which the model's chat template renders calls, "" if the dialect does
+    not know it or its extension is not installed; errors of the tokenizer are reported when the
+    dialect is instantiated."""
     try:
-        dialect = _make_dialect(HermesDialect.name, recipe, tokenizer, folder)
-        return isinstance(dialect, HermesDialect) and dialect.writes_calls
+        return _make_dialect(name, recipe, tokenizer, folder).template_format
     except UserError:
-        return False
+        return ""
 
 
 def with_dialect(recipe: Recipe, folder: Path | None = None) -> Recipe:

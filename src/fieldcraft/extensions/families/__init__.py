@@ -1,0 +1,1 @@
+"""Tool-call formats of model families, as their chat templates write them."""
