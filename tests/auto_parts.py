@@ -1,5 +1,6 @@
 """What tests of the dialect `auto` share."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from call_families import CALL_FAMILIES, CALLS, CallFamily
 from fieldcraft.dialects import make_dialect
 from fieldcraft.extensions.families.dialect import AutoDialect
-from fieldcraft.types import Task, ToolCall
+from fieldcraft.types import Task, ToolCall, Trajectory
 
 EVERY = pytest.mark.parametrize("name", CALL_FAMILIES)
 
@@ -39,3 +40,8 @@ TASK = Task("q", "Which of them?", ("Oslo",))
 
 def calls_of(name: str) -> list[ToolCall]:
     return [*CALLS[:1]] if CALL_FAMILIES[name].is_single else [*CALLS]
+
+
+def rank_rollouts(group: Sequence[Trajectory]) -> list[float | None]:
+    """Return rewards that differ in every group: the positions in it."""
+    return [float(i) for i in range(len(group))]

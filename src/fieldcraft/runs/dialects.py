@@ -122,7 +122,7 @@ def announce_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
     because a server may respond on standard output. Raises UserError like `load_dialect`."""
     choice = choose_dialect(recipe, folder)
     dialect = load_dialect(recipe.model_copy(update={"dialect": choice.name}), folder)
-    if choice.why:
+    if choice.why and choice.name != recipe.dialect:  # `auto` of a recorded choice is no news
         print_line(choice.message, file=sys.stderr)
     return dialect
 
