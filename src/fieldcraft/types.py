@@ -319,6 +319,12 @@ class Dialect(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def turn_end(self) -> TurnEnd: ...
+    @property
+    def thought_tags(self) -> tuple[str, str]: ...
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -331,12 +337,6 @@ class Dialect(Protocol):
     @property
     def tagged_roles(self) -> tuple[ThoughtRole, ...]:
         """Roles whose thoughts have dedicated tags; text inside these tags is never a call."""
-
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-
-    @property
-    def turn_end(self) -> TurnEnd: ...
 
     def encode_policy_text(self, text: str) -> list[int]:
         """Encode text of a turn; only the dialect's own tags may be special tokens."""

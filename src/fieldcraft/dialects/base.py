@@ -201,6 +201,10 @@ class BaseDialect(ABC):
         return ids if text.endswith(self.stop_strings) else [*ids, self.turn_end.token_id]
 
     @property
+    def thought_tags(self) -> tuple[str, str]:
+        return "<think>", "</think>"
+
+    @property
     def tagged_roles(self) -> tuple[ThoughtRole, ...]:
         return tuple(role for role in ThoughtRole if f"</{role}>" in self.tags)
 

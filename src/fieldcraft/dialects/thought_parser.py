@@ -140,24 +140,26 @@ class StreamingThoughtParser:
 
     def __init__(self, dialect: Dialect) -> None:
         self._ends = dialect.turn_end.texts
+        self._opening, self._closing = dialect.thought_tags
+        self._opening_tags = OPENING_TAGS | {self._opening: ThoughtRole.THINK}
+        self._thought_tags = {*self._opening_tags, *CLOSING_TAGS, self._closing}
         marks = {
             *dialect.tags,
             *dialect.stop_strings,
-            *OPENING_TAGS,
-            *CLOSING_TAGS,
+            *self._thought_tags,
             *CALL_STARTS,
             *self._ends,
         }
         self._words = sorted(marks, key=len, reverse=True)  # longest first
         self._marks = re.compile("|".join(map(re.escape, self._words)))
-        self._untagged = "<think>" not in dialect.tags
+        self._untagged = self._opening not in dialect.tags
         # A stop string also ends the turn inside a thought.
         self._tagged_roles = () if dialect.stop_strings else dialect.tagged_roles
 
     def starts_in_thought(self, preceding: str) -> bool:
         """Return whether a turn starts inside a thought: `preceding` (prompt and earlier turns) has
         an unclosed one, or the dialect has no thought tags."""
-        return self._untagged or preceding.rfind("<think>") > preceding.rfind("</think>")
+        return self._untagged or preceding.rfind(self._opening) > preceding.rfind(self._closing)
 
     def parse(self, text: str, in_thought: bool) -> list[Thought]:
         """Parse the thoughts in the text of a turn, complete or not, each with its role.
@@ -171,16 +173,15 @@ class StreamingThoughtParser:
         for match in self._marks.finditer(text):
             tag = match[0]
             if role in self._tagged_roles and tag not in (
-                *OPENING_TAGS,
-                *CLOSING_TAGS,
+                *self._thought_tags,
                 *self._ends,
             ):
                 continue  # part of a draft
             if role is not None:
                 found.append(Thought(text[position : match.start()].strip(), role))
             position = match.end()
-            role = OPENING_TAGS.get(tag, ThoughtRole.THINK if self._untagged else None)
-            if tag not in OPENING_TAGS and tag not in CLOSING_TAGS:
+            role = self._opening_tags.get(tag, ThoughtRole.THINK if self._untagged else None)
+            if tag not in self._thought_tags:
                 break
         else:
             if role is not None:

@@ -1,27 +1,24 @@
 """The dialect `auto` writes what the template of each family writes."""
 
-import json
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from auto_parts import DIALECTS, EVERY, NATIVE, TASK, TOOLS, calls_of
+from auto_parts import DIALECTS, EVERY, TOOLS, calls_of
 from call_families import CALL_FAMILIES, CALLS, QWEN_HERMES
+from call_format_checks import demonstrate, make_table, render_by_template
 from fieldcraft.dialects import check_round_trip, make_dialect
 from fieldcraft.dialects.calls import locate_observations
-from fieldcraft.dialects.encoding import encode_demonstration
-from fieldcraft.extensions.families.dialect import AutoDialect
+from fieldcraft.runs.dialect_choice import DialectChoice
 from fieldcraft.types import (
-    Answer,
     Author,
-    DemoStep,
     MalformedCall,
-    Observation,
     ObservationPosition,
-    Thought,
     ToolCall,
     UserError,
 )
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 # -- literal texts --------------------------------------------------------------------------------
 
@@ -44,17 +41,12 @@ def test_the_format_is_found_and_written(name: str) -> None:
 
 @EVERY
 def test_a_demonstration_is_what_the_template_writes_in_the_same_tokens(name: str) -> None:
-    dialect, calls = DIALECTS[name], calls_of(name)
-    steps: list[DemoStep] = [Thought("Where?")] if name in NATIVE else []
-    steps += [*calls, *(Observation(f"about {call.tool}") for call in calls)]
-    steps += [Thought("So."), Answer("Oslo")]
-    tools = [] if "DeepSeek" in name else TOOLS  # its template shows none
-    trajectory = encode_demonstration(TASK, steps, dialect, tools)
+    dialect, trajectory = DIALECTS[name], demonstrate(name)
     assert trajectory.well_formed
     assert trajectory.answer == "Oslo"
     *_, final = trajectory.segments
     text = "".join(segment.text for segment in trajectory.segments[:-1])
-    assert text == render(dialect, calls, "Where?" if name in NATIVE else "")
+    assert text == render_by_template(name)
     assert dialect.tokenizer.decode(trajectory.ids) == text + final.text
     assert dialect.tokenizer.encode(text, add_special_tokens=False) == [
         i for segment in trajectory.segments[:-1] for i in segment.ids
@@ -64,31 +56,17 @@ def test_a_demonstration_is_what_the_template_writes_in_the_same_tokens(name: st
     assert dialect.tokenizer.decode(ends) == family.end + family.family.end
 
 
-def render(dialect: AutoDialect, calls: list[ToolCall], thought: str) -> str:
-    """Return what the template writes for a question, calls and their results."""
-    is_text = dialect.template_format == "deepseek"
-    message: dict[str, Any] = {"role": "assistant", "content": ""}
-    if thought and dialect.template_format == "mistral":
-        message["content"] = [{"type": "thinking", "thinking": thought}]
-    elif thought:
-        message |= {"reasoning_content": thought, "thinking": thought}
-    message["tool_calls"] = [
-        {
-            "id": call.call_id,
-            "type": "function",
-            "function": {
-                "name": call.tool,
-                "arguments": json.dumps(call.arguments) if is_text else call.arguments,
-            },
-        }
-        for call in calls
-    ]
-    results = [
-        {"role": "tool", "content": f"about {c.tool}", "name": c.tool, "tool_call_id": c.call_id}
-        for c in calls
-    ]
-    question = {"role": "user", "content": TASK.question}
-    return dialect.render_conversation([question, message, *results], TOOLS)
+def test_the_table_of_the_lab_notes_is_current() -> None:
+    """`python scripts/call_format_table.py --write` writes it."""
+    text = (DOCS / "lab-notes" / "call-formats.md").read_text("utf-8")
+    assert make_table() in text
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    text = (DOCS / "your-model.md").read_text("utf-8")
+    why = "the chat template of my-model writes tool calls in the format mistral"
+    assert DIALECTS["Magistral"].template_format == "mistral"
+    assert DialectChoice(name="auto", why=why).message in text
 
 
 @EVERY

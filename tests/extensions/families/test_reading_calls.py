@@ -5,9 +5,11 @@ import pytest
 from auto_parts import DIALECTS, EVERY, calls_of
 from call_families import CALL_FAMILIES, CALLS
 from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.thought_parser import StreamingThoughtParser, join_thoughts
 from fieldcraft.types import (
     Answer,
     MalformedCall,
+    Thought,
     ToolCall,
 )
 
@@ -170,3 +172,17 @@ def test_a_token_after_calls_that_generation_misses_is_a_stop_string() -> None:
         turn = each.tokenizer.decode(each.encode_turn(each.render_calls(CALLS[:1])))
         assert turn.endswith("<|call|>")
         assert each.parse([turn]) == CALLS[:1]
+
+
+@EVERY
+def test_a_thought_is_shown_while_it_is_written(name: str) -> None:
+    dialect = DIALECTS[name]
+    parser = StreamingThoughtParser(dialect)
+    turn = dialect.render_thought("Hm. So") + dialect.render_calls(calls_of(name))
+    thoughts = set()
+    for end in range(len(turn)):
+        text = parser.get_stable_prefix(turn[:end])
+        thoughts.add(join_thoughts(parser.parse(text, in_thought=False)))
+    assert all("Hm. So".startswith(thought) for thought in thoughts)
+    assert "Hm. So" in thoughts
+    assert parser.parse(turn, in_thought=False) == [Thought("Hm. So")]

@@ -30,13 +30,14 @@ from fieldcraft.dialects.marked_answers import split_marked_answer
 from fieldcraft.dialects.thought_parser import strip_draft_thoughts
 from fieldcraft.extensions.families.formats import THINK_TAGS
 from fieldcraft.extensions.families.harmony import HarmonyFormat
-from fieldcraft.extensions.families.layout import TemplateLayout, find_layout
+from fieldcraft.extensions.families.layout import TurnLayout, find_layout
 from fieldcraft.extensions.families.probes import strip_prefill
 from fieldcraft.sampling import TurnEnd
 from fieldcraft.types import (
     ONLY_OBSERVATION,
     Answer,
     ObservationPosition,
+    ThoughtRole,
     ToolCall,
     ToolCalls,
     UserError,
@@ -63,7 +64,7 @@ class AutoDialect(HermesDialect):
     name = "auto"
 
     @cached_property
-    def layout(self) -> TemplateLayout | None:
+    def layout(self) -> TurnLayout | None:
         """Layout of the template's turns; None if they are those of Hermes or of no known
         format."""
         return find_layout(self)
@@ -81,6 +82,14 @@ class AutoDialect(HermesDialect):
     @property
     def tags(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.layout.tags if self.layout else HermesDialect.tags
+
+    @property
+    def thought_tags(self) -> tuple[str, str]:
+        return self.layout.thought_tags if self.layout else THINK_TAGS
+
+    @property
+    def tagged_roles(self) -> tuple[ThoughtRole, ...]:
+        return (ThoughtRole.THINK,) if self.layout else super().tagged_roles
 
     @cached_property
     def _answer_end(self) -> TurnEnd:
@@ -220,7 +229,7 @@ class AutoDialect(HermesDialect):
                 f"The format {call_format.name} of the model's chat template cannot hold {calls}:"
                 " leave out its tags, or use the dialect hermes."
             )
-        return text
+        return text + self.layout.call_tail
 
     def render_answer(self, text: str) -> str:
         return (self.layout.answer_opening if self.layout else "") + super().render_answer(text)

@@ -1,4 +1,4 @@
-"""What formats of calls share, and the scan of a turn for its thought and its calls.
+"""Base class of formats of calls, and the scan of a turn for its thought and its calls.
 
 A format renders the calls of a turn exactly as a chat template does, and parses what a policy
 writes. As in `dialects/calls.py`, the text is scanned from left to right, so a tag in a string of a

@@ -1,5 +1,4 @@
-"""Format of gpt-oss (harmony): a turn consists of messages in channels, and a call has a
-recipient.
+"""Format of gpt-oss (harmony): messages in channels, in which calls have recipients.
 
     <|channel|>analysis<|message|>I look.<|end|><|start|>assistant to=functions.search\\
     <|channel|>commentary json<|message|>{"query": "Oslo"}<|call|>

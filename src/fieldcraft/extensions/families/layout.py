@@ -101,7 +101,7 @@ class ResultFrames:
 
 
 @dataclass(frozen=True)
-class TemplateLayout:
+class TurnLayout:
     """Layout of turns.
 
     Attributes:
@@ -111,6 +111,7 @@ class TemplateLayout:
         thought: text before and after a thought.
         thought_tags: the tags in it.
         answer_opening: text before an answer, after the thought.
+        call_tail: white space after the last call.
         call_end: token that ends a turn with calls.
         results: text around results.
         escapes_results: whether results are strings of JSON.
@@ -122,6 +123,7 @@ class TemplateLayout:
     thought: tuple[str, str]
     thought_tags: tuple[str, str]
     answer_opening: str
+    call_tail: str
     call_end: str
     results: ResultFrames
     escapes_results: bool
@@ -132,7 +134,7 @@ class TemplateLayout:
         return tuple(dict.fromkeys((*self.thought_tags, *self.call_format.markers)))
 
 
-def find_layout(dialect: BaseDialect) -> TemplateLayout | None:
+def find_layout(dialect: BaseDialect) -> TurnLayout | None:
     """Return the layout of the chat template of a dialect's model; None if it writes calls in no
     known format."""
     if dialect.tokenizer.chat_template is None:
@@ -145,18 +147,20 @@ def find_layout(dialect: BaseDialect) -> TemplateLayout | None:
     return None
 
 
-def _match_layout(probe: TemplateProbe, count: int) -> TemplateLayout | None:
+def _match_layout(probe: TemplateProbe, count: int) -> TurnLayout | None:
     """Return the layout that the rendered turn with this number of calls has."""
     calls = make_probe_calls(count)
     text = probe.render_calls(calls)
+    if not text:
+        return None
     for call_format in _iter_variants():
         rendered = call_format.render_calls(calls)
         lead, found, rest = text.partition(rendered)
         ended = _split_end(probe.dialect, rest)
         if found and _LEAD_REGEX.fullmatch(lead) and ended is not None:
-            frames = _split_results(ended[1], count)
+            frames = _split_results(ended[2], count)
             if frames is not None:
-                return _complete_layout(probe, count, call_format, lead, ended[0], frames)
+                return _complete_layout(probe, count, call_format, lead, ended[:2], frames)
     return None
 
 
@@ -166,15 +170,17 @@ def _iter_variants() -> Iterator[CallFormat]:
             yield replace(variant, separator=separator)
 
 
-def _split_end(dialect: BaseDialect, rest: str) -> tuple[str, str] | None:
-    """Split the text after calls at the token that ends the turn; None if another text follows."""
+def _split_end(dialect: BaseDialect, rest: str) -> tuple[str, str, str] | None:
+    """Split the text after calls at the token that ends the turn, with the white space before it;
+    None if another text follows."""
     tokenizer, stripped = dialect.tokenizer, rest.lstrip()
     ids = tokenizer.encode(stripped, add_special_tokens=False) if stripped else []
     added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
     if not ids or ids[0] not in added:
         return None
     end = added[ids[0]].content
-    return (end, stripped.removeprefix(end)) if stripped.startswith(end) else None
+    space = rest[: len(rest) - len(stripped)]
+    return (space, end, stripped.removeprefix(end)) if stripped.startswith(end) else None
 
 
 def _split_results(text: str, count: int) -> ResultFrames | None:
@@ -202,9 +208,9 @@ def _complete_layout(
     count: int,
     call_format: CallFormat,
     lead: str,
-    call_end: str,
+    call_end: tuple[str, str],
     results: ResultFrames,
-) -> TemplateLayout:
+) -> TurnLayout:
     """Return the layout with the rest of what the template writes."""
     special = get_special_tokens(probe.dialect.tokenizer).values()
     protected = tuple(dict.fromkeys((*call_format.markers, *special, *THINK_TAGS)))
@@ -213,14 +219,15 @@ def _complete_layout(
     before, has_turn, _ = probe.render_answer().partition(TURN_PLACEHOLDER)
     is_channel = has_turn and isinstance(call_format, HarmonyFormat)
     quoted = probe.render_calls(make_probe_calls(count), f'{TEXT_PLACEHOLDER}"')
-    return TemplateLayout(
+    return TurnLayout(
         call_format=complete,
         is_single=count == 1,
         lead=lead,
         thought=thought,
         thought_tags=tags,
         answer_opening=before if is_channel else "",
-        call_end=call_end,
+        call_tail=call_end[0],
+        call_end=call_end[1],
         results=results,
         escapes_results=f'{TEXT_PLACEHOLDER}\\"' in quoted,
     )

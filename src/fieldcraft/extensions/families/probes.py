@@ -60,7 +60,7 @@ class ProbeForm:
     """Form of a message with calls, on which templates disagree."""
 
     has_text_arguments: bool  # arguments are JSON text, not an object
-    content: str | None  # of a message without text
+    content: str | None  # of a message without text; transformers leaves None out
 
 
 FORMS = tuple(ProbeForm(*form) for form in product((False, True), (None, "")))

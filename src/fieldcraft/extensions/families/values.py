@@ -130,9 +130,9 @@ class ValueReader:
         if found is None:
             raise ValueSyntaxError("a value is missing")
         self.position = found.end()
-        is_whole = found[0].lstrip("-").isdigit()
+        is_integer = found[0].lstrip("-").isdigit()
         try:
-            value = int(found[0]) if is_whole else float(found[0])
+            value = int(found[0]) if is_integer else float(found[0])
             json.dumps(value, allow_nan=False)
         except ValueError as error:  # too many digits, or infinite
             raise ValueSyntaxError(f"{found[0][:20]!r} is too large") from error
