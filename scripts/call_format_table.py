@@ -6,6 +6,7 @@ python scripts/call_format_table.py --write    writes it into docs/lab-notes/cal
 
 from __future__ import annotations
 
+import argparse
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -19,12 +20,12 @@ sys.path[:0] = [str(ROOT / "tests")]
 checks: Any = import_module("call_format_checks")  # module of the tests
 
 
-def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--write"]):
-        print(__doc__, file=sys.stderr)
-        return 2
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="write the table into its document")
+    given = parser.parse_args()
     table = checks.make_table()
-    if not arguments:
+    if not given.write:
         print(table, end="")
         return 0
     before, begin, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
@@ -36,4 +37,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())

@@ -184,8 +184,8 @@ def require_plain_opening(
     opening = before.removeprefix(prompt) if has_turn and before.startswith(prompt) else ""
     if any(token in opening for token in set(special) - {"<think>", "</think>"}):
         raise UserError(
-            f"The chat template of the model writes {opening!r} before the text of a turn, which no"
-            " dialect supports; use a model whose turns start with their text."
+            f"The chat template of the model writes {opening!r} before the text of a turn, which at"
+            " most the dialect auto supports: use it, or a model whose turns start with their text."
         )
 
 

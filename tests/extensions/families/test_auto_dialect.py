@@ -4,16 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from auto_parts import DIALECTS, EVERY, TOOLS, calls_of
+from auto_parts import DIALECTS, EVERY, TASK, TOOLS, calls_of
 from call_families import CALL_FAMILIES, CALLS, QWEN_HERMES
-from call_format_checks import demonstrate, make_table, render_by_template
+from call_format_checks import demonstrate, make_table, render_by_template, tools_of
 from fieldcraft.dialects import check_round_trip, make_dialect
 from fieldcraft.dialects.calls import locate_observations
+from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.runs.dialect_choice import DialectChoice
 from fieldcraft.types import (
+    Answer,
     Author,
+    DemoStep,
     MalformedCall,
+    Observation,
     ObservationPosition,
+    Thought,
+    ThoughtRole,
     ToolCall,
     UserError,
 )
@@ -110,6 +116,25 @@ def test_the_prompt_shows_tools_or_describes_them(name: str) -> None:
         assert dialect.layout is not None
         example = ToolCall("name_of_the_tool", {"name_of_an_argument": "its value"})
         assert dialect.render_call(example) in prompt
+
+
+@EVERY
+def test_a_chain_is_folded_between_its_turns(name: str) -> None:
+    dialect = DIALECTS[name]
+    steps: list[DemoStep] = [CALLS[0], Observation("x"), Thought("Oslo.", ThoughtRole.SUMMARY)]
+    trajectory = encode_demonstration(TASK, [*steps, Answer("Oslo")], dialect, tools_of(name))
+    assert trajectory.well_formed
+    assert trajectory.answer == "Oslo"
+    request = trajectory.segments[3].text
+    assert request.startswith("<|channel|>final<|message|>") is name.startswith("gpt-oss")
+    assert request.endswith("<summary>\n")
+    assert dialect.tokenizer.decode(trajectory.ids) == "".join(s.text for s in trajectory.segments)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "gpt-oss, recipient in the channel"])
+def test_other_dialects_refuse_a_model_that_answers_in_channels(name: str) -> None:
+    with pytest.raises(UserError, match="which at most the dialect auto supports"):
+        make_dialect("hermes", CALL_FAMILIES[name].tokenizer())
 
 
 # -- results --------------------------------------------------------------------------------------
