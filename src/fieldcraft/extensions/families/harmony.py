@@ -94,8 +94,6 @@ class HarmonyFormat(CallFormat):
             end = ended.start() if ended else len(text)
             if not calls and channel is not None and channel[1] == FINAL:
                 turn.texts.append(text[position:end])
-            elif not calls:
-                turn.is_thinking |= ended is None
             position = ended.end() if ended and ended[0] in (END, CALL, RETURN) else end
         return turn
 
