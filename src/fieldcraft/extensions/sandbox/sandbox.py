@@ -19,6 +19,7 @@ from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, S
 from fieldcraft.extensions.sandbox.supervisor import START_TIMEOUT_SECONDS, Supervisor
 from fieldcraft.extensions.sandbox.worker import SandboxWorker
 from fieldcraft.records.waits import report_wait
+from fieldcraft.tools.base import Isolation
 from fieldcraft.types import UserError
 
 T = TypeVar("T")
@@ -101,6 +102,11 @@ class Sandbox:
     def contained_layers(self) -> Mapping[str, str]:
         """Layers that this system lacks and others contain, with the reasons."""
         return self._supervisors[0].contained_layers
+
+    def describe_isolation(self) -> Isolation:
+        """Return the active layers, and why others are not needed."""
+        layers = describe_layers(self.layers, self.contained_layers)
+        return Isolation("local", tuple(self.layers), f"in the local sandbox: {layers}")
 
     async def run(
         self,
