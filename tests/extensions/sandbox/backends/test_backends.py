@@ -59,7 +59,7 @@ OF_THE_HOST = [
                      "an abstract socket, from a pair", "a port to listen on", "by its name",
                      "network devices", "sockets that were open", "a library of its own",
                      "times of a file", "POSIX shared memory", "settings of the kernel",
-                     "control groups", "higher limits", "more memory", "standard library",
+                     "control groups", "limits of another process", "higher limits", "more memory", "standard library",
                      "installed packages", "packages beside")
     )
 ]  # fmt: skip
