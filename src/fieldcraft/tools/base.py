@@ -44,7 +44,7 @@ class ClosableTool(Protocol):
 
 @dataclass(frozen=True)
 class Isolation:
-    """What separates the programs of a tool from the machine.
+    """Separation of a tool's programs from the machine.
 
     Attributes:
         backend: name of the place where they run.
