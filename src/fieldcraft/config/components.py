@@ -28,6 +28,7 @@ class ComponentKind(StrEnum):
     ENVIRONMENT = "environment"
     TRACKER = "tracker"
     FORMAT = "format"
+    SANDBOX_BACKEND = "sandbox backend"
 
     @property
     def entry_point_group(self) -> str:
@@ -50,6 +51,7 @@ _WORKFLOWS = "fieldcraft.extensions.search.workflows"
 _VERIFIERS = "fieldcraft.evaluation.verifiers"
 _TRACKERS = "fieldcraft.extensions.trackers"
 _FORMATS = "fieldcraft.extensions.formats"
+_BACKENDS = "fieldcraft.extensions.sandbox.backends"
 # Modules of extensions that a run imports once its recipe has a cluster, or trackers.
 CLUSTER_MODULE = "fieldcraft.extensions.cluster.backend"
 TRACKERS_MODULE = "fieldcraft.extensions.trackers.subscriber"
@@ -188,6 +190,12 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "autocoa-pairs": f"{_FORMATS}.autocoa:AutoCoAPairs",
         "chats": f"{_FORMATS}.chat_files:ChatFiles",
         "trajectories": f"{_FORMATS}.published_trajectories:PublishedTrajectories",
+    },
+    ComponentKind.SANDBOX_BACKEND: {
+        "local": "fieldcraft.extensions.sandbox.tool:open_local_backend",
+        "container": f"{_BACKENDS}.container:open_container_backend",
+        "e2b": f"{_BACKENDS}.e2b:open_e2b_backend",
+        "sandboxfusion": f"{_BACKENDS}.sandbox_fusion:open_server_backend",
     },
 }
 

@@ -41,6 +41,7 @@ _KEY_PERMISSIONS: Mapping[str, str] = {
     "mcp": "mcp",
     "command": "command",
     "python": "command",  # an interpreter
+    "image": "command",  # of a container
     "taskset": "module",
     "libraries": "module",
     "allow_missing_layers": "waive",
@@ -50,6 +51,7 @@ _KEY_PERMISSIONS: Mapping[str, str] = {
 _OPTIONAL_FILE_KEYS = frozenset({"index", "model", "tasks", "corpus", "demonstrations", "pairs"})
 _STORAGE_KEYS = frozenset({"files", "cache", "record", "replay", "weight_folder"})
 _WEB_TOOLS = frozenset({"web_search", "crawl_page"})  # tools with built-in addresses
+_WEB_BACKENDS = frozenset({"e2b"})  # sandbox backends with built-in addresses
 _MODULE_REGEX = re.compile(r"[^\s:/\\]+:[^\s/\\]*")
 
 
@@ -181,6 +183,8 @@ def _classify_by_key(leaf: _TextLeaf) -> str | None:
         return "variable" if leaf.section.get("url", leaf) is not None else ""
     if tool and key == "name" and leaf.text in _WEB_TOOLS:
         return "" if leaf.section.get("provider") == "index" else "address"
+    if tool and (key == "backend" or "backend" in leaf.path[:-1]) and leaf.text in _WEB_BACKENDS:
+        return "address"
     return None
 
 

@@ -48,7 +48,7 @@ from fieldcraft.runs.inputs import make_data_source, with_knowledge
 from fieldcraft.runs.resume import open_run_folder
 from fieldcraft.runs.search import find_search
 from fieldcraft.runs.sources import DataSource
-from fieldcraft.tools.base import ClosableTool
+from fieldcraft.tools.base import ClosableTool, IsolatingTool
 from fieldcraft.tools.factory import unwrap_tool
 from fieldcraft.train.model import choose_device, load_model
 from fieldcraft.types import AnyTool, Dialect, Reward, Task, Trajectory
@@ -118,6 +118,15 @@ class RunContext:
             find_search().build_index(self.recipe, corpus, self.folder.index)
         recipe = attach_world_files(self.recipe, self.folder.files)
         self.tools = await open_tools(recipe, self.folder.index)
+        self._record_isolation()
+
+    def _record_isolation(self) -> None:
+        """Log and record where the tools run programs, and what isolates these."""
+        for tool in map(unwrap_tool, self.tools):
+            if isinstance(tool, IsolatingTool):
+                isolation = tool.describe_isolation()
+                self.report_figures.setdefault("isolation", {})[tool.name] = asdict(isolation)
+                self.emit(LogMessage(f"{tool.name}: programs run {isolation.summary}"))
 
     async def close(self) -> None:
         """Close the connections to the judge and to a search server, and processes started by

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import (
     Annotated,
     Any,
@@ -39,6 +40,28 @@ class ClosableTool(Protocol):
     """Tool with a connection of its own, which a run closes at its end."""
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """Separation of a tool's programs from the machine.
+
+    Attributes:
+        backend: name of the place where they run.
+        layers: names of what is active there.
+        summary: the end of a sentence that begins with "programs run".
+    """
+
+    backend: str
+    layers: Sequence[str]
+    summary: str
+
+
+@runtime_checkable
+class IsolatingTool(Protocol):
+    """Tool that runs untrusted programs, and knows what isolates them."""
+
+    def describe_isolation(self) -> Isolation: ...
 
 
 @final

@@ -1,4 +1,4 @@
-"""Sandbox for Python programs that a model wrote. It needs neither root nor Docker.
+"""Sandbox for Python programs that a model wrote. The local one needs neither root nor Docker.
 
 Not covered:
 
@@ -12,7 +12,7 @@ Not covered:
   standard output with the expected output, or uses `Sandbox.test`.
 - Secrets in the Python installation: installed packages and the system's shared libraries can be
   read.
-- Systems other than Linux on x86-64 or ARM64.
+- Systems other than Linux on x86-64 or ARM64. Other backends run programs elsewhere (`backends`).
 
 docs/tools.md describes the protection of each layer.
 """

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import ast
-import atexit
 import base64
 import builtins
 import importlib
-import linecache
 import os
 import resource
 import shutil
 import signal
 import socket
 import sys
-import threading
-import traceback
 from contextlib import suppress
-from types import CodeType, FrameType, ModuleType, TracebackType
+from types import FrameType, ModuleType
 from typing import Any
 
-from fieldcraft.extensions.sandbox import frames, isolated_tests
+from fieldcraft.extensions.sandbox import execution, frames, isolated_tests
+from fieldcraft.extensions.sandbox.execution import (
+    PROGRAM_FILENAME,
+    compile_program,
+    flush_streams,
+    get_exit_code,
+    open_text_streams,
+    print_location,
+    print_traceback,
+    remember_lines,
+    run_exit_handlers,
+)
 from fieldcraft.extensions.sandbox.isolation import STDIN
 from fieldcraft.extensions.sandbox.limits import truncate_output
 
-PROGRAM_FILENAME = "<program>"
+_OWN_FILES = (__file__, execution.__file__)  # which tracebacks of programs do not show
 
 
 class Interpreter:
@@ -55,8 +61,8 @@ class Interpreter:
             signal.setitimer(signal.ITIMER_REAL, request["wall_seconds"])
             exit_code, value = self._run(request)
             if single_use:
-                exit_code = _run_exit_handlers(exit_code)
-            _flush_streams()
+                exit_code = run_exit_handlers(exit_code, _OWN_FILES)
+            flush_streams()
             if os.getpid() != self._process:  # a forked child that did not exit
                 os._exit(exit_code)
             answer = frames.ProgramReport(exit_code, value, _read_files(request["fetch"]))
@@ -68,12 +74,7 @@ class Interpreter:
     def _run(self, request: dict[str, Any]) -> tuple[int, str | None]:
         """Run a program and return (exit code, repr of the last expression)."""
         code = request["code"]
-        linecache.cache[PROGRAM_FILENAME] = (
-            len(code),
-            None,
-            code.splitlines(keepends=True),
-            PROGRAM_FILENAME,
-        )
+        remember_lines(code)
         try:
             _write_files(request["files"])
             importlib.invalidate_caches()
@@ -81,7 +82,7 @@ class Interpreter:
                 return isolated_tests.run_isolated_tests(
                     lambda: self._execute_program(code), self._control.close, self._receive_tests
                 ), None
-            body, last = _compile(code)
+            body, last = compile_program(code)
             namespace = self._main.__dict__
             exec(body, namespace)
             value = None if last is None else eval(last, namespace)
@@ -89,23 +90,17 @@ class Interpreter:
                 repr(value), request["output_bytes"]
             )
         except SystemExit as error:
-            return _exit_code(error.code), None
+            return get_exit_code(error.code), None
         except BaseException as error:  # noqa: BLE001 - whatever the program raises is its own
-            _print_traceback(error)
+            print_traceback(error, _OWN_FILES)
             return 1, None
-
-    def _tested(self, code: str) -> int:
-        """Run the tests, which are in the next frame, and return their exit code."""
-        return isolated_tests.run_isolated_tests(
-            lambda: self._execute_program(code), self._control.close, self._receive_tests
-        )
 
     def _execute_program(self, code: str) -> dict[str, Any] | None:
         """Run a program under test, and return its variables, or None if it fails."""
         try:
             exec(compile(code, PROGRAM_FILENAME, "exec", dont_inherit=True), self._main.__dict__)
         except BaseException as error:  # noqa: BLE001 - whatever the program raises is its own
-            _print_traceback(error)
+            print_traceback(error, _OWN_FILES)
             return None
         return self._main.__dict__
 
@@ -119,62 +114,9 @@ class Interpreter:
     def _on_timeout(self, number: int, frame: FrameType | None) -> None:
         """Print the current location of the program. In C code it is killed without a report."""
         if os.getpid() == self._process:
-            with suppress(RuntimeError, OSError, ValueError):  # it may be in the middle of a print
-                _flush_streams()
-            stack = [f for f in traceback.extract_stack(frame) if f.filename == PROGRAM_FILENAME]
-            location = "".join(traceback.format_list(stack))
-            os.write(2, f"Out of time at (most recent call last):\n{location}".encode())
+            print_location(frame)
             self._control.sendall(frames.TIMED_OUT)
         os._exit(1)
-
-
-def _compile(code: str) -> tuple[CodeType, CodeType | None]:
-    """Return the code of the statements, and of the last one if it is an expression."""
-    tree = ast.parse(code, PROGRAM_FILENAME)
-    last: CodeType | None = None
-    if tree.body and isinstance(tree.body[-1], ast.Expr):
-        expression = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
-        last = compile(expression, PROGRAM_FILENAME, "eval", dont_inherit=True)
-    return compile(tree, PROGRAM_FILENAME, "exec", dont_inherit=True), last
-
-
-def _print_traceback(error: BaseException) -> None:
-    """Print the traceback as Python prints it, without the frames of this file."""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    if isinstance(error, SyntaxError):
-        trace = None
-    lines = traceback.format_exception(type(error), error, trace)
-    with suppress(OSError):
-        _write_all(2, "".join(lines).encode("utf-8", "backslashreplace"))
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def _exit_code(code: object) -> int:
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return code & 0xFF
-    _write_all(2, f"{code}\n".encode("utf-8", "backslashreplace"))
-    return 1
-
-
-def _run_exit_handlers(exit_code: int) -> int:
-    """Shut down as Python does: wait for threads and run exit handlers. Return the exit code."""
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-    except SystemExit as error:
-        return _exit_code(error.code)
-    except BaseException as error:  # noqa: BLE001 - whatever the program raises is its own
-        _print_traceback(error)
-        return 1
-    return exit_code
 
 
 def _redirect_streams(stdin: int) -> None:
@@ -182,14 +124,7 @@ def _redirect_streams(stdin: int) -> None:
     os.dup2(stdin, 0)
     os.close(stdin)
     _link_stdin()
-    for name, descriptor, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
-        errors = "surrogateescape" if mode == "r" else "backslashreplace"
-        buffering = 1 if name == "stderr" else -1
-        stream = open(  # noqa: SIM115 - owned by the program
-            descriptor, mode, buffering, encoding="utf-8", errors=errors, closefd=False
-        )
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
+    open_text_streams()
 
 
 def _link_stdin() -> None:
@@ -201,13 +136,6 @@ def _link_stdin() -> None:
         with suppress(OSError):
             os.unlink(STDIN)
     os.lseek(0, 0, os.SEEK_SET)
-
-
-def _flush_streams() -> None:
-    for stream in (sys.stdout, sys.__stdout__, sys.stderr):
-        # the program may have replaced or closed them
-        with suppress(ValueError, OSError, AttributeError):
-            stream.flush()  # type: ignore[union-attr]
 
 
 def _write_files(files: dict[str, str]) -> None:

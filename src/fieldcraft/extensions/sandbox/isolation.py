@@ -7,6 +7,7 @@ drops all privileges.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from collections.abc import Callable, Collection, Sequence
@@ -65,11 +66,11 @@ def isolate_zygote(folders: Sequence[str], links: dict[str, str]) -> int:
     """
     proc = os.open("/proc", os.O_PATH)
     user, group = os.getuid(), os.getgid()
-    if user == 0:
-        _apply_layer("mount", lambda: kernel.unshare(kernel.NEW_MOUNT))
-    else:
+    if user == 0 and not kernel.has_capability(kernel.SYSTEM_ADMINISTRATION):  # in a container
+        _apply_layer("user", lambda: _enter_namespace_of_root(proc))
+    if user != 0:
         _apply_layer("user", lambda: _enter_user_namespace(proc, kernel.NEW_USER, user, group))
-        _apply_layer("mount", lambda: kernel.unshare(kernel.NEW_MOUNT))
+    _apply_layer("mount", lambda: kernel.unshare(kernel.NEW_MOUNT))
     _apply_layer("mount", lambda: _build_root(folders, links))
     if user == 0:
         os.setgroups([])
@@ -82,6 +83,31 @@ def isolate_zygote(folders: Sequence[str], links: dict[str, str]) -> int:
         _apply_layer("mount", lambda: kernel.unshare(kernel.NEW_MOUNT))
     _apply_layer("pid", lambda: kernel.unshare(kernel.NEW_PID))
     return proc
+
+
+def _enter_namespace_of_root(proc: int) -> None:
+    """Enter a user namespace in which root, with all capabilities, and nobody are themselves. A
+    process outside writes its maps, which have two entries: only root of the outside may."""
+    process, (reader, writer) = os.getpid(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        try:
+            os.read(reader, 1)
+            text = f"0 0 1\n{NOBODY_ID} {NOBODY_ID} 1".encode()
+            for name in ("uid_map", "gid_map"):
+                os.write(os.open(f"{process}/{name}", os.O_WRONLY, dir_fd=proc), text)
+        finally:  # an error shows in the parent, which has no user id then
+            os._exit(0)
+    os.close(reader)
+    try:
+        kernel.unshare(kernel.NEW_USER)
+        os.write(writer, b".")
+    finally:
+        os.close(writer)
+        os.waitpid(child, 0)
+    if os.getuid() != 0:  # the maps were refused
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def _enter_user_namespace(proc: int, flags: int, user: int, group: int) -> None:

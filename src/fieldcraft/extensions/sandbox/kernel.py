@@ -16,6 +16,7 @@ _DETACH = 0x2
 
 _SET_DEATH_SIGNAL, _SET_DUMPABLE, _DROP_BOUNDING, _NO_NEW_PRIVILEGES = 1, 4, 24, 38
 _SET_SECCOMP, _SECCOMP_FILTER = 22, 2
+SYSTEM_ADMINISTRATION = 21  # a capability
 _CAPABILITY_VERSION_3 = 0x20080522
 
 # numbers that are the same on all architectures
@@ -89,6 +90,14 @@ def set_dumpable(dumpable: int) -> None:
 
 def set_no_new_privileges() -> None:
     _call("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+
+def has_capability(number: int) -> bool:
+    """Return whether a capability of this process is effective."""
+    data = ctypes.create_string_buffer(24)
+    _call("capget", struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), ctypes.addressof(data))
+    low, _, _, high, _, _ = struct.unpack("=6I", data.raw)
+    return bool((high << 32 | low) >> number & 1)
 
 
 def drop_capabilities() -> None:

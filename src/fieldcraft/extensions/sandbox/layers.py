@@ -1,8 +1,11 @@
-"""Layers of isolation: the protection of each layer, and errors for missing layers."""
+"""Layers of isolation: the protection of each layer, and which of them a system may lack."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from fieldcraft.extensions.sandbox import landlock
 from fieldcraft.types import UserError
@@ -22,6 +25,57 @@ LAYERS: Mapping[str, str] = {
     SECCOMP: "only the system calls that ordinary programs need",
 }
 CORE_LAYERS = ("user", "mount", "pid")  # the other layers depend on them
+# Layers that only repeat what other layers contain, with these layers. Kernels before 6.12 lack
+# some of them.
+CONTAINED_BY: Mapping[str, tuple[str, ...]] = {
+    landlock.FILES: ("mount", SECCOMP),
+    landlock.NETWORK: (NETWORK,),
+    landlock.SCOPES: ("pid", NETWORK),
+}
+_MIN_KERNEL = "5.14"
+_ELSEWHERE = "run programs elsewhere, with the setting 'backend' or 'url' of the tool python"
+
+
+@dataclass(frozen=True)
+class MissingLayers:
+    """Layers that a system does not support, each with the reason.
+
+    Attributes:
+        required: no other layer contains what these contain, so the sandbox does not start.
+        contained: the layers of `CONTAINED_BY` contain the same, so these are left out.
+    """
+
+    required: Mapping[str, str]
+    contained: Mapping[str, str]
+
+
+def sort_missing_layers(missing: Mapping[str, str], waive: Collection[str]) -> MissingLayers:
+    """Sort the missing layers by their consequence.
+
+    Args:
+        missing: layer -> reason why the system does not support it.
+        waive: layers that are switched off: they contain nothing.
+    """
+    off = {*missing, *waive}
+    contained = {
+        name: reason
+        for name, reason in missing.items()
+        if name in CONTAINED_BY and off.isdisjoint(CONTAINED_BY[name])
+    }
+    required = {name: reason for name, reason in missing.items() if name not in contained}
+    return MissingLayers(required, contained)
+
+
+def describe_layers(active: Collection[str], contained: Mapping[str, str]) -> str:
+    """Return the active layers, and those that the system lacks, as part of a sentence."""
+    text = ", ".join(active)
+    if contained:
+        others = dict.fromkeys(layer for name in contained for layer in CONTAINED_BY[name])
+        text += (
+            f"; {', '.join(others)} already contain what this system's"
+            f" {', '.join(contained)} would ({'; '.join(dict.fromkeys(contained.values()))})"
+        )
+    return text
 
 
 def require_waivable(waive: Collection[str]) -> None:
@@ -34,7 +88,7 @@ def require_waivable(waive: Collection[str]) -> None:
         if name in CORE_LAYERS:
             raise UserError(
                 f"the layer '{name}' of the sandbox cannot be waived, because other layers depend"
-                " on it; allow user namespaces on this machine, or use a sandbox server on another."
+                f" on it; allow user namespaces on this machine, or {_ELSEWHERE}."
             )
 
 
@@ -50,10 +104,20 @@ def require_no_missing_layers(missing: Mapping[str, str]) -> None:
     plural = "layers" if len(missing) > 1 else "layer"
     if core := [name for name in missing if name in CORE_LAYERS]:
         raise UserError(
-            f"the sandbox lacks the {plural} {reasons}; allow user namespaces on this machine"
-            f" ('{core[0]}' cannot be waived), or use a sandbox server on another."
+            f"the sandbox lacks the {plural} {reasons}, and '{core[0]}' cannot be waived:"
+            f" {_advise_on_core_layers(' '.join(missing.values()))}, or {_ELSEWHERE}."
         )
     raise UserError(
         f"the sandbox lacks the {plural} {reasons}; use a system that supports it, or waive it"
         f" with the setting allow_missing_layers: [{', '.join(missing)}]."
+    )
+
+
+def _advise_on_core_layers(reasons: str) -> str:
+    """Return what makes the layers available that all others depend on."""
+    if os.strerror(errno.ENOSYS) in reasons:
+        return f"use Linux {_MIN_KERNEL} or newer"
+    return (
+        "allow user namespaces (Docker: --security-opt seccomp=unconfined --security-opt"
+        " apparmor=unconfined; Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
     )

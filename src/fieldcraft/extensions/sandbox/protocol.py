@@ -14,8 +14,10 @@ from typing import Annotated, Literal
 import httpx
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
+from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
 from fieldcraft.records.waits import report_wait
+from fieldcraft.tools.base import Isolation
 from fieldcraft.tools.http import LimitedHttpClient, is_busy, make_attempts, require_server_url
 from fieldcraft.tools.server_requests import RequestBody
 from fieldcraft.types import ToolError, ToolUnavailableError
@@ -183,6 +185,9 @@ class SandboxClient:
                 "The sandbox server's answer is not the result of a run."
             ) from error
         return run
+
+    def describe_isolation(self) -> Isolation:
+        return Isolation("sandboxfusion", (), f"on the sandbox server {mask_secrets(self.url)}")
 
     async def _post(self, client: LimitedHttpClient, body: dict[str, object]) -> ProgramResult:
         response = await client.post(f"{self.url}/run_code", json=body)

@@ -14,11 +14,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from fieldcraft.extensions.sandbox.calls import ProgramRequest, execute
-from fieldcraft.extensions.sandbox.layers import LAYERS, require_waivable
+from fieldcraft.extensions.sandbox.layers import LAYERS, describe_layers, require_waivable
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
 from fieldcraft.extensions.sandbox.supervisor import START_TIMEOUT_SECONDS, Supervisor
 from fieldcraft.extensions.sandbox.worker import SandboxWorker
 from fieldcraft.records.waits import report_wait
+from fieldcraft.tools.base import Isolation
 from fieldcraft.types import UserError
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class Sandbox:
         except BaseException:
             self._finalizer()
             raise
-        _log.info("the sandbox isolates by %s", ", ".join(self.layers))
+        _log.info("the sandbox isolates by %s", describe_layers(self.layers, self.contained_layers))
         if self.waived_layers:
             _log.warning("the sandbox runs without the layers %s", ", ".join(self.waived_layers))
 
@@ -94,7 +95,18 @@ class Sandbox:
     @property
     def layers(self) -> list[str]:
         """Active layers of isolation."""
-        return [layer for layer in LAYERS if layer not in self.waived_layers]
+        off = {*self.waived_layers, *self.contained_layers}
+        return [layer for layer in LAYERS if layer not in off]
+
+    @property
+    def contained_layers(self) -> Mapping[str, str]:
+        """Layers that this system lacks and others contain, with the reasons."""
+        return self._supervisors[0].contained_layers
+
+    def describe_isolation(self) -> Isolation:
+        """Return the active layers, and why others are not needed."""
+        layers = describe_layers(self.layers, self.contained_layers)
+        return Isolation("local", tuple(self.layers), f"in the local sandbox: {layers}")
 
     async def run(
         self,

@@ -58,6 +58,7 @@ class Supervisor:
         self._libraries = libraries
         self._workers: dict[int, SandboxWorker] = {}
         self._outbox: deque[tuple[dict[str, Any], SandboxWorker | None]] = deque()
+        self.contained_layers: Mapping[str, str] = {}  # see `MissingLayers`, after the start
         self.exited = asyncio.Event()
 
     async def start(self) -> None:
@@ -86,7 +87,9 @@ class Supervisor:
             )
         try:
             async with asyncio.timeout(START_TIMEOUT_SECONDS):
-                require_no_missing_layers((await self._receive_first())["layers"])
+                layers = await self._receive_first()
+                require_no_missing_layers(layers["missing"])
+                self.contained_layers = layers["contained"]
                 await self._receive_first()  # ready
         except TimeoutError as error:
             self.stop()

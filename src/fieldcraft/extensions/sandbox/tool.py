@@ -1,26 +1,35 @@
-"""The tool `python`: programs of the policy in a sandbox, local or behind a server."""
+"""The tool `python`: programs of the policy in a sandbox backend, by default the local one."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache, partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.instantiation import instantiate
+from fieldcraft.config.names import resolve
 from fieldcraft.config.validation_errors import describe_validation_error
+from fieldcraft.extensions.sandbox.backends.base import SandboxBackend, SessionBackend
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
-from fieldcraft.extensions.sandbox.protocol import SandboxClient
 from fieldcraft.extensions.sandbox.sandbox import PRELOADED_LIBRARIES, Sandbox
 from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.tools.base import FunctionTool
+from fieldcraft.tools.base import FunctionTool, Isolation
 from fieldcraft.types import Task, Tool, ToolError, ToolUnavailableError, UserError
 
 RunProgram = Callable[[str, str], Awaitable[ProgramResult]]  # a program and its standard input
 RenderResult = Callable[[ProgramResult], str]  # may raise a ToolError
 _LIMITS: TypeAdapter[SandboxLimits] = TypeAdapter(SandboxLimits)
+LOCAL_BACKEND, SERVER_BACKEND = "local", "sandboxfusion"
+_LOCAL_DEFAULTS: Mapping[str, tuple[str, ...]] = {
+    "allow_missing_layers": (),
+    "libraries": PRELOADED_LIBRARIES,
+}
 NO_OUTPUT = "(no output)"
 GRADING_LIMITS = SandboxLimits(output_bytes=4 * 2**20)  # enough for any expected output
 
@@ -28,19 +37,27 @@ GRADING_LIMITS = SandboxLimits(output_bytes=4 * 2**20)  # enough for any expecte
 class PythonTool:
     """`types.Tool` that runs each call in a new interpreter."""
 
-    def __init__(self, run: RunProgram, render: RenderResult) -> None:
-        """Create the tool from `run`, which runs a program, and `render`, which returns the
+    def __init__(
+        self, backend: SandboxBackend, files: Mapping[str, bytes], render: RenderResult
+    ) -> None:
+        """Create the tool. Programs find `files` in their working folder, and `render` returns the
         observation."""
-        self._function = _make_function_tool(run, render, stateful=False)
+        self._backend = backend
+        self._function = _make_function_tool(
+            partial(backend.run, files=files), render, stateful=False
+        )
         self.name: str = self._function.name
         self.schema: dict[str, Any] = self._function.schema
+
+    def describe_isolation(self) -> Isolation:
+        return self._backend.describe_isolation()
 
     async def __call__(self, /, **arguments: Any) -> str:
         """Run a program, and return its output and the value of its last expression.
 
         Raises:
             ArgumentError: wrong arguments.
-            ToolUnavailableError: the sandbox has no worker.
+            ToolUnavailableError: the sandbox runs no programs now.
             ToolError: the program failed; the message contains its output and error.
         """
         return await self._function(**arguments)
@@ -49,18 +66,23 @@ class PythonTool:
 class PythonSessionTool:
     """`types.StatefulTool`: all calls of a rollout share one interpreter."""
 
-    def __init__(self, sandbox: Sandbox, files: Mapping[str, bytes], render: RenderResult) -> None:
-        self._sandbox = sandbox
+    def __init__(
+        self, backend: SessionBackend, files: Mapping[str, bytes], render: RenderResult
+    ) -> None:
+        self._backend = backend
         self._files = files
         self._render = render
-        template = _make_function_tool(sandbox.run, render, stateful=True)
+        template = _make_function_tool(backend.run, render, stateful=True)
         self.name: str = template.name
         self.schema: dict[str, Any] = template.schema
+
+    def describe_isolation(self) -> Isolation:
+        return self._backend.describe_isolation()
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
         """Open the tool of one rollout. Its interpreter starts with the first call."""
-        async with self._sandbox.open_session(files=self._files) as session:
+        async with self._backend.open_session(files=self._files) as session:
             yield _make_function_tool(session.run, self._render, stateful=True)
 
 
@@ -91,6 +113,7 @@ def make_python(
     allow_missing_layers: Sequence[str] = (),
     max_concurrent: int | None = None,
     libraries: Sequence[str] = PRELOADED_LIBRARIES,
+    backend: str | Mapping[str, Any] = LOCAL_BACKEND,
     url: str | None = None,
     files: Path | None = None,
     errors: Literal["whole", "last-line"] = "whole",
@@ -100,38 +123,100 @@ def make_python(
     Args:
         stateful: the calls of a rollout share variables and files.
         limits: fields of `sandbox.limits.SandboxLimits`, by name.
-        allow_missing_layers: layers of isolation that may be missing.
+        allow_missing_layers: layers of isolation of the local sandbox that may be missing.
         max_concurrent: number of concurrent programs; others wait.
-        libraries: modules that are loaded before a program starts. Programs start faster with fewer
-            modules, and can import others themselves.
-        url: URL of a server with the interface of SandboxFusion, in place of a local sandbox.
+        libraries: modules that the local sandbox loads before a program starts. Programs start
+            faster with fewer modules, and can import others themselves.
+        backend: where programs run: a name, or a mapping with `name` and the settings of the
+            backend.
+        url: URL of a server with the interface of SandboxFusion, in place of a backend.
         files: folder whose files are copied to the working folder of programs.
         errors: part of an error that the policy reads: all of it, or its last line as in ToRL.
 
     Raises:
-        UserError: the settings are inconsistent, or the system lacks a layer of isolation.
+        UserError: the settings are inconsistent, or the backend cannot be used.
     """
     checked = _parse_limits(limits or {})
+    local = {"allow_missing_layers": tuple(allow_missing_layers), "libraries": tuple(libraries)}
+    changed = [key for key, value in local.items() if value != _LOCAL_DEFAULTS[key]]
+    if url is not None:
+        _require_server_alone(backend, stateful or changed or max_concurrent)
+        backend = {"name": SERVER_BACKEND, "url": url}
+    name, settings = _parse_backend(backend)
+    if name == LOCAL_BACKEND:
+        settings = {**local, **settings}
+    elif changed:
+        raise UserError(
+            f"'{changed[0]}' of the tool python is a setting of the backend '{LOCAL_BACKEND}':"
+            f" remove it, or the backend '{name}'."
+        )
+    opened = open_backend(name, settings, checked, max_concurrent)
     input_files = {} if files is None else _read_folder(files)
     render = partial(render_observation, wall_seconds=checked.wall_seconds, errors=errors)
-    if url is not None:
-        if (
-            stateful
-            or allow_missing_layers
-            or max_concurrent
-            or tuple(libraries) != PRELOADED_LIBRARIES
-        ):
-            raise UserError(
-                "a sandbox server has no sessions and sets its layers, concurrency and libraries:"
-                " remove 'url', or 'stateful', 'allow_missing_layers', 'max_concurrent' and"
-                " 'libraries', from the tool python."
-            )
-        client = SandboxClient(url, checked)
-        return PythonTool(partial(client.run, files=input_files), render)
-    sandbox = _get_sandbox(checked, tuple(allow_missing_layers), max_concurrent, tuple(libraries))
-    if stateful:
-        return PythonSessionTool(sandbox, input_files, render)
-    return PythonTool(partial(sandbox.run, files=input_files), render)
+    if not stateful:
+        return PythonTool(opened, input_files, render)
+    if not isinstance(opened, SessionBackend):
+        raise UserError(
+            f"the sandbox backend '{name}' has no sessions: remove 'stateful' from the tool python,"
+            " or use another backend."
+        )
+    return PythonSessionTool(opened, input_files, render)
+
+
+def open_backend(
+    name: str, settings: Mapping[str, Any], limits: SandboxLimits, max_concurrent: int | None
+) -> SandboxBackend:
+    """Open a sandbox backend by name. Raises UserError for an unknown name, wrong settings, or a
+    backend that cannot be used on this machine."""
+    kind = ComponentKind.SANDBOX_BACKEND
+    factory = resolve(kind, name)
+    if max_concurrent is not None and "max_concurrent" not in signature(factory).parameters:
+        raise UserError(
+            f"the sandbox backend '{name}' sets its own concurrency: remove 'max_concurrent' from"
+            " the tool python."
+        )
+    provided = {"limits": limits, "max_concurrent": max_concurrent}
+    opened: SandboxBackend = instantiate(kind, name, factory, settings, provided)
+    return opened
+
+
+def _parse_backend(backend: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of a backend and its settings. Raises UserError for a missing name."""
+    if isinstance(backend, str):
+        return backend, {}
+    settings = dict(backend)
+    name = settings.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(
+            "'backend' of the tool python has no name: write a name, or a mapping with 'name' and"
+            " the settings of the backend."
+        )
+    return name, settings
+
+
+def _require_server_alone(backend: str | Mapping[str, Any], sets_more: object) -> None:
+    """Raise UserError for settings that a server does not accept."""
+    if backend != LOCAL_BACKEND:
+        raise UserError("the tool python has a 'url' and a 'backend': remove one of them.")
+    if sets_more:
+        raise UserError(
+            "a sandbox server has no sessions and sets its layers, concurrency and libraries:"
+            " remove 'url', or 'stateful', 'allow_missing_layers', 'max_concurrent' and"
+            " 'libraries', from the tool python."
+        )
+
+
+def open_local_backend(
+    limits: SandboxLimits,
+    max_concurrent: int | None = None,
+    allow_missing_layers: tuple[str, ...] = (),
+    libraries: tuple[str, ...] = PRELOADED_LIBRARIES,
+) -> Sandbox:
+    """Open the backend `local`, see `make_python`. Tools with the same settings share one sandbox.
+
+    Raises UserError if the system lacks a layer of isolation.
+    """
+    return _get_sandbox(limits, allow_missing_layers, max_concurrent, libraries)
 
 
 def _read_folder(folder: Path) -> dict[str, bytes]:

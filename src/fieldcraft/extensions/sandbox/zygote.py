@@ -11,7 +11,8 @@ Messages over a packet socket, as JSON:
     from outside: {"spawn": id, "limits": {...}} with the descriptor of a control socket,
                   {"begin": id, "cpu_seconds": ...} with each call, {"rest": id} between calls,
                   {"kill": id}
-    to outside:   {"layers": {name: reason it is missing}}, {"ready": true},
+    to outside:   {"missing": {layer: reason}, "contained": {layer: reason}} as `MissingLayers`,
+                  {"ready": true} if no layer is missing,
                   {"over": id, "limit": ...} if a program is killed for exceeding a limit,
                   {"exit": id, "code": ...} of a program, {"gone": id} when all its processes exited
 """
@@ -35,6 +36,7 @@ from typing import Any, NoReturn
 
 from fieldcraft.extensions.sandbox import interpreter, isolation, kernel, seccomp
 from fieldcraft.extensions.sandbox.frames import MAX_PACKET_BYTES, PIPES_MESSAGE
+from fieldcraft.extensions.sandbox.layers import sort_missing_layers
 from fieldcraft.extensions.sandbox.limits import MIB, SandboxLimits
 from fieldcraft.extensions.sandbox.namespace_pool import NamespaceHandle, NamespacePool
 from fieldcraft.extensions.sandbox.usage_monitor import (
@@ -60,7 +62,7 @@ def main() -> None:
     try:
         proc = isolation.isolate_zygote(settings["folders"], settings["links"])
     except isolation.LayerUnavailableError as error:
-        _send_message(server, {"layers": {error.layer: error.reason}})
+        _send_message(server, {"missing": {error.layer: error.reason}, "contained": {}})
         return
     child = os.fork()
     if child:
@@ -90,6 +92,7 @@ class _Zygote:
         self._private_folders = private_folders
         self._waive = waive
         self._libraries = libraries
+        self._left_out: Sequence[str] = ()  # layers that workers do without
         self._worker_ids: dict[int, int] = {}  # process of a program -> id of its worker
         self._namespaces: dict[int, NamespaceHandle] = {}  # id -> its namespace
         self._monitors: dict[int, UsageMonitor] = {}  # id -> monitor of its processes
@@ -108,10 +111,11 @@ class _Zygote:
         """Answer messages until the other side is gone."""
         with suppress(OSError):  # the probe reports it
             seccomp.build_filter()
-        missing = self._probe_layers()
-        _send_message(self._server, {"layers": missing})
-        if missing:
+        missing = sort_missing_layers(self._probe_layers(), self._waive)
+        _send_message(self._server, {"missing": missing.required, "contained": missing.contained})
+        if missing.required:
             return
+        self._left_out = (*self._waive, *missing.contained)
         self._namespace_pool = NamespacePool(self._proc)
         for library in self._libraries:
             importlib.import_module(library)
@@ -314,7 +318,7 @@ class _Zygote:
             for number, source in enumerate(sources):
                 os.dup2(source, number)
             isolation.isolate_worker(
-                _PROC, self._private_folders, limits, self._waive, range(_PROC)
+                _PROC, self._private_folders, limits, self._left_out, range(_PROC)
             )
             if "numpy.random" in sys.modules:
                 sys.modules["numpy.random"].seed()  # or all programs would draw the same numbers

@@ -1,0 +1,1 @@
+"""Places where untrusted programs run, by name: see `base.SandboxBackend`."""
