@@ -103,6 +103,7 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
         ("benchmarks: {mine: {file: q.jsonl, samples: 2}}", "set temperature"),
         ("benchmarks: {mine: {hub: org/name}}", "is not a data set"),
         ("benchmarks: {mine: {hub_file: a.jsonl}}", "set hub"),
+        ("benchmarks: {mine: {file: q.jsonl, graded_by: emm}}", "is no grading rule: use one of"),
         ("benchmarks: {mine: {file: q.jsonl, columns: {answr: a}}}", "columns"),
     ],
 )

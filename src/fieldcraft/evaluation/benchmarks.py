@@ -15,6 +15,7 @@ from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.hub_names import parse_hub_dataset
 from fieldcraft.config.names import suggest_name
 from fieldcraft.config.validation_errors import describe_validation_error
+from fieldcraft.records.meta import TASK_GRADERS
 from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.types import UserError
 
@@ -47,6 +48,9 @@ class Benchmark(ConfigSection):
     def find_violations(self) -> Iterator[str]:
         if self.hub is not None and parse_hub_dataset(self.hub) is None:
             yield f"hub={self.hub} is not a data set: write hub:org/name/configuration:split"
+        if self.graded_by not in (BY_TESTS, *TASK_GRADERS):
+            names = ", ".join((BY_TESTS, *TASK_GRADERS))
+            yield f"graded_by={self.graded_by} is no grading rule: use one of {names}"
         if self.hub_file is not None and self.hub is None:
             yield "hub_file is a file of the repository hub: set hub"
         if self.samples > 1 and not self.temperature:

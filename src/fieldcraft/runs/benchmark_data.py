@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.hub_names import identify_hub_dataset, parse_hub_dataset
-from fieldcraft.config.names import resolve
 from fieldcraft.data.gold_answers import ANSWER_KEYS, QUESTION_KEYS
 from fieldcraft.data.records import Record, RecordError, read_records
 from fieldcraft.data.tasks import ParsedTasks, parse_tasks, select_tasks
@@ -217,7 +215,7 @@ def _adapt_task(name: str, benchmark: Benchmark, task: Task) -> Task:
 
 def describe_rule(graded_by: str, judge_model: str | None) -> str:
     """Return the grading rule of a benchmark, with its version, for tables and reports. Raises
-    UserError for an unknown reward, and for a judge without its model."""
+    UserError for a judge without its model."""
     if graded_by == BY_TESTS:
         return "the tests of each question"
     if graded_by == JUDGE:
@@ -227,7 +225,6 @@ def describe_rule(graded_by: str, judge_model: str | None) -> str:
                 " for it in the file of a suite."
             )
         return f"{JUDGE_RULES[0]} by {judge_model}"
-    resolve(ComponentKind.REWARD, graded_by)
     if graded_by == MATH:
         return f"math with Math-Verify {_find_version('math-verify')}"
     return next((rule for rule in RULES if rule.startswith(f"{graded_by}/")), graded_by)
