@@ -200,7 +200,7 @@ def _resolve(name: str, change: Any, folder: Path) -> dict[str, Any]:
     own = change if isinstance(change, Mapping) else {} if change is None else {"file": change}
     if isinstance(file := own.get("file"), str):
         own = {**own, "file": folder / Path(file).expanduser()}
-    usual = {"title": name} if known is None else known.model_dump()
+    usual: dict[str, Any] = {"title": name} if known is None else known.model_dump()
     if known is not None and "file" in own and "columns" not in own:
         usual["columns"] = {}  # a file may be in any format that is read
     return {**usual, **own}
