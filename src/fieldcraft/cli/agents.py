@@ -29,6 +29,7 @@ from fieldcraft.cli.app import (
     collect_sampling_keys,
     require_empty_folder,
 )
+from fieldcraft.cli.suites import evaluate_suite
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.names import resolve_path
 from fieldcraft.config.sections import Dtype, JudgeConfig
@@ -135,7 +136,21 @@ SamplesOption = Annotated[
     int | None, typer.Option(min=1, help="Samples of each question, for avg@n and pass@k.")
 ]
 EvalOutOption = Annotated[
-    Path | None, typer.Option(help="Folder for eval.json and the judge's replies.")
+    Path | None, typer.Option(help="Folder for the results and the judge's replies.")
+]
+SuiteOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Suite of benchmarks (`fieldcraft benchmarks` lists them), or its YAML file."
+    ),
+]
+BenchmarkOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Only this benchmark of the suite, or of all; repeat for several."),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder with files of benchmarks, such as nq.jsonl, instead of the hub."),
 ]
 
 
@@ -143,6 +158,9 @@ EvalOutOption = Annotated[
 def evaluate(
     model: ModelsOption,
     tasks: TasksOption = None,
+    suite: SuiteOption = None,
+    benchmark: BenchmarkOption = None,
+    data: DataOption = None,
     index: IndexOption = None,
     search_url: SearchUrlOption = None,
     tool: ToolsOption = None,
@@ -167,16 +185,21 @@ def evaluate(
 ) -> None:
     """Grade agents on a file of questions and compare each with the first.
 
-    With --simulator, grade the search results that they write themselves, sampled as in training,
-    by default for training questions."""
+    With --suite or --benchmark, grade them on published question sets. With --simulator, grade the
+    search results that they write themselves, by default for training questions."""
     settings = JudgeConfig(url=judge_url, model=judge_model, votes=judge_votes)
     if (judge_url is None) != (judge_model is None):
         raise UserError("a judge needs both a url and a model: give --judge-url and --judge-model.")
     require_no_secret("judge.url", judge_url)
     if out is not None:
         require_writable(out)
-    if tasks is None and not simulator:
+    asks_suite = suite is not None or bool(benchmark)
+    if tasks is None and not simulator and not asks_suite:
         raise UserError("there are no questions to grade: give a file with --tasks.")
+    if asks_suite and (tasks is not None or simulator):
+        raise UserError("a suite has its own questions: leave out --tasks and --simulator.")
+    if data is not None and not asks_suite:
+        raise UserError("--data has files of benchmarks: give --suite or --benchmark.")
     questions = _read_questions(tasks, max_left_out)[:limit] if tasks else []
     require_valid_agents(model, dialect, index, search_url)
     with announce_imports():
@@ -185,14 +208,21 @@ def evaluate(
 
     keys = collect_sampling_keys(temperature, top_k, top_p, min_p, sampling)
     keys |= {} if samples is None else {"samples": samples}
+
+    def load_agents(**sampling: Any) -> dict[str, Any]:
+        return {
+            str(m): find_agent(m)
+            .with_options(dialect, index, search_url, device)
+            .with_tools(tool or ())
+            .with_sampling(**sampling)
+            for m in model
+        }
+
+    if asks_suite:
+        evaluate_suite(suite, benchmark or [], data, limit, keys, settings, load_agents, out)
+        return
     judge = run_async(open_judge(settings, None if out is None else out / "judge.sqlite"))
-    agents = {
-        str(m): find_agent(m)
-        .with_options(dialect, index, search_url, device)
-        .with_tools(tool or ())
-        .with_sampling(**keys)
-        for m in model
-    }
+    agents = load_agents(**keys)
     if simulator:
         _evaluate_simulators(agents, questions or _find_train_questions(agents, limit), out)
         return

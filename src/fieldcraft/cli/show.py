@@ -18,6 +18,7 @@ from fieldcraft.cli.app import (
     announce_imports,
     app,
 )
+from fieldcraft.cli.suites import are_suite_results, compare_suite_results
 from fieldcraft.data.steps_io import make_untokenised_trajectory, read_demonstrations
 from fieldcraft.evaluation.tables import (
     build_detail_tables,
@@ -154,11 +155,23 @@ def _show_file(
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Runs or stages; the first is the baseline.")],
-    out: Annotated[Path, typer.Option(help="Page to write.")] = Path("compared.html"),
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Runs or stages, or results of suites; the first is the baseline."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Page to write, by default compared.html; for suites, a JSON file."),
+    ] = None,
     allow: AllowOption = None,
 ) -> None:
-    """Compare runs: a page with their evaluations, curves and answers to each question."""
+    """Compare runs: a page with their evaluations, curves and answers to each question.
+
+    Results of `eval --suite` are compared benchmark by benchmark, without a page."""
+    if are_suite_results(runs):
+        compare_suite_results(runs, out)
+        return
+    out = out or Path("compared.html")
     from fieldcraft.runs.run_comparison import compare_runs
 
     if out.is_dir():

@@ -104,6 +104,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "toolrl": f"{_METHODS}.toolrl:ToolRLReward",
         "toolrl_format": f"{_METHODS}.toolrl:ToolRLFormatReward",
         "toolrl_exact": f"{_METHODS}.toolrl:ToolRLExactReward",
+        "reasoning_gym": "fieldcraft.extensions.worlds.reasoning_gym:ReasoningGymReward",
     },
     ComponentKind.DIALECT: {
         "autocoa": f"{_METHODS}.autocoa:AutoCoADialect",
@@ -118,6 +119,10 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "afm-mhqa": f"{_METHODS}.afm:AfmMhqaDialect",
         "afm-code": f"{_METHODS}.afm_code:AfmCodeDialect",
         "toolrl": f"{_METHODS}.toolrl:ToolRLDialect",
+    },
+    # Besides the folders of extensions/worlds/.
+    ComponentKind.WORLD: {
+        "reasoning-gym": "fieldcraft.extensions.worlds.reasoning_gym:ReasoningGymWorld",
     },
     ComponentKind.WORKFLOW: {
         "workflow": f"{_WORKFLOWS}:react",

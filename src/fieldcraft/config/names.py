@@ -45,9 +45,9 @@ def is_installed(module: str) -> bool:
 
 def list_registered(kind: ComponentKind) -> dict[str, str]:
     """Return a mapping from each registered name of a kind to its location `module:Name`."""
-    return dict(_list_entry_points(kind, tuple(sys.path))) | (
-        _list_worlds() if kind is ComponentKind.WORLD else dict(BUILTIN_COMPONENTS[kind])
-    )
+    worlds = _list_worlds() if kind is ComponentKind.WORLD else {}
+    installed = dict(_list_entry_points(kind, tuple(sys.path)))
+    return installed | worlds | dict(BUILTIN_COMPONENTS[kind])
 
 
 @lru_cache(maxsize=64)  # reading the metadata of all packages takes 5 ms per name

@@ -9,6 +9,7 @@ from BrowseComp's (`record_keys.py`), and from files in other formats (`file_for
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -247,6 +248,14 @@ def add_data_source(tasks: Iterable[Task], path: Path) -> list[Task]:
     records."""
     source = path.name.partition(".")[0]
     return [replace(task, meta={"data_source": source} | task.meta) for task in tasks]
+
+
+def select_tasks(tasks: Sequence[Task], size: int | None) -> Sequence[Task]:
+    """Return at most `size` tasks, in order; the selection is random and the same in every run."""
+    if size is None or size >= len(tasks):
+        return tasks
+    indices = random.Random("evaluation").sample(range(len(tasks)), size)
+    return [tasks[index] for index in sorted(indices)]
 
 
 def _is_answer_optional(meta: Metadata) -> bool:

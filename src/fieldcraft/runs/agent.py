@@ -67,6 +67,7 @@ from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.types import AnyTool, Task, Tool, Trajectory, UserError
 
 NO_API_KEY = {"api_key_env": None}  # one server's key must not be sent to another
+LOADED_PARTS = {"device", "engine", "dialect", "_index_tools"}  # independent of the sampling
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,7 @@ class Agent:
 
     `index` is the folder of its search index; without an index or a server it has no search.
     `data_source` is the data of its run, None for a bare checkpoint or with another search.
-    `requires_search` is true if a program requested the tool `search`, so that acting without it is
-    an error.
+    `requires_search`: a program requested the tool `search`, so acting without it is an error.
     """
 
     model: Path
@@ -95,8 +95,7 @@ class Agent:
         Args:
             question: one question.
             seed: seed of the sampler.
-            sampling: keys such as temperature=0.8 and top_p=0.9, or sampling="model"; greedy by
-                default.
+            sampling: keys such as temperature=0.8, or sampling="model"; greedy by default.
 
         Raises:
             UserError: invalid keys, or a tool or a search server that cannot be used.
@@ -106,10 +105,8 @@ class Agent:
         return run_async(self.roll_out(task, decoding, seed))
 
     def evaluate(self, tasks: Any, *, max_left_out: float = MAX_REJECTED_SHARE) -> dict[str, Any]:
-        """Answer questions, sampled as its recipe specifies, and grade them. Return `em`, `f1`,
-        `calls_mean` and the other entries of a report, see `evaluation.summary`.
-        For a file or records, `left_out` counts the rejected records by reason; these are also
-        printed.
+        """Answer questions, sampled as its recipe specifies, and grade them. Return the entries of
+        a report (`evaluation.summary`); for a file or records, `left_out` counts rejected ones.
 
         Args:
             tasks: questions in any form that `train` accepts.
@@ -143,15 +140,13 @@ class Agent:
             tasks: questions with accepted answers: a file, or a list of tasks or dicts, a
                 `datasets.Dataset` or a `pandas.DataFrame`, see `data.question_objects`. Some of
                 them are held out of training and evaluated after every stage.
-            stages: settings such as `Rl(...)` and `Sft(...)` in order: a dict by name, a list
-                (named after the types), or a single stage.
+            stages: settings such as `Rl(...)` in order: a dict by name, a list, or a single stage.
             out: folder of the run.
             on_event: event handler, called with every event of the run, see `records.events`.
             settings: other recipe keys, such as corpus="passages.jsonl" or seed=1.
 
         Raises:
-            UserError: an error found by `fieldcraft check`, raised before anything is written, or
-                one that stops the run.
+            UserError: an error found by `fieldcraft check`, before anything is written, or later.
         """
         folder = require_path(out, "out")
         names = {"name": folder.name, "model": str(self.model)}
@@ -223,7 +218,16 @@ class Agent:
         ones."""
         limits = dict.fromkeys(TRUNCATION_KEYS) if keys.get("temperature") == 0 else {}
         before = self.recipe.evaluation.model_dump(mode="json")
-        return self.with_settings(evaluation={**before, **limits, **keys}) if keys else self
+        if not keys:
+            return self
+        changed = self.with_settings(evaluation={**before, **limits, **keys})
+        vars(changed).update({part: vars(self)[part] for part in LOADED_PARTS & vars(self).keys()})
+        return changed
+
+    def load_parts(self) -> None:
+        """Load the parts that copies `with_sampling` then share."""
+        for part in LOADED_PARTS:
+            getattr(self, part)
 
     def resolve_decoding(self, emit: EventHandler) -> Decoding:
         """Return the decoding settings of its evaluation. Raises UserError like

@@ -11,7 +11,7 @@ from pathlib import Path
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.decontamination import IN_EVALUATION, EvaluationQuestions
 from fieldcraft.data.file_formats import UNVERIFIED_KEY
-from fieldcraft.data.tasks import ParsedTasks, add_data_source, read_task_file
+from fieldcraft.data.tasks import ParsedTasks, add_data_source, read_task_file, select_tasks
 from fieldcraft.runs.sources import CheckWarning
 from fieldcraft.types import Task, UserError
 
@@ -140,9 +140,9 @@ class FileQuestions:
     def _split_tasks(self, split: str) -> list[Task]:
         """Return the questions of a split, empty for a split that only worlds have."""
         if split in self._files:
-            return _sample(
-                self._tasks_by_file[self._files[split]], self._sizes[split], self._files[split]
-            )
+            path = self._files[split]
+            tasks = select_tasks(self._tasks_by_file[path], self._sizes[split])
+            return add_data_source(tasks, path)
         if split == HELDOUT_SPLIT and self.recipe.tasks is not None:
             return add_data_source(self._shuffled_tasks[self._heldout_start :], self.recipe.tasks)
         return []
@@ -169,14 +169,6 @@ def find_overlap_warnings(
             " them if they are the same question"
         )
     return list(map(CheckWarning, found))
-
-
-def _sample(tasks: Sequence[Task], size: int | None, path: Path) -> list[Task]:
-    """Return at most `size` questions of a file, in order and identical for every seed."""
-    if size is not None and size < len(tasks):
-        indices = random.Random("evaluation").sample(range(len(tasks)), size)
-        tasks = [tasks[index] for index in sorted(indices)]
-    return add_data_source(tasks, path)
 
 
 def _with_unique_ids(tasks: Iterable[Task]) -> list[Task]:

@@ -1,0 +1,212 @@
+"""Published question sets by name, and suites of them, from `benchmarks.yaml` or a user's file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, PositiveInt, ValidationError
+
+from fieldcraft.config.base import ConfigSection
+from fieldcraft.config.hub_names import parse_hub_dataset
+from fieldcraft.config.names import suggest_name
+from fieldcraft.config.validation_errors import describe_validation_error
+from fieldcraft.records.meta import TASK_GRADERS
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.types import UserError
+
+BY_TESTS = "tests"  # value of `graded_by`: each question is graded by its own tests
+Temperature = Annotated[float, Field(ge=0)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+ColumnRole = Literal["question", "answer", "tests"]
+
+
+class Benchmark(ConfigSection):
+    """A question set, with its source, its grading rule and its usual sampling; the comment at the
+    top of `benchmarks.yaml` describes the keys."""
+
+    title: str
+    source: str = ""
+    hub: str | None = None
+    hub_file: str | None = None
+    published_file: str | None = None
+    file: Path | None = None  # a user's own file, instead of the published data
+    columns: dict[ColumnRole, str] = Field(default={})
+    graded_by: str = "em"
+    size: PositiveInt | None = None
+    samples: PositiveInt = 1
+    temperature: Temperature = 0.0
+    top_p: TopP | None = None
+    max_left_out: Annotated[float, Field(ge=0, le=1)] = 0.1
+    licence: str = ""
+    note: str = ""
+
+    def find_violations(self) -> Iterator[str]:
+        if self.hub is not None and parse_hub_dataset(self.hub) is None:
+            yield f"hub={self.hub} is not a data set: write hub:org/name/configuration:split"
+        if self.graded_by not in (BY_TESTS, *TASK_GRADERS):
+            names = ", ".join((BY_TESTS, *TASK_GRADERS))
+            yield f"graded_by={self.graded_by} is no grading rule: use one of {names}"
+        if self.hub_file is not None and self.hub is None:
+            yield "hub_file is a file of the repository hub: set hub"
+        if self.samples > 1 and not self.temperature:
+            yield "greedy samples of a question are identical: set temperature, as in 0.6"
+
+    @property
+    def origin(self) -> str:
+        """Place of its data, for a table."""
+        if self.file is not None:
+            return str(self.file)
+        if self.hub_file is not None:
+            return f"{self.hub}, {self.hub_file}"
+        return self.hub or self.published_file or "a file of yours"
+
+
+_ALL = "*"  # key of all benchmarks without another key
+
+
+def _name_all(samples: Any) -> Any:
+    return samples if isinstance(samples, Mapping) else {_ALL: samples}
+
+
+class Suite(ConfigSection):
+    """Benchmarks that are reported together, with the sampling of one paper.
+
+    `samples` is a number, or a number by benchmark; `questions` is the maximum number of questions
+    of each benchmark, a random selection that is the same for every model.
+    """
+
+    title: str
+    source: str = ""
+    benchmarks: dict[str, Benchmark]
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    samples: Annotated[dict[str, PositiveInt], BeforeValidator(_name_all)] = Field(default={})
+    questions: PositiveInt | None = None
+    note: str = ""
+
+    def find_violations(self) -> Iterator[str]:
+        if not self.benchmarks:
+            yield "a suite needs benchmarks: give their names, as in [nq, popqa]"
+        if self.temperature == 0 and max(self.samples.values(), default=1) > 1:
+            yield "greedy samples of a question are identical: set temperature, as in 0.6"
+        for name in self.samples.keys() - {*self.benchmarks, _ALL}:
+            yield f"samples.{name} is no benchmark of the suite: remove it"
+
+    def get_sampling(self, name: str) -> dict[str, Any]:
+        """Return the sampling keys of a benchmark: of the suite, or else its usual ones."""
+        benchmark = self.benchmarks[name]
+        temperature = self.temperature if self.temperature is not None else benchmark.temperature
+        top_p = self.top_p if self.temperature is not None else benchmark.top_p
+        samples = self.samples.get(name, self.samples.get(_ALL))
+        if samples is None:  # greedy samples would be identical
+            samples = benchmark.samples if self.temperature is None else 1
+        return {"temperature": temperature, "top_p": top_p, "samples": samples}
+
+    def select(self, names: list[str]) -> Suite:
+        """Return the suite with some of its benchmarks. Raises UserError for an unknown name."""
+        for name in names:
+            if name not in self.benchmarks:
+                raise UserError(
+                    f"the suite has no benchmark '{name}': {suggest_name(name, self.benchmarks)}"
+                )
+        selected = {name: self.benchmarks[name] for name in dict.fromkeys(names)}
+        samples = {k: n for k, n in self.samples.items() if k in selected or k == _ALL}
+        return self.model_copy(update={"benchmarks": selected, "samples": samples})
+
+
+@cache
+def load_benchmarks() -> Mapping[str, Benchmark]:
+    """Return the published benchmarks by name."""
+    return {
+        name: Benchmark.model_validate(keys) for name, keys in _read_table()["benchmarks"].items()
+    }
+
+
+@cache
+def load_suites() -> Mapping[str, Suite]:
+    """Return the built-in suites by name."""
+    return {name: parse_suite(name, keys) for name, keys in _read_table()["suites"].items()}
+
+
+@cache
+def _read_table() -> dict[str, Any]:
+    text = (resources.files("fieldcraft.evaluation") / "benchmarks.yaml").read_text("utf-8")
+    table: dict[str, Any] = yaml.safe_load(text)
+    return table
+
+
+def find_suite(name: str | None, benchmarks: list[str]) -> Suite:
+    """Return a suite by its name or its YAML file, restricted to the named benchmarks if there are
+    any; without a suite, the named benchmarks with their usual sampling.
+
+    Raises UserError for an unknown name, and for an invalid file.
+    """
+    if name is None:
+        return parse_suite("benchmarks", {"title": "benchmarks", "benchmarks": benchmarks})
+    if Path(name).suffix in (".yaml", ".yml"):
+        suite = read_suite_file(Path(name))
+    elif name in load_suites():
+        suite = load_suites()[name]
+    else:
+        raise UserError(
+            f"there is no suite '{name}', and a file of one ends in .yaml:"
+            f" {suggest_name(name, load_suites())}"
+        )
+    return suite.select(benchmarks) if benchmarks else suite
+
+
+def read_suite_file(path: Path) -> Suite:
+    """Read a suite of a YAML file. Its files are relative to it. Raises UserError for a file that
+    is missing or invalid."""
+    with raise_read_errors(path, "give the YAML file of a suite"):
+        try:
+            keys = yaml.safe_load(path.read_text("utf-8"))
+        except yaml.YAMLError as error:
+            raise UserError(f"{path} is not valid YAML: correct it.") from error
+    if not isinstance(keys, dict):
+        raise UserError(f"{path} is not a suite: write benchmarks, as in 'benchmarks: [nq]'.")
+    return parse_suite(str(path), {"title": path.stem, **keys}, path.parent)
+
+
+def parse_suite(name: str, keys: Mapping[str, Any], folder: Path = Path()) -> Suite:
+    """Return the suite with the given keys. `benchmarks` is a list of names, or maps names to
+    files, relative to `folder`, or to keys of `Benchmark`. Raises UserError for invalid keys."""
+    listed = keys.get("benchmarks", [])
+    if not isinstance(listed, list | Mapping):
+        raise UserError(
+            f"{name}: benchmarks must be a list of names, or files by name, as in {{nq: nq.jsonl}}."
+        )
+    changes = listed if isinstance(listed, Mapping) else dict.fromkeys(listed)
+    found = {str(key): _resolve(str(key), change, folder) for key, change in changes.items()}
+    try:
+        return Suite.model_validate({**keys, "benchmarks": found})
+    except ValidationError as error:
+        raise _make_error(name, error) from error
+
+
+def _resolve(name: str, change: Any, folder: Path) -> dict[str, Any]:
+    """Return the keys of a benchmark: those of the table, with the user's changes."""
+    known = load_benchmarks().get(name)
+    if known is None and change is None:
+        raise UserError(
+            f"there is no benchmark '{name}', and the suite gives no file for it:"
+            f" {suggest_name(name, load_benchmarks())}"
+        )
+    own = change if isinstance(change, Mapping) else {} if change is None else {"file": change}
+    if isinstance(file := own.get("file"), str):
+        own = {**own, "file": folder / Path(file).expanduser()}
+    usual: dict[str, Any] = {"title": name} if known is None else known.model_dump()
+    if known is not None and "file" in own and "columns" not in own:
+        usual["columns"] = {}  # a file may be in any format that is read
+    return {**usual, **own}
+
+
+def _make_error(name: str, error: ValidationError) -> UserError:
+    _, clause, place = describe_validation_error(error)
+    key = ".".join(map(str, place))
+    return UserError(f"{name}: {key}{': ' if key else ''}{clause}.")
