@@ -74,6 +74,7 @@ PAGE_WRITERS: Mapping[PageKind, str] = {
     "seeds": f"{PAGE_EXTENSION}.seeds_page:write_seeds_page",
     "card": f"{PAGE_EXTENSION}.pages:write_card_page",
 }
+NOTEBOOK_REPORTER = f"{PAGE_EXTENSION}.notebook_progress:NotebookReporter"
 BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     ComponentKind.TOOL: {
         "search": "fieldcraft.extensions.search.tool:SearchTool",
