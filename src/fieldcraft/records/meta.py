@@ -16,7 +16,9 @@ META_TYPES: Mapping[str, tuple[type | UnionType, str]] = {
 CLOSED_BOOK_KEY = "closed_book"
 GRADED_BY_KEY = "graded_by"
 # Rewards that a task may name, all of them built in: data files must not cause imports.
-TASK_GRADERS = ("em", "cover_em", "math", "judge", "unit_tests", "stdin_tests", "toolrl_exact")
+TASK_GRADERS = (
+    *("em", "cover_em", "math", "judge", "rubric", "unit_tests", "stdin_tests", "toolrl_exact"),
+)
 
 
 def validate_meta(meta: dict[str, Any]) -> dict[str, Any]:

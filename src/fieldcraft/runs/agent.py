@@ -24,7 +24,7 @@ from fieldcraft.engine.resources import RunResources
 from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy
-from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
+from fieldcraft.evaluation.evaluate import evaluate_tasks
 from fieldcraft.evaluation.results import EvaluationResult, RunReport
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.recipes.consent import allow_permissions
@@ -32,7 +32,7 @@ from fieldcraft.recipes.exported import read_agent_settings
 from fieldcraft.recipes.files import apply_override
 from fieldcraft.recipes.loading import build_recipe
 from fieldcraft.records.events import EventCallback, EventHandler, ignore_event
-from fieldcraft.rewards.rubric import AsyncReward
+from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.runs.agent_training import make_reporter, prepare_training, read_agent_report
 from fieldcraft.runs.arguments import (
     StageArguments,
@@ -45,10 +45,9 @@ from fieldcraft.runs.arguments import (
 from fieldcraft.runs.build import (
     attach_world_files,
     make_external_environment,
-    make_verdict_reward,
     open_environment,
     open_tools,
-    open_verdict_reward,
+    open_verdict_rubric,
 )
 from fieldcraft.runs.dialects import announce_dialect
 from fieldcraft.runs.engines import make_local_engine, make_streaming_engine
@@ -307,21 +306,17 @@ class Agent:
         )
 
     async def run_evaluation(
-        self, tasks: Sequence[Task], judge: AsyncReward | None, name: str, emit: EventHandler
+        self, tasks: Sequence[Task], judge: JudgeReward | None, name: str, emit: EventHandler
     ) -> list[Trajectory]:
         """Answer and grade questions, sampled as in the recipe's evaluation."""
         settings = self.recipe.evaluation
-        verdict_reward = (
-            make_verdict_reward(self.recipe, judge)
-            if judge
-            else await open_verdict_reward(self.recipe)
-        )
+        rubric = await open_verdict_rubric(self.recipe, judge)
         policy = self._make_policy(self.resolve_decoding(emit))
         async with self.open_environment() as env:
             return await evaluate_tasks(
                 tasks,
                 lambda task, key: env.run(task, policy, key),
-                make_verdict_rubric(judge, verdict_reward),
+                rubric,
                 settings.concurrency,
                 name,
                 emit,

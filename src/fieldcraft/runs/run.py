@@ -30,7 +30,7 @@ from fieldcraft.config.plan import (
 from fieldcraft.config.recipe import Recipe, dump_recipe, get_stage_ancestry
 from fieldcraft.evaluation.comparison import compare_consecutive
 from fieldcraft.evaluation.pages import PageContext, find_page_writer
-from fieldcraft.evaluation.report import StageSummary, build_report, write_report
+from fieldcraft.evaluation.report import StageSummary, build_report, sum_judging, write_report
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.records.events import EarlyStopError, EventBus, LogMessage
 from fieldcraft.records.metrics import MetricsLog
@@ -176,6 +176,7 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
     evaluations_by_name = {name: folder.evaluation(name).read() for name in names}
     samples = {name: trajectories for name, (trajectories, _) in evaluations_by_name.items()}
     seconds = {name: duration for name, (_, duration) in evaluations_by_name.items()}
+    judging = {name: folder.evaluation(name).read_judging() for name in names}
     curves = {name: MetricsLog(folder.stage(name).metrics).read_rows() for name in recipe.stages}
     curves = {name: rows for name, rows in curves.items() if rows}
     training = {name: list(read_training_rollouts(folder.stage(name).rollouts)) for name in curves}
@@ -195,10 +196,12 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
                 evaluated, recipe.evaluation.leading_split, recipe.evaluation.prices
             )
             | {"seconds": seconds[n]}
+            | ({"judging": judging[n]} if judging[n] else {})
             for n, evaluated in samples.items()
         },
         comparisons=_compare_stages(recipe, samples),
         extra=({"stopped": stopped} if stopped else {})
+        | sum_judging(curves, judging)
         | context.report_figures
         | {"config": dump_recipe(recipe), "versions": _collect_versions(context)},
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fieldcraft.config.choices import ToolConfig
-from fieldcraft.config.components import MCP_TOOL
+from fieldcraft.config.components import MCP_TOOL, RUBRIC
 from fieldcraft.config.recipe import Recipe, uses_tools
 from fieldcraft.config.sampling import describe_sample_counts
 from fieldcraft.dialects import BaseDialect
@@ -42,7 +42,7 @@ from fieldcraft.train.twin import MAX_TWIN_PARAMETERS, require_forward_parity, r
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 # Slow or costly graders, so that grading demonstrations is left to the run.
-EXPENSIVE_GRADERS = (JUDGE, "unit_tests", "stdin_tests")
+EXPENSIVE_GRADERS = (JUDGE, RUBRIC, "unit_tests", "stdin_tests")
 
 
 class PlaceholderReward(StatelessReward):
