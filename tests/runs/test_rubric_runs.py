@@ -13,6 +13,7 @@ from starlette.routing import Route
 import fieldcraft as fc
 from chat_server import completion
 from checkpoints import write_tiny_checkpoint
+from cli_parts import status
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.tools.serving import serve_in_thread
 
@@ -44,6 +45,26 @@ def own(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module.short = lambda t: 1.0 - min(len("".join(t.policy_turns)), 40) / 80
     monkeypatch.setitem(sys.modules, "own_criteria", module)
     return module
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("rubric={a: {function: 'own_criteria:gone'}}", "own_criteria"),
+        ("rubric={a: {function: 'no_such_module:gone'}}", "no_such_module"),
+        ("rubric={a: {function: own}}", "own"),
+        ("rubric={a: {weight: 2}}", "either a question or a function"),
+        ("rubric={a: {question: 'Is it?', wieght: 2}}", "did you mean 'weight'"),
+        ("stages.rl2.rewards={pairwise: 1}", "a judge needs both a url and a model"),
+    ],
+)
+def test_mistakes_in_a_rubric_are_found_before_a_run(
+    keys: str, message: str, own: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("check", "smoke", keys) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.long

@@ -111,13 +111,12 @@ class PairwiseReward(StatelessReward, AsyncGroupReward):
             return 0.5
         if not all(answers):
             return float(bool(answers[0]))
-        orders = await asyncio.gather(
+        verdict, swapped = await asyncio.gather(
             self._ask(left.task, *answers), self._ask(left.task, *reversed(answers))
         )
-        if None in orders:
+        if verdict is None or swapped is None:
             return None
-        is_win, is_loss = orders == [FIRST, SECOND], orders == [SECOND, FIRST]
-        return 0.5 + 0.5 * is_win - 0.5 * is_loss
+        return {(FIRST, SECOND): 1.0, (SECOND, FIRST): 0.0}.get((verdict, swapped), 0.5)
 
     async def _ask(self, task: Task, first: str, second: str) -> str | None:
         """Return the verdict on one order: that of most votes, a tie if there are several."""

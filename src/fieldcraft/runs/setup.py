@@ -22,6 +22,7 @@ from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.runs.build import (
+    make_criteria,
     make_prompt_only_tools,
     make_verdict_reward,
     open_judge,
@@ -193,6 +194,9 @@ def load_judge(context: CheckContext, report: CheckReport) -> None:
     context.judge = run_async(open_judge(judge, cache=None))
     if context.judge is not None:
         report.note(f"{judge.model} at {judge.url} answers, {judge.votes} votes an answer")
+    if context.recipe.rubric:  # evaluations grade by it, too
+        make_criteria(context.recipe, context.judge)
+        report.note(f"criteria: {', '.join(context.recipe.rubric)}")
     else:
         report.note("none")
 

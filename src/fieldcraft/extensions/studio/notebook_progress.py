@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,7 @@ class NotebookReporter:
     min_seconds: float = MIN_UPDATE_SECONDS
     clock: Callable[[], float] = time.monotonic
     phases: dict[str, NotebookPhase] = field(default_factory=dict)
-    curves: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    curves: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     evaluations: dict[str, str] = field(default_factory=dict)
     messages: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_MESSAGES))
     next_update: float = 0.0
