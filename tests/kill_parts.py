@@ -135,13 +135,17 @@ class KilledRun:
 
 
 def choose_kills(moments: Sequence[Moment]) -> list[Moment]:
-    """Return the moments at which a run is killed, in order. Of equal ones it is the second: a
-    journal has few entries then, so that the resumed run adds others. Of files with numbers in
-    their names it is the one in the middle."""
+    """Return the moments at which a run is killed, in order. Of equal changes of a file it is the
+    first: a later one may be the clean-up of complete work, which a resumed run does not repeat. Of
+    entries of a journal it is the second, so that the resumed run adds others. Of files with
+    numbers in their names it is the one in the middle."""
     files: dict[tuple[str, str, str], dict[str, list[Moment]]] = {}
     for moment in moments:
         key = (moment.part, moment.event, re.sub(r"\d+", "#", moment.path))
         files.setdefault(key, {}).setdefault(moment.path, []).append(moment)
     middles = (list(alike.values())[len(alike) // 2] for alike in files.values())
-    chosen = {equal[min(1, len(equal) - 1)] for equal in middles}
+    chosen = {
+        equal[0] if equal[0].event in CHANGES else equal[min(1, len(equal) - 1)]
+        for equal in middles
+    }
     return [moment for moment in moments if moment in chosen]
