@@ -13,42 +13,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.data.labelled_answers import EVOUNA_MODELS, LabelledAnswer, read_labelled_answers
+from fieldcraft.evaluation.agreement import Agreement, measure_grader
 from fieldcraft.rewards.answers import cover_em, exact_match, f1, normalise
 from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.tools.chat_client import ChatClient
-from fieldcraft.types import Task, Trajectory
-
-MODELS = ("fid", "gpt35", "chatgpt", "gpt4", "newbing")
 
 
-@dataclass(frozen=True)
-class Case:
-    """An answer of a model, and the human verdict."""
-
-    task: Task
-    answer: str
-    accepted: bool
-
-
-def read_cases(path: Path, limit: int | None = None) -> dict[str, list[Case]]:
-    """Return the cases by model, of the first `limit` usable questions."""
-    cases: dict[str, list[Case]] = {model: [] for model in MODELS}
-    with raise_read_errors(path, "give the file EVOUNA-NQ"):
-        rows = [row for row in json.loads(path.read_text("utf-8")) if not row["improper"]][:limit]
-        for number, row in enumerate(rows):
-            task = Task(str(number), row["question"], tuple(row["golden_answer"].split("/")))
-            for model in MODELS:
-                answer, verdict = row[f"answer_{model}"], row[f"judge_{model}"]
-                if answer and verdict is not None:
-                    cases[model].append(Case(task, answer, verdict))
-    return cases
+def read_cases(path: Path, limit: int | None = None) -> dict[str, list[LabelledAnswer]]:
+    """Return the labelled answers by model, of the first `limit` usable questions."""
+    answers = read_labelled_answers(path, limit)
+    return {model: [a for a in answers if a.source == model] for model in EVOUNA_MODELS}
 
 
 def bag_of_words(prediction: str, golds: Sequence[str]) -> bool:
@@ -76,56 +55,18 @@ RULES: Mapping[str, Callable[[str, Sequence[str]], bool]] = {
 }
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """Confusion matrix of a rule (rows) and people (columns)."""
-
-    both: int
-    rule_only: int
-    people_only: int
-    neither: int
-
-    @classmethod
-    def of(cls, pairs: Sequence[tuple[bool, bool]]) -> Agreement:
-        """Count pairs of (accepted by the rule, accepted by people)."""
-        order = ((True, True), (True, False), (False, True), (False, False))
-        return cls(*(list(pairs).count(pair) for pair in order))
-
-    @property
-    def n(self) -> int:
-        return self.both + self.rule_only + self.people_only + self.neither
-
-    @property
-    def accuracy(self) -> float:
-        return (self.both + self.neither) / self.n
-
-    @property
-    def precision(self) -> float | None:
-        accepted = self.both + self.rule_only
-        return self.both / accepted if accepted else None
-
-    @property
-    def recall(self) -> float:
-        return self.both / (self.both + self.people_only)
-
-    @property
-    def kappa(self) -> float:
-        """Cohen's kappa (1960): (p_o - p_e) / (1 - p_e)."""
-        rule, people = self.both + self.rule_only, self.both + self.people_only
-        chance = (rule * people + (self.n - rule) * (self.n - people)) / self.n**2
-        return (self.accuracy - chance) / (1 - chance)
-
-    def __str__(self) -> str:
-        numbers = (self.accuracy, self.precision, self.recall, self.kappa)
-        return " ".join("–" if x is None else f"{x:.3f}" for x in numbers)
+def format_agreement(pairs: Sequence[tuple[bool, bool]]) -> str:
+    """Return accuracy, precision, recall and kappa of (accepted by the rule, by people)."""
+    found = Agreement.count(pairs)
+    numbers = (found.accuracy, found.precision, found.recall, found.kappa)
+    return " ".join("–" if x is None else f"{x:.3f}" for x in numbers)
 
 
-async def ask_judge(judge: JudgeReward, cases: Sequence[Case]) -> tuple[Agreement, int]:
-    """Return the agreement of a judge on the cases that it judged, and the number of others."""
-    asked = (judge.score_trajectory(Trajectory(case.task, answer=case.answer)) for case in cases)
-    said = zip(await asyncio.gather(*asked), cases, strict=True)
-    graded = [(score == 1, case.accepted) for score, case in said if score is not None]
-    return Agreement.of(graded), len(cases) - len(graded)
+def format_measured(entry: Mapping[str, Any]) -> str:
+    """Return the figures of `measure_grader` in the same order."""
+    numbers = [entry.get(key) for key in ("accuracy", "precision", "recall", "kappa")]
+    text = " ".join("–" if x is None else f"{x:.3f}" for x in numbers)
+    return f"{text} ({entry['not_graded']} not judged)"
 
 
 def print_row(name: str, cells: Sequence[Any]) -> None:
@@ -146,14 +87,14 @@ def main() -> None:
     cases = read_cases(options.file, options.limit)
 
     print("Each cell: accuracy, precision, recall, Cohen's kappa.\n")
-    print_row("rule", MODELS)
-    print("|---" * (len(MODELS) + 1) + "|")
+    print_row("rule", EVOUNA_MODELS)
+    print("|---" * (len(EVOUNA_MODELS) + 1) + "|")
     print_row("answers (accepted by people)", [
         f"{len(part)} ({sum(case.accepted for case in part)})" for part in cases.values()
     ])  # fmt: skip
     for name, rule in RULES.items():
         agreements = [
-            Agreement.of([(rule(c.answer, c.task.answers), c.accepted) for c in part])
+            format_agreement([(rule(c.answer, c.task.answers), c.accepted) for c in part])
             for part in cases.values()
         ]
         print_row(name, agreements)
@@ -161,8 +102,10 @@ def main() -> None:
         endpoint = ChatClient(options.judge_url, options.judge_model, cache=options.cache)
         asyncio.run(endpoint.require_available())
         judge = JudgeReward(endpoint, options.votes)
-        found = [asyncio.run(ask_judge(judge, part)) for part in cases.values()]
-        print_row(options.judge_model, [f"{a} ({failed} not judged)" for a, failed in found])
+        found = asyncio.run(
+            measure_grader(judge.score_trajectory, [c for part in cases.values() for c in part])
+        )
+        print_row(options.judge_model, [format_measured(found[model]) for model in EVOUNA_MODELS])
 
 
 if __name__ == "__main__":

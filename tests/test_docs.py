@@ -148,7 +148,7 @@ SLOW = {  # complete recipes, each as a small run, take a while
     "your-model.md",
 }
 LONG = {"README.md", "your-data.md", "your-tool.md"}
-NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not included in the project
+NOT_RUN = ("fieldcraft bench ", "fieldcraft agreement ")  # minutes; data or a model of the user
 
 
 def name_of(document: Path) -> str:

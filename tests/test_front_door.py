@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import fieldcraft as fc
 from checkpoints import write_tiny_checkpoint
 from cli_parts import sentence, status
 from fieldcraft.engine.threads import ThreadCounts
-from fieldcraft.records.events import StepCompleted
+from fieldcraft.records.events import EvaluationCompleted, StepCompleted
 from fieldcraft.runs import context
 
 CITIES = ("Turin", "Rome", "Oslo", "Bern", "Lima", "Nice")
@@ -202,6 +203,49 @@ def test_interrupted_and_resumed(agent: fc.Agent, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_callback_ends_the_training_and_the_same_call_resumes(
+    agent: fc.Agent, tmp_path: Path
+) -> None:
+    def stop(event: Any) -> fc.EarlyStop | None:
+        is_second = isinstance(event, fc.StepCompleted) and event.row["step"] == 1
+        return fc.EarlyStop("two are enough") if is_second else None
+
+    stages, out = {"rl": settings(4, checkpoint_every=4)}, tmp_path / "stopped"
+    whole = agent.train(TASKS, stages, out=tmp_path / "whole", **SMALL)
+    stopped = agent.train(TASKS, stages, out=out, on_event=stop, **SMALL)
+    assert stopped.model == out / "rl" / "step-000002"
+    assert stopped.report["stopped"] == (
+        "an event handler ended the training of stage 'rl' after step 2 of 4: two are enough"
+    )
+    assert "two are enough" in (out / "report.html").read_text("utf-8")
+    assert not same(stopped, agent)
+    resumed = agent.train(TASKS, stages, out=out, **SMALL)
+    assert same(resumed, whole)
+    assert "stopped" not in resumed.report
+    compared = fc.compare(out, tmp_path / "whole")
+    assert (compared["pairwise"][0]["n"], compared["pairwise"][0]["em_difference"]) == (2, 0.0)
+    assert "stopped/rl" in compared._repr_html_()
+
+
+@pytest.mark.long
+def test_a_stop_between_stages_leaves_out_the_rest(agent: fc.Agent, tmp_path: Path) -> None:
+    def stop(event: Any) -> fc.EarlyStop | None:
+        is_of_rl = isinstance(event, EvaluationCompleted) and event.phase == "rl"
+        return fc.EarlyStop("good") if is_of_rl else None
+
+    stages = {"rl": settings(1), "more": settings(1)}
+    trained = agent.train(TASKS, stages, out=tmp_path / "run", on_event=stop, **SMALL)
+    assert trained.model == tmp_path / "run" / "rl" / "model"
+    assert trained.report["stopped"].endswith("ended the training after stage 'rl': good")
+    assert not (tmp_path / "run" / "more" / "metrics.jsonl").exists()
+
+
+def test_an_agent_without_a_run_has_no_report(agent: fc.Agent) -> None:
+    with pytest.raises(fc.UserError, match="belongs to no run with a report: train the agent"):
+        agent.report  # noqa: B018
+
+
+@pytest.mark.long
 def test_commands_read_its_folder(
     agent: fc.Agent, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,6 +283,31 @@ def test_in_a_running_loop(agent: fc.Agent, tmp_path: Path) -> None:
     trained, evaluated, asked = asyncio.run(main())
     assert not same(trained, agent)
     assert (evaluated["n"], asked.reward) == (2, None)
+    assert "<table>" in evaluated._repr_html_()
+
+
+@pytest.mark.long
+def test_other_work_goes_on_during_awaited_training(agent: fc.Agent, tmp_path: Path) -> None:
+    """A coroutine of the same loop lets the training continue after its first step."""
+    first_step, may_go_on = threading.Event(), threading.Event()
+
+    def wait(event: Any) -> None:
+        if isinstance(event, StepCompleted):
+            first_step.set()
+            assert may_go_on.wait(300)
+
+    async def main() -> fc.Agent:
+        async with asyncio.TaskGroup() as tasks:
+            out = tmp_path / "run"
+            training = agent.atrain(TASKS, settings(1), out=out, on_event=wait, **SMALL)
+            trained = tasks.create_task(training)
+            await asyncio.to_thread(first_step.wait, 300)
+            may_go_on.set()
+        return trained.result()
+
+    assert not same(asyncio.run(main()), agent)
+    with pytest.raises(fc.UserError, match="give the path of a folder"):
+        asyncio.run(agent.atrain(TASKS, settings(1), out=""))
 
 
 # -- light imports and types ---------------------------------------------------------------------

@@ -24,7 +24,7 @@ from fieldcraft.environments.simulators import PolicySimulator
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.methods.autocoa import AutoCoADialect
-from fieldcraft.records.events import EventBus, write_metrics
+from fieldcraft.records.events import EventBus, EventCallback, ignore_event, write_metrics
 from fieldcraft.train.algorithm import StepModels
 from fieldcraft.train.batch import Sample, SampleUnit, TokenRun, to_sample
 from fieldcraft.train.collapse_detector import CollapseDetector
@@ -91,11 +91,23 @@ class Steps(TrainingStage):
 
 
 def run_stage(
-    stage: TrainingStage, settings: Stage, folder: Path, tokenizer: Any = None
+    stage: TrainingStage,
+    settings: Stage,
+    folder: Path,
+    tokenizer: Any = None,
+    callback: EventCallback = ignore_event,
 ) -> list[StepMetrics]:
     """Run all steps of a stage, with its metrics on disk as in a run."""
-    emit = EventBus([write_metrics])
-    return asyncio.run(run_steps(stage, settings, folder, tokenizer or tiny_tokenizer(), emit))
+    events = EventBus([write_metrics, callback])
+    work = run_steps(
+        stage,
+        settings,
+        folder,
+        tokenizer or tiny_tokenizer(),
+        events,
+        find_early_stop=lambda: events.early_stop,
+    )
+    return asyncio.run(work)
 
 
 def make_trainer(

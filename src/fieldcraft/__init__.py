@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from fieldcraft.data.tasks import read_tasks
     from fieldcraft.data.world import World
     from fieldcraft.dialects.base import BaseDialect
+    from fieldcraft.records.events import EarlyStop, StepCompleted
     from fieldcraft.rewards.answers import StatelessReward
     from fieldcraft.runs.agent import Agent, load
+    from fieldcraft.runs.run_comparison import compare
     from fieldcraft.tools.base import tool
     from fieldcraft.train.stages.base import TrainingStage
     from fieldcraft.types import Task, ToolError, ToolUnavailableError, Trajectory, UserError
@@ -34,11 +36,13 @@ _MODULES = {
     "BaseDialect": "fieldcraft.dialects.base",
     "Contrastive": "fieldcraft.config.stages",
     "Distil": "fieldcraft.config.distil",
+    "EarlyStop": "fieldcraft.records.events",
     "Optim": "fieldcraft.config.sections",
     "Rl": "fieldcraft.config.rl",
     "Sft": "fieldcraft.config.stages",
     "Stage": "fieldcraft.config.stages",
     "StatelessReward": "fieldcraft.rewards.answers",
+    "StepCompleted": "fieldcraft.records.events",
     "Task": "fieldcraft.types",
     "ToolError": "fieldcraft.types",
     "ToolUnavailableError": "fieldcraft.types",
@@ -46,6 +50,7 @@ _MODULES = {
     "Trajectory": "fieldcraft.types",
     "UserError": "fieldcraft.types",
     "World": "fieldcraft.data.world",
+    "compare": "fieldcraft.runs.run_comparison",
     "load": "fieldcraft.runs.agent",
     "read_tasks": "fieldcraft.data.tasks",
     "tool": "fieldcraft.tools.base",
@@ -56,11 +61,13 @@ __all__ = [
     "BaseDialect",
     "Contrastive",
     "Distil",
+    "EarlyStop",
     "Optim",
     "Rl",
     "Sft",
     "Stage",
     "StatelessReward",
+    "StepCompleted",
     "Task",
     "ToolError",
     "ToolUnavailableError",
@@ -69,6 +76,7 @@ __all__ = [
     "UserError",
     "World",
     "__version__",
+    "compare",
     "load",
     "read_tasks",
     "tool",

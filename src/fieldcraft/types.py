@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import import_module
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from fieldcraft.sampling import TurnEnd, VersionSpan
@@ -245,6 +246,9 @@ class Trajectory:
         if score is not None and not 0.0 <= score <= 1.0:
             raise ValueError(f"rewards['{self.correct}'] must be from 0 to 1 or None, not {score}")
         return None if score is None else score == 1.0
+
+    def _repr_html_(self) -> str:  # for notebooks; the renderer is of a higher layer
+        return str(import_module("fieldcraft.notebook.trajectory_html").render_trajectory(self))
 
     @property
     def num_executed_calls(self) -> int:

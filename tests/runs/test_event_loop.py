@@ -2,13 +2,14 @@
 
 import _thread
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 
-from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.event_loop import await_in_thread, run_async
 from fieldcraft.tools.threads import interrupt_thread
 
 SECONDS = 300  # after which a test that hangs fails
@@ -130,3 +131,47 @@ def test_results_and_errors_come_back() -> None:
 
     in_a_notebook(cell)
     assert run_async(answer()) == 7
+
+
+def test_other_work_goes_on_while_a_run_is_awaited(work: Work) -> None:
+    """The work waits for a message of the loop that awaits it, which `run_async` would block."""
+    message = threading.Event()
+
+    async def waits_for_a_message() -> str:
+        await asyncio.to_thread(message.wait, SECONDS)
+        work.ended.set()
+        return "done"
+
+    async def cell() -> str:
+        waiting = asyncio.create_task(await_in_thread(waits_for_a_message()))
+        await asyncio.sleep(0)
+        message.set()
+        return await waiting
+
+    assert asyncio.run(cell()) == "done"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cancelling_an_awaited_run_ends_it(kind: Kind, work: Work) -> None:
+    async def cell() -> None:
+        waiting = asyncio.create_task(await_in_thread(kind(work)))
+        await asyncio.to_thread(work.started.wait, SECONDS)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(cell())
+
+
+def test_an_awaited_error_comes_back_with_the_context_of_the_cell() -> None:
+    cell_name = contextvars.ContextVar("cell", default="none")
+
+    async def fail() -> None:
+        raise ValueError(cell_name.get())
+
+    async def cell() -> None:
+        cell_name.set("third")
+        with pytest.raises(ValueError, match="third"):
+            await await_in_thread(fail())
+
+    asyncio.run(cell())

@@ -10,6 +10,14 @@ import torch
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import Optim
 from fieldcraft.config.stages import Sft
+from fieldcraft.records.events import (
+    EarlyStop,
+    EarlyStopError,
+    Event,
+    EventCallback,
+    StepCompleted,
+    ignore_event,
+)
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.train.losses import CrossEntropyLoss
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
@@ -32,7 +40,10 @@ def new_trainer(folder: Path) -> Trainer:
 
 
 def run(
-    folder: Path, dies_in: int | None = None, stage: Sft = STAGE
+    folder: Path,
+    dies_in: int | None = None,
+    stage: Sft = STAGE,
+    callback: EventCallback = ignore_event,
 ) -> tuple[Trainer, list[StepMetrics]]:
     """Run the stage in `folder` with a step that also depends on a growing state."""
     trainer = new_trainer(folder)
@@ -46,7 +57,7 @@ def run(
         row = trainer.step(units, CrossEntropyLoss(), 20.0 + best["total"])
         return {**row, "tokens": 30, "total": best["total"]}
 
-    return trainer, run_stage(Steps(trainer, step, best), stage, folder)
+    return trainer, run_stage(Steps(trainer, step, best), stage, folder, callback=callback)
 
 
 def figures(rows: list[StepMetrics]) -> list[StepMetrics]:
@@ -77,6 +88,38 @@ def test_a_stage_that_is_complete_runs_no_step_again(tmp_path: Path) -> None:
     again, same_rows = run(tmp_path, dies_in=0)
     assert same_rows == rows
     assert_same(weights(first.model), weights(again.model))
+
+
+def test_a_handler_ends_the_stage_after_a_step_and_it_is_resumed(tmp_path: Path) -> None:
+    """The stage stops between two regular checkpoints, and ends as an uninterrupted one."""
+    whole, rows = run(tmp_path / "whole")
+    seen: list[int] = []
+
+    def stop_after_three(event: Event) -> EarlyStop | None:
+        if not isinstance(event, StepCompleted):
+            return None
+        seen.append(event.row["step"])
+        return EarlyStop("enough") if seen == [0, 1, 2] else None
+
+    with pytest.raises(EarlyStopError) as caught:
+        run(tmp_path / "stopped", callback=stop_after_three)
+    assert str(caught.value) == (
+        "an event handler ended the training of stage 'stopped' after step 3 of 7: enough"
+    )
+    assert (caught.value.stage, steps_saved(tmp_path / "stopped")) == ("stopped", ["step-000003"])
+    resumed, again = run(tmp_path / "stopped", callback=stop_after_three)
+    assert seen == [0, 1, 2, 3, 4, 5, 6]
+    assert figures(again) == figures(rows)
+    assert_same(weights(resumed), weights(whole))
+
+
+def test_a_stop_in_the_last_step_is_the_end(tmp_path: Path) -> None:
+    def stop_at_the_end(event: Event) -> EarlyStop | None:
+        is_last = isinstance(event, StepCompleted) and event.row["step"] == 6
+        return EarlyStop("done") if is_last else None
+
+    _, rows = run(tmp_path / "stage", callback=stop_at_the_end)
+    assert len(rows) == 7
 
 
 def test_there_is_one_checkpoint_and_it_is_the_newest(tmp_path: Path) -> None:

@@ -21,14 +21,7 @@ from fieldcraft.config.plan import makes_only_data
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rules import RUN_RULES
 from fieldcraft.config.validation_errors import InvalidRecipeError
-from fieldcraft.evaluation.achievement import describe_achievement, describe_broken_rates
-from fieldcraft.evaluation.tables import (
-    build_comparisons_table,
-    build_detail_tables,
-    build_results_table,
-    build_seeds_table,
-    build_training_table,
-)
+from fieldcraft.evaluation.results import build_report_tables, describe_report
 from fieldcraft.recipes.files import get_default_run_folder, list_builtin_recipes
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import EventBus, write_metrics
@@ -37,7 +30,6 @@ from fieldcraft.records.reading import RERUN_ADVICE, raise_read_errors, read_jso
 from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.runs.resume import open_run_folder, require_same_recipe
 from fieldcraft.terminal.console import CleanConsole, print_line
-from fieldcraft.terminal.figure_table import FigureTable
 from fieldcraft.terminal.progress import TerminalReporter
 from fieldcraft.terminal.trajectory_text import print_collection
 from fieldcraft.types import UserError
@@ -74,33 +66,14 @@ def run(
 
 
 def _print_report(settings: Recipe, report: dict[str, Any], folder: Path, console: Console) -> None:
-    console.print(*_render_report(report))
+    sentences = [f"{sentence}\n" for sentence in describe_report(report)]
+    console.print(*sentences, *build_report_tables(report))
     example_run = folder / f"seed-{settings.seeds[0]}" if settings.seeds else folder
     _print_existing(folder / "report.json", folder / "report.html")
     print_line(
         f"fieldcraft ask --model {shlex.quote(str(example_run))} "
         f"{shlex.quote(_find_example_question(example_run))}"
     )
-
-
-def _render_report(report: dict[str, Any]) -> list[FigureTable | str]:
-    """Return the report for the terminal: sentences, and the tables of one run or of several
-    seeds."""
-    sentence = describe_achievement(report)
-    broken = describe_broken_rates(report.get("evals", {}))
-    return [*(f"{line}\n" for line in (sentence, *broken) if line), *_build_tables(report)]
-
-
-def _build_tables(report: dict[str, Any]) -> list[FigureTable]:
-    if "rows" in report:
-        tables = [build_seeds_table(report["rows"])]
-        if cost := build_training_table(report["rows"]):
-            tables.append(cost)
-        if report["comparisons"]:
-            tables.append(build_comparisons_table(report["comparisons"]))
-        return tables
-    seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
-    return [build_results_table(report["evals"], seconds), *build_detail_tables(report["evals"])]
 
 
 def _execute_or_read(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:

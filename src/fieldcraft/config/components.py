@@ -39,6 +39,8 @@ class ComponentKind(StrEnum):
 LOCAL_ENGINE, VLLM_ENGINE = "local", "vllm"
 AUTO_VERDICT = "auto"  # value of `verdict_reward`: each task is graded by its own grader
 VERDICT_REWARD_KEY = "correct"  # key of `rewards` for the reward that `verdict_reward` names
+RUBRIC = "rubric"  # reward of the criteria in the section `rubric` of a recipe
+PAIRWISE = "pairwise"  # reward that compares the rollouts of a group
 TOOL_ENVIRONMENT = "tools"  # default environment of a run
 MCP_TOOL = "mcp"  # a server whose tools have their own names
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
@@ -63,6 +65,7 @@ WORLD_SITE = "fieldcraft.extensions.worlds.site:open_site"
 # Modules that register the commands of the command line, in the order of its help.
 COMMAND_MODULES = (
     *("fieldcraft.cli.runs", "fieldcraft.extensions.planning.commands", "fieldcraft.cli.agents"),
+    "fieldcraft.cli.judges",
     *("fieldcraft.cli.show", "fieldcraft.extensions.studio.commands"),
     *("fieldcraft.extensions.worlds.commands", f"{_CURATION}.commands", "fieldcraft.cli.bench"),
     *("fieldcraft.extensions.search.commands", "fieldcraft.extensions.sandbox.commands"),
@@ -76,6 +79,7 @@ PAGE_WRITERS: Mapping[PageKind, str] = {
     "seeds": f"{PAGE_EXTENSION}.seeds_page:write_seeds_page",
     "card": f"{PAGE_EXTENSION}.pages:write_card_page",
 }
+NOTEBOOK_REPORTER = f"{PAGE_EXTENSION}.notebook_progress:NotebookReporter"
 BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     ComponentKind.TOOL: {
         "search": "fieldcraft.extensions.search.tool:SearchTool",
@@ -91,6 +95,8 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "format": f"{_ANSWERS}:FormatReward",
         "format_penalty": f"{_ANSWERS}:FormatPenaltyReward",
         "judge": "fieldcraft.rewards.judge:JudgeReward",
+        RUBRIC: "fieldcraft.rewards.criteria:CriteriaReward",
+        PAIRWISE: "fieldcraft.rewards.pairwise:PairwiseReward",
         "repair": "fieldcraft.rewards.rollouts:RepairReward",
         "otc-grpo": f"{_COST}:OtcGrpoReward",
         "otc-ppo": f"{_COST}:OtcPpoReward",

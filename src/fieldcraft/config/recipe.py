@@ -42,6 +42,7 @@ from fieldcraft.config.sections import (
     DEFAULT_DATE,
     BudgetConfig,
     ClusterConfig,
+    CriterionConfig,
     Dtype,
     EvaluationConfig,
     FolderName,
@@ -98,6 +99,7 @@ class Recipe(ConfigSection):
     trackers: tuple[TrackerConfig, ...] = ()  # of the curves of the run
     search: SearchConfig = SearchConfig()
     judge: JudgeConfig = JudgeConfig()
+    rubric: dict[str, CriterionConfig] = Field(default={})  # criteria of the reward `rubric`
     # reward that gives a correct answer 1; auto: the reward of each task
     verdict_reward: str = AUTO_VERDICT
     # demonstrations that cannot be graded are left out, or trusted

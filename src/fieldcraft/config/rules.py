@@ -14,6 +14,7 @@ from fieldcraft.config import question_rules, stage_rules
 from fieldcraft.config.components import (
     AUTO_VERDICT,
     ENGINE_FEATURES,
+    RUBRIC,
     VERDICT_REWARD_KEY,
     ComponentKind,
 )
@@ -190,9 +191,20 @@ def find_missing_files(recipe: Recipe) -> Iterator[str]:
 def find_incomplete_judge(recipe: Recipe) -> Iterator[str]:
     graders = {recipe.verdict_reward, recipe.evaluation.verifier}
     graders.update(*(stage.reward_names for stage in recipe.stages.values()))
+    has_questions = any(criterion.question for criterion in recipe.rubric.values())
+    needs_judge = has_questions or not graders.isdisjoint({"judge", "pairwise"})
     is_set = {recipe.judge.url is not None, recipe.judge.model is not None}
-    if len(is_set) == 2 or ("judge" in graders and is_set == {False}):
+    if len(is_set) == 2 or (needs_judge and is_set == {False}):
         yield "a judge needs both a url and a model: set judge.url and judge.model."
+
+
+def find_missing_criteria(recipe: Recipe) -> Iterator[str]:
+    rewarded = set[str]().union(*(stage.reward_names for stage in recipe.stages.values()))
+    if RUBRIC in {recipe.verdict_reward, *rewarded} and not recipe.rubric:
+        yield "the reward 'rubric' has no criteria: name them in the section rubric."
+    for name in recipe.rubric:
+        if "/" in name or not name.strip():
+            yield f"the criterion '{name}' is no name: use letters, digits, - and _."
 
 
 def find_ignored_world(recipe: Recipe) -> Iterator[str]:
@@ -233,6 +245,7 @@ RULES: tuple[Rule, ...] = (
     find_trainers_without_engines,
     find_unusable_seeds,
     find_incomplete_judge,
+    find_missing_criteria,
     find_missing_files,
     question_rules.find_missing_team,
     question_rules.find_unused_teacher,

@@ -96,6 +96,19 @@ class JudgeConfig(ConfigSection):
     api_key_env: str = "OPENAI_API_KEY"  # environment variable with the key
 
 
+class CriterionConfig(ConfigSection):
+    """Criterion of the reward `rubric`: a question that a judge answers with yes or no, or a
+    function of the trajectory that returns a number from 0 to 1."""
+
+    weight: PositiveFloat = 1.0
+    question: Annotated[str, Field(pattern=r"\S")] | None = None
+    function: str | None = None  # as module:function
+
+    def find_violations(self) -> Iterator[str]:
+        if (self.question is None) == (self.function is None):
+            yield "a criterion has either a question or a function: give one of them"
+
+
 class EndpointConfig(ConfigSection):
     """A remote chat model behind an OpenAI-compatible endpoint."""
 

@@ -67,7 +67,8 @@ def require_answers(record: Record) -> tuple[str, ...]:
         return answers
     raise RecordError(
         "no answer",
-        "the question has no answer; add a field 'golden_answers', or 'graded_by' with 'judge'.",
+        "the question has no answer; add a field 'golden_answers', or 'graded_by' with 'judge' or"
+        " 'rubric'.",
     )
 
 

@@ -56,7 +56,13 @@ from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.meta import GRADED_BY_KEY, validate_meta
 from fieldcraft.records.paths import expand_home
 from fieldcraft.records.reading import raise_read_errors
-from fieldcraft.rewards.grading import GRADED_BY_META, JUDGE, MATH, resolve_grader
+from fieldcraft.rewards.grading import (
+    GRADED_BY_META,
+    JUDGE,
+    MATH,
+    UNREFERENCED_GRADERS,
+    resolve_grader,
+)
 from fieldcraft.types import Task, UserError
 
 _ID_KEYS = ("id", "_id", "ID", "unique_id", "task_id", "question_id", "QuestionId", "query_id")
@@ -119,8 +125,8 @@ def read_task_file(path: Path, max_left_out: float = MAX_REJECTED_SHARE) -> Pars
     xLAM add `calls`,
     the expected calls. `graded_by` is the reward that grades the task: the one that the record
     names, or `math` for mathematics (GSM8K, MATH, AIME, OlympiadBench). A question with tests,
-    expected calls or `graded_by: judge` needs no answer. A demonstration without a separate
-    answer gets the answer that it ends with, and `unverified`.
+    expected calls or `graded_by: judge` or `rubric` needs no answer. A demonstration without a
+    separate answer gets the answer that it ends with, and `unverified`.
 
     Raises:
         UserError: the file is missing, empty or damaged, no record can be read, or the fraction of
@@ -260,7 +266,7 @@ def select_tasks(tasks: Sequence[Task], size: int | None) -> Sequence[Task]:
 
 def _is_answer_optional(meta: Metadata) -> bool:
     grader = resolve_grader(Task("", "", (), meta))
-    return grader in GRADED_BY_META or meta.get(GRADED_BY_KEY) == JUDGE
+    return grader in GRADED_BY_META or meta.get(GRADED_BY_KEY) in UNREFERENCED_GRADERS
 
 
 def _is_mathematics(record: Record) -> bool:

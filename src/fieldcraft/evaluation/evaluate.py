@@ -16,14 +16,15 @@ from fieldcraft.types import Reward, Task, Trajectory
 
 
 def make_verdict_rubric(
-    judge: AsyncReward | None = None, verdict_reward: Reward | None = None
+    judge: AsyncReward | None = None,
+    verdict_reward: Reward | None = None,
+    criteria: AsyncReward | None = None,
 ) -> Rubric:
     """Return the rubric of an evaluation with the given verdict reward (default: exact match). All
     other rewards are only recorded."""
     grader = verdict_reward or ExactMatch()
     extra_rewards: list[Reward] = [ExactMatch(), F1Reward(), CoverExactMatch(), FormatReward()]
-    if judge is not None:
-        extra_rewards.append(judge)
+    extra_rewards += [reward for reward in (judge, criteria) if reward is not None]
     recorded = [(reward, 0.0) for reward in extra_rewards if reward.name != grader.name]
     return Rubric([(grader, 1.0), *recorded], grader.name)
 

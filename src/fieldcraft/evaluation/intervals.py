@@ -100,7 +100,7 @@ def effective_sample_size(values: Sequence[float], clusters: Sequence[Hashable])
     within = sum((value - mean) ** 2 for value in values)
     prior = sum(size**2 for size in sizes.values()) / n
     effect = max(1.0, (between + prior) / (within + 1))
-    return n / effect * (_t975(n - 1) / _t975(m - 1)) ** 2
+    return n / effect * (student_quantile(n - 1) / student_quantile(m - 1)) ** 2
 
 
 def interval_over_seeds(
@@ -115,12 +115,12 @@ def interval_over_seeds(
     """
     if len(means) < 2:
         return None
-    half = _t975(len(means) - 1) * stdev(means) / sqrt(len(means))
+    half = student_quantile(len(means) - 1) * stdev(means) / sqrt(len(means))
     low, high = min(pooled[0], fmean(means) - half), max(pooled[1], fmean(means) + half)
     return [max(bounds[0], low), min(bounds[1], high)]
 
 
-def _t975(degrees: int) -> float:
+def student_quantile(degrees: int) -> float:
     """Return the 97.5 % quantile of Student's t; beyond 30 degrees of freedom the value at 30,
     slightly too high."""
     return T975[min(degrees, len(T975)) - 1]

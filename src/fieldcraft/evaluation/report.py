@@ -11,6 +11,7 @@ from typing import Any
 from fieldcraft.records.files import write_text
 
 SCHEMA_VERSION = 1
+JUDGE_PREFIX = "judge/"  # of the metrics of what a judge costs
 EVALUATION_STAGE = "evaluation"  # represents all evaluations together
 REPORT_KEYS = ("schema", "recipe", "seed", "device", "seconds", "stages", "evals", "pairwise")
 
@@ -56,6 +57,22 @@ def build_report(
         "pairwise": [dict(comparison) for comparison in comparisons],
         **extra,
     }
+
+
+def sum_judging(
+    curves: Mapping[str, Sequence[Mapping[str, Any]]], evaluations: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return what the judge cost in the steps of the stages and in the evaluations, as the report
+    key `judging`; empty without requests."""
+    rows = [row for part in curves.values() for row in part]
+    totals = {"training": _sum_costs(rows), "evaluation": _sum_costs([*evaluations.values()])}
+    judged = {name: total for name, total in totals.items() if total}
+    return {"judging": judged} if judged else {}
+
+
+def _sum_costs(entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    keys = dict.fromkeys(k for e in entries for k in e if k.startswith(JUDGE_PREFIX))
+    return {k.removeprefix(JUDGE_PREFIX): sum(e.get(k, 0) for e in entries) for k in keys}
 
 
 def write_report(report: Mapping[str, Any], path: Path) -> None:

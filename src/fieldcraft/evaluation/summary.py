@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+from fieldcraft.config.components import RUBRIC
 from fieldcraft.config.names import import_object
 from fieldcraft.dialects.tool_names import get_offered_names
 from fieldcraft.environments.monitors import find_defect
@@ -21,6 +22,7 @@ from fieldcraft.records.tool_metrics import (
     count_calls,
     mean_or_none,
 )
+from fieldcraft.rewards.criteria import compute_criteria_means
 from fieldcraft.rewards.programs import compute_program_metrics
 from fieldcraft.types import Author, Status, Task, Trajectory, UserError
 
@@ -136,6 +138,7 @@ def _compute_metrics(
     n = len(trajectories)
     gradable = [t for t in trajectories if t.is_correct is not None]
     judged = [t.rewards["judge"] for t in trajectories if "judge" in t.rewards]
+    criteria = compute_criteria_means(trajectories)
     em = compute_accuracy(trajectories)
     effective = _count_effective_questions(gradable)
     verdicts, clusters = _group_verdicts(gradable)
@@ -150,6 +153,8 @@ def _compute_metrics(
         "cover_em": mean_or_none(t.rewards.get("cover_em") for t in trajectories),
         "judge": mean_or_none(judged),
         "judge_ungradable": judged.count(None),
+        "rubric": criteria.get(RUBRIC),
+        "criteria": criteria or None,
         "correct": sum(t.is_correct is True for t in trajectories),
         "calls": count_calls(trajectories),
         "offered": _find_common_tools(trajectories),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.types import Trajectory
+from fieldcraft.types import Trajectory, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,25 @@ Event = (
 EventHandler = Callable[[Event], None]
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyStop:
+    """Answer of an event handler: training ends after the current step, for this reason."""
+
+    reason: str
+
+
+# Handler of a program, which may end the training.
+EventCallback = Callable[[Event], EarlyStop | None]
+
+
+class EarlyStopError(UserError):
+    """End of a run that an event handler requested, in a `stage`; the same call resumes it."""
+
+    def __init__(self, stage: str, progress: str, stop: EarlyStop) -> None:
+        super().__init__(f"an event handler ended the training {progress}: {stop.reason}")
+        self.stage = stage
+
+
 @contextmanager
 def track_phase(
     emit: EventHandler, phase: str, total: int, unit: Literal["steps", "questions", "jobs"]
@@ -103,18 +122,22 @@ def ignore_event(event: Event) -> None:
     """Ignore an event."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class EventBus:
-    """Event bus of a run: every subscriber gets every event, in the order of subscription."""
+    """Event bus of a run: every subscriber gets every event, in the order of subscription.
+    `early_stop` is the first request of a subscriber to end the training."""
 
-    handlers: list[EventHandler] = field(default_factory=list)
+    handlers: list[EventCallback] = field(default_factory=list)
+    early_stop: EarlyStop | None = None
 
-    def subscribe(self, handler: EventHandler) -> None:
+    def subscribe(self, handler: EventCallback) -> None:
         self.handlers.append(handler)
 
     def __call__(self, event: Event) -> None:
         for handler in self.handlers:
-            handler(event)
+            answer = handler(event)
+            if isinstance(answer, EarlyStop) and self.early_stop is None:
+                self.early_stop = answer
 
 
 def write_metrics(event: Event) -> None:

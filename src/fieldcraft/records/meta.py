@@ -17,7 +17,7 @@ CLOSED_BOOK_KEY = "closed_book"
 GRADED_BY_KEY = "graded_by"
 # Rewards that a task may name, all of them built in: data files must not cause imports.
 TASK_GRADERS = (
-    *("em", "cover_em", "math", "judge", "unit_tests", "stdin_tests", "toolrl_exact"),
+    *("em", "cover_em", "math", "judge", "rubric", "unit_tests", "stdin_tests", "toolrl_exact"),
     "reasoning_gym",
 )
 

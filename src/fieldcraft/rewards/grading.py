@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fieldcraft.config.components import AUTO_VERDICT
+from fieldcraft.config.components import AUTO_VERDICT, RUBRIC
 from fieldcraft.records.meta import GRADED_BY_KEY
 from fieldcraft.types import DEFAULT_VERDICT_REWARD, Task
 
 JUDGE, MATH = "judge", "math"
+UNREFERENCED_GRADERS = (JUDGE, RUBRIC)  # rewards that a question without a gold answer may name
 # Rewards that use no gold answer, and the key of a task's `meta` that they grade by.
 GRADED_BY_META: Mapping[str, str] = MappingProxyType(
     {"unit_tests": "unit_tests", "stdin_tests": "stdin_tests", "toolrl_exact": "calls"}

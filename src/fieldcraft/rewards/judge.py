@@ -1,4 +1,4 @@
-"""Language model as judge of answers that no rule can compare.
+"""Language model as judge of answers that no rule can compare, and the cost of its verdicts.
 
 The policy's text is quoted in the request, so that it can end neither the quotation nor the
 enclosing block. A verdict that cannot be parsed counts as missing, never as 0.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from fieldcraft.dialects.thought_parser import split_reasoning
 from fieldcraft.rewards.rubric import AsyncReward
@@ -24,7 +26,7 @@ VOTING_TEMPERATURE = 0.7  # for several votes, which would be identical at 0
 
 # `<` and `[` start the special tokens of chat templates, which some servers parse in any text.
 UNSAFE_CHARACTERS = frozenset("<>[]")
-VERDICT_PATTERN = re.compile(r"[\W_]*verdict[\W_]*\b(correct|incorrect)\b[\W_]*", re.IGNORECASE)
+VERDICTS = ("correct", "incorrect")
 
 REQUEST_HEAD = """\
 Decide whether an answer to a question is correct.
@@ -93,15 +95,77 @@ def render_judge_request(task: Task, prediction: str) -> str:
     )
 
 
-def parse_verdict(reply: str) -> bool | None:
-    """Parse a verdict: True for correct, False for incorrect, None unless the reply ends with its
+def parse_verdict(reply: str, verdicts: Sequence[str] = VERDICTS) -> str | None:
+    """Parse one of the verdicts, which are lower-case words. None unless the reply ends with its
     only verdict line. Reasoning up to `</think>` is ignored."""
     _, text = split_reasoning(reply)
+    pattern = re.compile(rf"[\W_]*verdict[\W_]*\b({'|'.join(verdicts)})\b[\W_]*", re.IGNORECASE)
     lines = [line for line in text.splitlines() if line.strip()]
-    *others, last = [VERDICT_PATTERN.fullmatch(line) for line in lines] or [None]
+    *others, last = [pattern.fullmatch(line) for line in lines] or [None]
     if last is None or any(others):
         return None
-    return last[1].lower() == "correct"
+    return last[1].lower()
+
+
+class JudgePanel:
+    """Judge model that is asked several times for one verdict."""
+
+    def __init__(self, endpoint: ChatClient, votes: int) -> None:
+        self.endpoint = endpoint
+        self.num_votes = votes
+        self._consecutive_failures = 0  # judgements in a row
+
+    async def collect_votes(self, request: str, verdicts: Sequence[str]) -> list[str]:
+        """Return the verdicts of all votes that can be parsed. Raises UserError if
+        MAX_CONSECUTIVE_FAILURES judgements in a row had none."""
+        seeds = range(self.num_votes)
+        votes = await asyncio.gather(*(self._vote(request, verdicts, seed) for seed in seeds))
+        usable = [verdict for verdict, _ in votes if verdict is not None]
+        self._consecutive_failures = 0 if usable else self._consecutive_failures + 1
+        if self._consecutive_failures >= MAX_CONSECUTIVE_FAILURES:
+            raise UserError(
+                f"The last {MAX_CONSECUTIVE_FAILURES} answers could not be judged (last reason:"
+                f" {votes[-1][1]}): fix the judge's endpoint or choose another model."
+            )
+        return usable
+
+    async def _vote(
+        self, request: str, verdicts: Sequence[str], seed: int
+    ) -> tuple[str | None, str]:
+        """Request one vote. Return the verdict, or None with the reason why it is missing."""
+        try:
+            reply = await self.endpoint.chat(
+                [{"role": "user", "content": request}],
+                max_tokens=MAX_REPLY_TOKENS,
+                temperature=VOTING_TEMPERATURE if self.num_votes > 1 else 0.0,
+                seed=seed,
+            )
+        except ChatRequestError as error:
+            return None, str(error)
+        return parse_verdict(reply.text, verdicts), f"no verdict in {quote(reply.text[-80:])}"
+
+
+@dataclass
+class JudgingMeter:
+    """Meter of what a judge costs: the usage of its endpoint since the last reading."""
+
+    endpoint: ChatClient
+    before: Mapping[str, float] = field(default_factory=dict)
+
+    def read(self) -> dict[str, float]:
+        """Return requests, replies from the cache, tokens and the sum of the seconds of all
+        requests since the last reading; empty if there were none."""
+        client, usage = self.endpoint, self.endpoint.usage
+        now = {
+            "judge/requests": client.requests,
+            "judge/cached_replies": client.cached_replies,
+            "judge/prompt_tokens": usage.prompt_tokens,
+            "judge/completion_tokens": usage.completion_tokens,
+            "judge/seconds": client.seconds,
+        }
+        used = {key: value - self.before.get(key, 0) for key, value in now.items()}
+        self.before = now
+        return used if used["judge/requests"] or used["judge/cached_replies"] else {}
 
 
 class JudgeReward(AsyncReward):
@@ -113,8 +177,7 @@ class JudgeReward(AsyncReward):
 
     def __init__(self, endpoint: ChatClient, votes: int) -> None:
         self.endpoint = endpoint
-        self._votes = votes
-        self._consecutive_failures = 0  # judgements in a row
+        self.panel = JudgePanel(endpoint, votes)
 
     async def close(self) -> None:
         """Close the connections to the endpoint."""
@@ -127,31 +190,6 @@ class JudgeReward(AsyncReward):
         if not answer.strip():
             return 0.0
         request = render_judge_request(task, answer)
-        votes = await asyncio.gather(*(self._vote(request, seed) for seed in range(self._votes)))
-        num_correct, num_incorrect = votes.count(True), votes.count(False)
-        self._count_failures(
-            [vote for vote in votes if isinstance(vote, str)], num_correct + num_incorrect
-        )
+        votes = await self.panel.collect_votes(request, VERDICTS)
+        num_correct, num_incorrect = map(votes.count, VERDICTS)
         return None if num_correct == num_incorrect else float(num_correct > num_incorrect)
-
-    async def _vote(self, request: str, seed: int) -> bool | str:
-        """Request one vote. Return the verdict, or the reason why it is missing."""
-        try:
-            reply = await self.endpoint.chat(
-                [{"role": "user", "content": request}],
-                max_tokens=MAX_REPLY_TOKENS,
-                temperature=VOTING_TEMPERATURE if self._votes > 1 else 0.0,
-                seed=seed,
-            )
-        except ChatRequestError as error:
-            return str(error)
-        verdict = parse_verdict(reply.text)
-        return f"no verdict in {quote(reply.text[-80:])}" if verdict is None else verdict
-
-    def _count_failures(self, reasons: list[str], num_usable: int) -> None:
-        self._consecutive_failures = 0 if num_usable else self._consecutive_failures + 1
-        if self._consecutive_failures >= MAX_CONSECUTIVE_FAILURES:
-            raise UserError(
-                f"The last {MAX_CONSECUTIVE_FAILURES} answers could not be judged (last reason:"
-                f" {reasons[-1]}): fix the judge's endpoint or choose another model."
-            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -23,19 +24,19 @@ from fieldcraft.engine.resources import RunResources
 from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy
-from fieldcraft.evaluation.evaluate import evaluate_tasks, make_verdict_rubric
+from fieldcraft.evaluation.evaluate import evaluate_tasks
+from fieldcraft.evaluation.results import EvaluationResult, RunReport
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.recipes.consent import allow_permissions
 from fieldcraft.recipes.exported import read_agent_settings
 from fieldcraft.recipes.files import apply_override
-from fieldcraft.recipes.loading import build_recipe, parse_recipe
-from fieldcraft.records.events import EventBus, EventHandler, ignore_event, write_metrics
-from fieldcraft.rewards.rubric import AsyncReward
+from fieldcraft.recipes.loading import build_recipe
+from fieldcraft.records.events import EventCallback, EventHandler, ignore_event
+from fieldcraft.rewards.judge import JudgeReward
+from fieldcraft.runs.agent_training import make_reporter, prepare_training, read_agent_report
 from fieldcraft.runs.arguments import (
     StageArguments,
     ToolArguments,
-    make_training_keys,
-    open_tasks_file,
     parse_tools,
     read_questions,
     require_path,
@@ -44,25 +45,19 @@ from fieldcraft.runs.arguments import (
 from fieldcraft.runs.build import (
     attach_world_files,
     make_external_environment,
-    make_verdict_reward,
     open_environment,
     open_tools,
-    open_verdict_reward,
+    open_verdict_rubric,
 )
-from fieldcraft.runs.check import require_checked
 from fieldcraft.runs.dialects import announce_dialect
 from fieldcraft.runs.engines import make_local_engine, make_streaming_engine
-from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.event_loop import await_in_thread, run_async
 from fieldcraft.runs.folder import RunFolder, find_model
 from fieldcraft.runs.inputs import make_data_source, with_knowledge
-from fieldcraft.runs.resume import require_run_folder
-from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sampling import Decoding, make_sampling_config, resolve_decoding
-from fieldcraft.runs.search import SEARCH_TOOL, find_search
+from fieldcraft.runs.search import SEARCH_TOOL, find_search, without_search
 from fieldcraft.runs.sources import DataSource
 from fieldcraft.runs.trust import require_single_search, require_trust
-from fieldcraft.terminal.console import CleanConsole
-from fieldcraft.terminal.progress import TerminalReporter
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.types import AnyTool, Task, Tool, Trajectory, UserError
 
@@ -104,7 +99,7 @@ class Agent:
         decoding = resolve_decoding(make_sampling_config(**sampling), self.model, ignore_event)
         return run_async(self.roll_out(task, decoding, seed))
 
-    def evaluate(self, tasks: Any, *, max_left_out: float = MAX_REJECTED_SHARE) -> dict[str, Any]:
+    def evaluate(self, tasks: Any, *, max_left_out: float = MAX_REJECTED_SHARE) -> EvaluationResult:
         """Answer questions, sampled as its recipe specifies, and grade them. Return the entries of
         a report (`evaluation.summary`); for a file or records, `left_out` counts rejected ones.
 
@@ -120,7 +115,9 @@ class Agent:
             run_async(self.run_evaluation(read.tasks, None, "evaluation", ignore_event))
         )
         show_left_out = isinstance(tasks, str | Path) or read.rejected_counts
-        return entry | ({"left_out": dict(read.rejected_counts)} if show_left_out else {})
+        return EvaluationResult(
+            entry | ({"left_out": dict(read.rejected_counts)} if show_left_out else {})
+        )
 
     def train(
         self,
@@ -128,7 +125,7 @@ class Agent:
         stages: StageArguments,
         *,
         out: Path | str,
-        on_event: EventHandler = ignore_event,
+        on_event: EventCallback = ignore_event,
         **settings: Any,
     ) -> Agent:
         """Train the agent like `fieldcraft run`, and return the trained agent.
@@ -142,24 +139,39 @@ class Agent:
                 them are held out of training and evaluated after every stage.
             stages: settings such as `Rl(...)` in order: a dict by name, a list, or a single stage.
             out: folder of the run.
-            on_event: event handler, called with every event of the run, see `records.events`.
+            on_event: event handler, called with every event of the run, see `records.events`. If
+                it returns an `EarlyStop`, the run ends after the current step with a checkpoint and
+                a report with the reason, and this method returns the agent at this step. The same
+                call resumes the run.
             settings: other recipe keys, such as corpus="passages.jsonl" or seed=1.
 
         Raises:
             UserError: an error found by `fieldcraft check`, before anything is written, or later.
         """
-        folder = require_path(out, "out")
-        names = {"name": folder.name, "model": str(self.model)}
-        keys = names | make_training_keys(self.recipe, stages, settings)
-        require_run_folder(folder)
-        with open_tasks_file(tasks, folder) as file:
-            recipe = parse_recipe({**keys, "tasks": str(file)}, folder)
-            if not (folder / "recipe.json").exists():
-                require_checked(recipe)
-        run_recipe(
-            recipe, folder, EventBus([write_metrics, TerminalReporter(CleanConsole()), on_event])
-        )
-        return find_agent(folder)
+        training = prepare_training(self.recipe, self.model, tasks, stages, out, settings)
+        return find_agent(run_async(training.execute(make_reporter(), on_event)))
+
+    async def atrain(
+        self,
+        tasks: Any,
+        stages: StageArguments,
+        *,
+        out: Path | str,
+        on_event: EventCallback = ignore_event,
+        **settings: Any,
+    ) -> Agent:
+        """Train like `train`, in a separate thread, while the running event loop does other work,
+        as in a notebook: `agent = await agent.atrain(...)`. Cancelling it interrupts the run.
+        Raises UserError like `train`."""
+        reporter, prepare = make_reporter(), partial(prepare_training, self.recipe, self.model)
+        training = await asyncio.to_thread(prepare, tasks, stages, out, settings)
+        trained = await await_in_thread(training.execute(reporter, on_event))
+        return await asyncio.to_thread(find_agent, trained)
+
+    @property
+    def report(self) -> RunReport:
+        """Report of the run that trained it. Raises UserError if there is none, or not yet."""
+        return read_agent_report(self.model)
 
     # -- API for commands ------------------------------------------------------------------------
 
@@ -193,8 +205,7 @@ class Agent:
 
     @property
     def lacks_search_backend(self) -> bool:
-        """Return whether the agent has neither an index nor a server, and therefore acts without
-        the tool `search`. Training with a corpus creates an index."""
+        """Return whether the agent has no index and no server, so that it acts without `search`."""
         return self.index is None and self.recipe.search.url is None
 
     def with_settings(self, **settings: Any) -> Agent:
@@ -299,21 +310,17 @@ class Agent:
         )
 
     async def run_evaluation(
-        self, tasks: Sequence[Task], judge: AsyncReward | None, name: str, emit: EventHandler
+        self, tasks: Sequence[Task], judge: JudgeReward | None, name: str, emit: EventHandler
     ) -> list[Trajectory]:
         """Answer and grade questions, sampled as in the recipe's evaluation."""
         settings = self.recipe.evaluation
-        verdict_reward = (
-            make_verdict_reward(self.recipe, judge)
-            if judge
-            else await open_verdict_reward(self.recipe)
-        )
+        rubric = await open_verdict_rubric(self.recipe, judge)
         policy = self._make_policy(self.resolve_decoding(emit))
         async with self.open_environment() as env:
             return await evaluate_tasks(
                 tasks,
                 lambda task, key: env.run(task, policy, key),
-                make_verdict_rubric(judge, verdict_reward),
+                rubric,
                 settings.concurrency,
                 name,
                 emit,
@@ -326,14 +333,7 @@ class Agent:
         UserError if a program requested search."""
         recipe, search = self.recipe, None
         if self.lacks_search_backend:
-            if self.requires_search and recipe.has_search_tool:
-                raise UserError(
-                    f"{self.model} has the tool {SEARCH_TOOL} but nothing to search: train it with"
-                    " corpus=FILE first, or load it with search={'url': ADDRESS} or without the"
-                    " tool."
-                )
-            other_tools = tuple(tool for tool in recipe.tools if tool.name != SEARCH_TOOL)
-            recipe = recipe.model_copy(update={"tools": other_tools})
+            recipe = without_search(recipe, self.model, self.requires_search)
         index = self.index or self.model  # not required with a server
         if recipe.has_search_tool:
             opened = self._index_tools
@@ -343,8 +343,7 @@ class Agent:
 
     @cached_property
     def _index_tools(self) -> list[Tool]:
-        """Search over an index, opened once because this may take long. Other tools may be bound to
-        the event loop of their first use, and a server may have stopped since."""
+        """Search over an index, opened once. Other tools may be bound to an event loop."""
         return []
 
 

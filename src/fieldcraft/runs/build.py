@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from fieldcraft.config.components import (
     BUILTIN_COMPONENTS,
     MCP_TOOL,
     PROGRAM_RUNNER,
+    RUBRIC,
     VERDICT_REWARD_KEY,
     WORLD_SITE,
     ComponentKind,
@@ -32,11 +33,13 @@ from fieldcraft.config.sections import (
 from fieldcraft.data.world import make_world
 from fieldcraft.environments.base import Environment, OpenEnvironment, isolate_failures
 from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.evaluation.evaluate import make_verdict_rubric
 from fieldcraft.evaluation.verifiers import JudgeVerifier, Verifier
 from fieldcraft.records.costs import compute_acting_cost
 from fieldcraft.rewards.answers import CoverExactMatch, ExactMatch, F1Reward, FormatReward
+from fieldcraft.rewards.criteria import CriteriaReward, make_criteria_reward
 from fieldcraft.rewards.factory import make_reward, with_time_limit
-from fieldcraft.rewards.grading import JUDGE
+from fieldcraft.rewards.grading import JUDGE, UNREFERENCED_GRADERS
 from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.rewards.programs import ProgramOutcome, ProgramRunner
 from fieldcraft.rewards.rollouts import SoftOverlongPenalty
@@ -192,9 +195,15 @@ def make_verdict_reward(recipe: Recipe, *given_rewards: Reward | None) -> Reward
     UserError like `make_reward`, and for a missing judge."""
     available = {reward.name: reward for reward in given_rewards if reward is not None}
     offered, seconds = {"runner": make_program_runner(recipe)}, recipe.budget.reward_seconds
+
+    def find_grader(name: str) -> Reward | None:
+        if name == RUBRIC and recipe.rubric and RUBRIC not in available:
+            available[RUBRIC] = make_criteria(recipe, _find_judge(given_rewards))
+        return _find_grader(available, offered, seconds, name)
+
     if recipe.verdict_reward == AUTO_VERDICT:
-        return AutoReward(partial(_find_grader, available, offered, seconds))
-    if (grader := _find_grader(available, offered, seconds, recipe.verdict_reward)) is None:
+        return AutoReward(find_grader)
+    if (grader := find_grader(recipe.verdict_reward)) is None:
         raise UserError(
             "the verdict reward is a judge, and no judge is configured: set judge.url and"
             " judge.model, or set verdict_reward= to another reward."
@@ -202,20 +211,41 @@ def make_verdict_reward(recipe: Recipe, *given_rewards: Reward | None) -> Reward
     return grader
 
 
+def make_criteria(recipe: Recipe, judge: JudgeReward | None) -> CriteriaReward:
+    """Return the reward of the recipe's criteria. Raises UserError like `make_criteria_reward`."""
+    return make_criteria_reward(recipe.rubric, judge, recipe.budget.reward_seconds)
+
+
+def _find_judge(rewards: Iterable[Reward | None]) -> JudgeReward | None:
+    return next((reward for reward in rewards if isinstance(reward, JudgeReward)), None)
+
+
 async def open_verdict_reward(recipe: Recipe) -> Reward:
     """Open the verdict reward of an agent outside of a run. If its recipe has a judge that may be
     needed, the judge must respond now."""
-    needs_judge = recipe.verdict_reward in (AUTO_VERDICT, JUDGE)
+    needs_judge = recipe.verdict_reward in (AUTO_VERDICT, JUDGE, RUBRIC)
     return make_verdict_reward(
         recipe, await open_judge(recipe.judge, None) if needs_judge else None
     )
 
 
+async def open_verdict_rubric(recipe: Recipe, judge: JudgeReward | None) -> Rubric:
+    """Open the rubric of an evaluation outside of a run, with a given judge or that of the recipe,
+    and with the criteria of the recipe."""
+    if recipe.rubric and judge is None:
+        judge = await open_judge(recipe.judge, None)
+    criteria = make_criteria(recipe, judge) if recipe.rubric else None
+    verdict_reward = (
+        make_verdict_reward(recipe, judge, criteria) if judge else await open_verdict_reward(recipe)
+    )
+    return make_verdict_rubric(judge, verdict_reward, criteria)
+
+
 def _find_grader(
     available: Mapping[str, Reward], offered: Mapping[str, Any], seconds: float, name: str
 ) -> Reward | None:
-    """Return one of `available`, or a new reward; None for a missing judge."""
-    if name in available or name == JUDGE:
+    """Return one of `available`, or a new reward; None for a missing judge or rubric."""
+    if name in available or name in UNREFERENCED_GRADERS:
         return available.get(name)
     return _with_time_limit(seconds, name, make_reward(name, {}, offered))
 
@@ -281,14 +311,14 @@ def make_rubric(
     verdict_name: str = AUTO_VERDICT,
     runner: ProgramRunner | None = None,
     call_cost: float = DEFAULT_CALL_COST,
+    criteria: CriteriaReward | None = None,
 ) -> Rubric:
     """Return the rewards of a stage. Rewards without a weight are also recorded if they cost
     nothing, as are `verdict_name`, the verdict reward, and the rewards priced by OTC. `call_cost`
     is the maximum cost of a call. Raises UserError for a stage that rewards or prices `correct`
     twice or prices zero costs, and like `make_reward`."""
     available: dict[str, Reward] = {reward.name: reward() for reward in RECORDED_REWARDS}
-    if judge is not None:
-        available[judge.name] = judge
+    available |= {reward.name: reward for reward in (judge, criteria) if reward is not None}
     limits = [period.budget for period in stage.budget_periods(budget)]
     rewarded, priced = (
         _resolve_verdict_name(stage.reward_weights, verdict_name),
@@ -307,6 +337,7 @@ def make_rubric(
         "smoothing": stage.otc_smoothing or max_cost,
         "measure": compute_acting_cost if prices_costs else CALL_COUNT,
         "runner": runner or SandboxRunner(),
+        "judge": judge,
     }
 
     def make(name: str) -> Reward:
@@ -332,7 +363,8 @@ def make_rubric(
     for name in rewarded:
         if name not in price_rewards:
             make(name)
-    recorded = (*(reward.name for reward in RECORDED_REWARDS), *price_rewards)
+    recorded = [*(reward.name for reward in RECORDED_REWARDS), *price_rewards]
+    recorded += [RUBRIC] if criteria is not None else []
     weights = dict.fromkeys(recorded, 0.0) | rewarded
     rewards = [(available[name], weight) for name, weight in weights.items()]
     if stage.overlong_penalty:

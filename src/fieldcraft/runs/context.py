@@ -30,9 +30,11 @@ from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import advise_renaming, read_json
 from fieldcraft.records.waits import report_waits_to
-from fieldcraft.rewards.judge import JudgeReward
+from fieldcraft.rewards.criteria import CriteriaReward
+from fieldcraft.rewards.judge import JudgeReward, JudgingMeter
 from fieldcraft.runs.build import (
     attach_world_files,
+    make_criteria,
     make_external_environment,
     make_verdict_reward,
     open_environment,
@@ -89,6 +91,7 @@ class RunContext:
     def __post_init__(self) -> None:
         self.resources = RunResources(self.folder.engine, self.emit)
         self.external_environment = make_external_environment(self.recipe)
+        self.judging_meter = None if self.judge is None else JudgingMeter(self.judge.endpoint)
 
     def set_data_source(self, data_source: DataSource) -> None:
         """Replace the data source, after measuring the knowledge of the model."""
@@ -151,7 +154,16 @@ class RunContext:
     @cached_property
     def verdict_reward(self) -> Reward:
         """Reward that determines which answers are correct."""
-        return make_verdict_reward(self.recipe, self.judge)
+        return make_verdict_reward(self.recipe, self.judge, self.criteria)
+
+    @cached_property
+    def criteria(self) -> CriteriaReward | None:
+        """Reward of the recipe's criteria, if it has any."""
+        return make_criteria(self.recipe, self.judge) if self.recipe.rubric else None
+
+    def read_judging(self) -> dict[str, float]:
+        """Return what the judge has cost since the last call; empty without requests."""
+        return {} if self.judging_meter is None else self.judging_meter.read()
 
     @property
     def schemas(self) -> list[dict[str, Any]]:

@@ -126,10 +126,11 @@ async def evaluate_rollouts(
     started = time.perf_counter()
     settings, files = context.recipe.evaluation, context.folder.evaluation(name)
     tasks, count = context.evaluation_tasks(), partial(count_samples, settings.samples)
+    context.read_judging()  # of earlier work
     trajectories = await evaluate_tasks(
         tasks,
         run,
-        make_verdict_rubric(context.judge, context.verdict_reward),
+        make_verdict_rubric(context.judge, context.verdict_reward, context.criteria),
         settings.concurrency,
         f"{name}: evaluation",
         context.emit,
@@ -142,6 +143,8 @@ async def evaluate_rollouts(
     write_trajectories(files.trajectories, trajectories)
     summary = summarise_evaluation(trajectories, settings.leading_split, settings.prices)
     summary["sampling"] = None if decoding is None else decoding.as_record()
+    if judging := context.read_judging():
+        summary["judging"] = judging
     seconds = time.perf_counter() - started
     write_json(files.summary, {"seconds": seconds, "summary": summary})
     context.emit(EvaluationCompleted(name, summary))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -28,6 +29,12 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
     return _LoopThread(work).result()
 
 
+async def await_in_thread(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` in the event loop of a separate thread and return its result, while the running
+    loop does other work. Cancelling the waiting task stops the work like an interrupt."""
+    return await _LoopThread(work).wait()
+
+
 class _LoopThread(Generic[T]):
     """Event loop in a daemon thread, which does not prevent the process from exiting."""
 
@@ -37,7 +44,10 @@ class _LoopThread(Generic[T]):
         self._started: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, Any]] = (
             concurrent.futures.Future()
         )
-        self._thread = threading.Thread(target=self._run, name="fieldcraft run", daemon=True)
+        context = contextvars.copy_context()  # a notebook finds the cell of an output in it
+        self._thread = threading.Thread(
+            target=context.run, args=[self._run], name="fieldcraft run", daemon=True
+        )
 
     def result(self) -> T:
         """Run the work and return its result. Any interrupt of the waiting thread stops the work
@@ -54,6 +64,16 @@ class _LoopThread(Generic[T]):
             self._stop()
             raise
         return self._outcome.result()
+
+    async def wait(self) -> T:
+        """Run the work and return its result. Cancellation stops the work before it is
+        re-raised."""
+        self._thread.start()
+        try:
+            return await asyncio.shield(asyncio.wrap_future(self._outcome))
+        except asyncio.CancelledError:
+            await asyncio.to_thread(self._stop)
+            raise
 
     def _wait_until_done(self, seconds: float) -> bool:
         return bool(concurrent.futures.wait([self._outcome], seconds).done)

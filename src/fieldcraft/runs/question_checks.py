@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from fieldcraft.config.components import BUILTIN_COMPONENTS, ComponentKind
+from fieldcraft.config.components import BUILTIN_COMPONENTS, RUBRIC, ComponentKind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.data.gold_forms import AnswerForm, detect_form, make_plausible_variants
@@ -14,7 +14,13 @@ from fieldcraft.dialects.tool_names import ToolNameMap, get_offered_names
 from fieldcraft.engine.sizes import get_max_positions, get_rope_length_limit
 from fieldcraft.environments.termination import count_reserved_tokens
 from fieldcraft.rewards.answers import ExactMatch
-from fieldcraft.rewards.grading import GRADED_BY_META, JUDGE, MATH, resolve_reward_name
+from fieldcraft.rewards.grading import (
+    GRADED_BY_META,
+    JUDGE,
+    MATH,
+    UNREFERENCED_GRADERS,
+    resolve_reward_name,
+)
 from fieldcraft.rewards.verdict import grade_verdicts
 from fieldcraft.runs.build import make_verdict_reward
 from fieldcraft.runs.event_loop import run_async
@@ -55,6 +61,11 @@ def check_gold_answers(context: CheckContext, report: CheckReport) -> None:
             f"{counts[JUDGE]} of {len(context.tasks)} questions are graded by a judge, but none is"
             " configured: set judge.url and judge.model, or give the questions accepted answers."
         )
+    if counts[RUBRIC] and not context.recipe.rubric:
+        report.error(
+            f"{counts[RUBRIC]} of {len(context.tasks)} questions are graded by the reward 'rubric',"
+            " which has no criteria: name them in the section rubric."
+        )
     pairs = zip(context.tasks, graders, strict=True)
     if ungradable := [pair for pair in pairs if not _is_gradable(*pair)]:
         task, grader = ungradable[0]
@@ -82,7 +93,7 @@ def _is_gradable(task: Task, grader: str) -> bool:
         return GRADED_BY_META[grader] in task.meta
     return (
         bool(task.answers)
-        or grader == JUDGE
+        or grader in UNREFERENCED_GRADERS
         or grader not in BUILTIN_COMPONENTS[ComponentKind.REWARD]
     )
 

@@ -30,9 +30,9 @@ from fieldcraft.config.plan import (
 from fieldcraft.config.recipe import Recipe, dump_recipe, get_stage_ancestry
 from fieldcraft.evaluation.comparison import compare_consecutive
 from fieldcraft.evaluation.pages import PageContext, find_page_writer
-from fieldcraft.evaluation.report import StageSummary, build_report, write_report
+from fieldcraft.evaluation.report import StageSummary, build_report, sum_judging, write_report
 from fieldcraft.evaluation.summary import summarise_evaluation
-from fieldcraft.records.events import EventBus, LogMessage
+from fieldcraft.records.events import EarlyStopError, EventBus, LogMessage
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.training_rollouts import read_training_rollouts
 from fieldcraft.rewards.answers import RULES
@@ -69,25 +69,35 @@ def run_recipe(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
 
     One event loop serves the whole run. Raises UserError for errors that the user can correct.
     """
-    return run_async(_execute(recipe, out, events))
+    return run_async(execute_recipe(recipe, out, events))
 
 
-async def _execute(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
-    """Execute the steps of a recipe in order, then return the report. If an error stops training or
-    evaluation, a partial report is written."""
+async def execute_recipe(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
+    """Execute the steps of a recipe in order, then return the report. If an error or a subscriber
+    (EarlyStopError) ends training or evaluation, a partial report is written."""
     async with open_run_context(recipe, out, events) as context:
         context.folder.delete_report()
+        trained: Step | None = None
         for step in plan_steps(context.recipe):
             if step.is_evaluation and context.folder.evaluation(step.name).is_done:
                 continue
             try:
+                _raise_early_stop(context, trained)
                 await run_step(context, step)
+                trained = step if step.kind is StepKind.TRAIN else trained
             except UserError as error:
                 if not makes_only_data(recipe) and step.kind not in PREPARATION_KINDS:
                     write_run_report(context, stopped=str(error))
                     context.emit(LogMessage(f"partial report: {context.folder.report}"))
                 raise
         return write_run_report(context)
+
+
+def _raise_early_stop(context: RunContext, trained: Step | None) -> None:
+    """Raise EarlyStopError if a subscriber has requested the end of the training and a stage was
+    trained, which is the last one in the folder."""
+    if trained is not None and (stop := context.emit.early_stop) is not None:
+        raise EarlyStopError(trained.name, f"after stage '{trained.name}'", stop)
 
 
 async def run_step(context: RunContext, step: Step) -> None:
@@ -166,6 +176,7 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
     evaluations_by_name = {name: folder.evaluation(name).read() for name in names}
     samples = {name: trajectories for name, (trajectories, _) in evaluations_by_name.items()}
     seconds = {name: duration for name, (_, duration) in evaluations_by_name.items()}
+    judging = {name: folder.evaluation(name).read_judging() for name in names}
     curves = {name: MetricsLog(folder.stage(name).metrics).read_rows() for name in recipe.stages}
     curves = {name: rows for name, rows in curves.items() if rows}
     training = {name: list(read_training_rollouts(folder.stage(name).rollouts)) for name in curves}
@@ -185,10 +196,12 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
                 evaluated, recipe.evaluation.leading_split, recipe.evaluation.prices
             )
             | {"seconds": seconds[n]}
+            | ({"judging": judging[n]} if judging[n] else {})
             for n, evaluated in samples.items()
         },
         comparisons=_compare_stages(recipe, samples),
         extra=({"stopped": stopped} if stopped else {})
+        | sum_judging(curves, judging)
         | context.report_figures
         | {"config": dump_recipe(recipe), "versions": _collect_versions(context)},
     )

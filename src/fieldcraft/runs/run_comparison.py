@@ -14,8 +14,10 @@ from fieldcraft.config.recipe import dump_recipe, get_stage_ancestry
 from fieldcraft.evaluation.comparison import compare_with_first
 from fieldcraft.evaluation.pages import PageContext, find_page_writer
 from fieldcraft.evaluation.report import build_report
+from fieldcraft.evaluation.results import RunComparison
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.runs.arguments import require_path
 from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.types import Trajectory, UserError
 
@@ -45,9 +47,35 @@ def compare_runs(run_paths: Sequence[Path], path: Path) -> dict[str, Any]:
         raise UserError("no page can be written, because fieldcraft.extensions.studio is missing.")
     compared = _find_evaluations(run_paths)
     samples = {entry.label: entry.run.evaluation(entry.evaluation).read() for entry in compared}
+    links = {entry.label: _link_report(entry.run, path) for entry in compared}
+    report = _build_comparison(compared, samples, links)
+    trajectories = {label: graded for label, (graded, _) in samples.items()}
+    commands = {entry.label: _make_show_command(entry) for entry in compared}
+    write_page(report, _read_curves(compared), trajectories, path, PageContext(commands=commands))
+    return report
+
+
+def compare(*runs: Path | str) -> RunComparison:
+    """Compare the last evaluations of runs, or those of RUN/STAGE, with the first one. Return
+    `evals` by name, and `pairwise`, which is empty if the runs have different questions.
+
+    Raises UserError like `compare_runs`, which also writes a page.
+    """
+    compared = _find_evaluations([require_path(run, "run") for run in runs])
+    samples = {entry.label: entry.run.evaluation(entry.evaluation).read() for entry in compared}
+    return RunComparison(_build_comparison(compared, samples, {}))
+
+
+def _build_comparison(
+    compared: Sequence[ComparedEvaluation],
+    samples: Mapping[str, tuple[list[Trajectory], float]],
+    links: Mapping[str, str | None],
+) -> dict[str, Any]:
+    """Return the comparison as a report. `samples` maps labels to trajectories and seconds, and
+    `links` to the reports of the runs."""
     trajectories_by_label = {label: trajectories for label, (trajectories, _) in samples.items()}
     split = compared[0].run.recipe.evaluation.leading_split
-    report = build_report(
+    return build_report(
         recipe=" beside ".join(trajectories_by_label),
         seed=compared[0].run.recipe.seed,
         device=compared[0].run.recipe.device,
@@ -60,14 +88,10 @@ def compare_runs(run_paths: Sequence[Path], path: Path) -> dict[str, Any]:
         if _have_same_questions(trajectories_by_label)
         else [],
         extra={
-            "runs": {entry.label: _link_report(entry.run, path) for entry in compared},
+            "runs": dict(links),
             "config": {entry.label: dump_recipe(entry.run.recipe) for entry in compared},
         },
     )
-    commands = {entry.label: _make_show_command(entry) for entry in compared}
-    page_context = PageContext(commands=commands)
-    write_page(report, _read_curves(compared), trajectories_by_label, path, page_context)
-    return report
 
 
 def _find_evaluations(run_paths: Sequence[Path]) -> list[ComparedEvaluation]:

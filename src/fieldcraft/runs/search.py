@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from fieldcraft.config.components import SEARCH_BACKEND
 from fieldcraft.config.names import import_object
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.types import StatefulTool, Tool
+from fieldcraft.types import StatefulTool, Tool, UserError
 
 SEARCH_TOOL = "search"  # tool for which a run indexes its corpus
 
@@ -59,3 +59,16 @@ def find_search() -> SearchBackend:
     """Return the search of runs."""
     backend: SearchBackend = import_object(SEARCH_BACKEND)()
     return backend
+
+
+def without_search(recipe: Recipe, model: Path, is_required: bool) -> Recipe:
+    """Return a recipe without the tool `search`, for an agent that has nothing to search. Raises
+    UserError if a program requested the tool."""
+    if is_required and recipe.has_search_tool:
+        raise UserError(
+            f"{model} has the tool {SEARCH_TOOL} but nothing to search: train it with"
+            " corpus=FILE first, or load it with search={'url': ADDRESS} or without the"
+            " tool."
+        )
+    other_tools = tuple(tool for tool in recipe.tools if tool.name != SEARCH_TOOL)
+    return recipe.model_copy(update={"tools": other_tools})

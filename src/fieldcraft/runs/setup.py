@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fieldcraft.config.choices import ToolConfig
-from fieldcraft.config.components import MCP_TOOL
+from fieldcraft.config.components import MCP_TOOL, RUBRIC
 from fieldcraft.config.recipe import Recipe, uses_tools
 from fieldcraft.config.sampling import describe_sample_counts
 from fieldcraft.dialects import BaseDialect
@@ -22,6 +22,7 @@ from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.runs.build import (
+    make_criteria,
     make_prompt_only_tools,
     make_verdict_reward,
     open_judge,
@@ -42,7 +43,7 @@ from fieldcraft.train.twin import MAX_TWIN_PARAMETERS, require_forward_parity, r
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 # Slow or costly graders, so that grading demonstrations is left to the run.
-EXPENSIVE_GRADERS = (JUDGE, "unit_tests", "stdin_tests")
+EXPENSIVE_GRADERS = (JUDGE, RUBRIC, "unit_tests", "stdin_tests")
 
 
 class PlaceholderReward(StatelessReward):
@@ -193,6 +194,9 @@ def load_judge(context: CheckContext, report: CheckReport) -> None:
     context.judge = run_async(open_judge(judge, cache=None))
     if context.judge is not None:
         report.note(f"{judge.model} at {judge.url} answers, {judge.votes} votes an answer")
+    if context.recipe.rubric:  # evaluations grade by it, too
+        make_criteria(context.recipe, context.judge)
+        report.note(f"criteria: {', '.join(context.recipe.rubric)}")
     else:
         report.note("none")
 

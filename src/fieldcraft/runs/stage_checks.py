@@ -13,7 +13,12 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.dialects.encoding import TrajectoryPair
 from fieldcraft.rewards.grading import resolve_reward_name
-from fieldcraft.runs.build import make_program_runner, make_rubric, make_verdict_reward
+from fieldcraft.runs.build import (
+    make_criteria,
+    make_program_runner,
+    make_rubric,
+    make_verdict_reward,
+)
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.setup import EXPENSIVE_GRADERS, CheckContext, CheckReport
 from fieldcraft.runs.training import find_stage_class
@@ -34,7 +39,9 @@ def check_stage(context: CheckContext, report: CheckReport, name: str) -> None:
     if isinstance(stage, Rl):
         recipe = context.recipe  # instantiating the rubric checks every reward
         runner, call_cost = make_program_runner(recipe), recipe.max_call_cost
-        make_rubric(stage, recipe.budget, context.judge, recipe.verdict_reward, runner, call_cost)
+        criteria = make_criteria(recipe, context.judge) if recipe.rubric else None
+        verdict_name = recipe.verdict_reward
+        make_rubric(stage, recipe.budget, context.judge, verdict_name, runner, call_cost, criteria)
         if not report.notes:
             report.note(f"rewards: {', '.join(sorted(stage.reward_names)) or 'none'}")
 

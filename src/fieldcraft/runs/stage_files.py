@@ -108,6 +108,12 @@ class EvaluationFiles:
                 f" {self._advice}."
             )
 
+    def read_judging(self) -> dict[str, float]:
+        """Return the cost of its judge, empty without requests. Raises UserError for a damaged
+        file."""
+        judging: dict[str, float] = self._read_record()["summary"].get("judging", {})
+        return judging
+
     def read_summary(self) -> dict[str, Any]:
         """Return the metrics. Raises UserError for a damaged file."""
         with raise_read_errors(self.summary, self._advice):

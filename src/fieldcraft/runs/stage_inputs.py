@@ -155,7 +155,11 @@ class LocalStageInputs:
             recipe.verdict_reward,
             make_program_runner(recipe),
             recipe.max_call_cost,
+            self.context.criteria,
         )
+
+    def measure_judging(self) -> StepMetrics:
+        return self.context.read_judging()
 
     def measure_fidelity(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
         world = self.data_source.world

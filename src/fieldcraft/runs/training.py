@@ -81,7 +81,13 @@ async def _train(context: RunContext, name: str, settings: Stage, start: Path) -
                 context, start, stage, environment, make_engine
             ) as eval_callback:
                 rows = await run_steps(
-                    stage, settings, folder.path, tokenizer, context.emit, eval_callback
+                    stage,
+                    settings,
+                    folder.path,
+                    tokenizer,
+                    context.emit,
+                    eval_callback,
+                    lambda: context.emit.early_stop,
                 )
         finally:
             await stage.close()

@@ -92,6 +92,7 @@ def write_examples(examples: DataExamples, path: Path) -> None:
         file=io.StringIO(),
         width=_PAGE_COLUMNS,
         force_terminal=True,
+        force_jupyter=False,  # a notebook would show the page, too
         color_system="truecolor",
     )
     print_examples(examples, console)

@@ -32,7 +32,7 @@ class FigureTable:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        filled = self._filled_columns()
+        filled = self.find_filled_columns()
         widths = [self._column_width(column) for column in filled]
         name_width = max((Text(name).cell_len for name, _ in self.rows), default=0)
         gap = 2 if name_width + _sum_widths(widths, 2) <= options.max_width else 1
@@ -55,14 +55,18 @@ class FigureTable:
                     name if names_inline else "", visible, name_column, part_widths, gap
                 )
             yield ""
-        if notes := [*self._legend_lines(filled), *filter(None, [self.caption])]:
-            yield Text(f"{' '.join(notes)}\n", "dim")
+        if notes := self.render_notes(filled):
+            yield Text(f"{notes}\n", "dim")
 
-    def _filled_columns(self) -> list[int]:
+    def find_filled_columns(self) -> list[int]:
         """Return the columns with a number in any row, or all columns if there are no rows."""
         columns = range(len(self.headers))
         filled = [column for column in columns if any(cells[column] for _, cells in self.rows)]
         return filled if self.rows else [*columns]
+
+    def render_notes(self, columns: Sequence[int]) -> str:
+        """Return the legend of the columns and the caption."""
+        return " ".join([*self._legend_lines(columns), *filter(None, [self.caption])])
 
     def _legend_lines(self, columns: Sequence[int]) -> Iterator[str]:
         for header in (self.headers[column] for column in columns):

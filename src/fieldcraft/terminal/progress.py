@@ -109,6 +109,15 @@ def format_headline(name: str, summary: Mapping[str, Any], width: int) -> list[s
     return lines
 
 
+def format_figures(row: Mapping[str, Any]) -> list[str]:
+    """Return the metrics of a row that are shown as progress."""
+    return [
+        metric.progress.format(row[metric.key])
+        for metric in METRICS.values()
+        if metric.progress and row.get(metric.key) is not None
+    ]
+
+
 def _line_width(console: Console) -> int:
     """Return the width of a line. In a file it is unlimited, which is easier to search."""
     return console.width if is_live(console) else sys.maxsize
@@ -163,12 +172,7 @@ class PhaseProgress:
     def update(self, step: int, row: Mapping[str, Any] = NO_METRICS, note: str = "") -> None:
         """Show that `step` steps of the stage are complete, with the metrics of the last one.
         `note` is a text in place of metrics."""
-        figures = [
-            metric.progress.format(row[metric.key])
-            for metric in METRICS.values()
-            if metric.progress and row.get(metric.key) is not None
-        ]
-        figures += [note] if note else []
+        figures = format_figures(row) + ([note] if note else [])
         if self._live is not None:
             used_columns = len(self.name) + 2 * len(str(self.total)) + _BAR_COLUMNS
             text = escape(_fit_figures(figures, self.console.width - used_columns))

@@ -79,7 +79,12 @@ def _render_field(label: str, text: str, style: str) -> Table:
 
 
 def _render_verdict(trajectory: Trajectory) -> Text:
-    mark, style = _describe_verdict(trajectory)
+    return Text("  ".join(describe_result(trajectory)), _describe_verdict(trajectory)[1])
+
+
+def describe_result(trajectory: Trajectory) -> list[str]:
+    """Return the verdict, the calls, the status, the scores and the error of a trajectory."""
+    mark, _ = _describe_verdict(trajectory)
     parts = [mark, f"calls {_format_calls(trajectory)}", trajectory.status.value]
     parts += [f"folds {len(trajectory.folds)}"] if trajectory.folds else []
     parts += ["tools unavailable"] if trajectory.tool_free else []
@@ -88,7 +93,7 @@ def _render_verdict(trajectory: Trajectory) -> Text:
     parts += [f"{name} {value:g}" for name, value in graded.items()]
     if trajectory.error:
         parts.append(strip_control_characters(trajectory.error))
-    return Text("  ".join(parts), style)
+    return parts
 
 
 def _describe_verdict(trajectory: Trajectory) -> tuple[str, str]:

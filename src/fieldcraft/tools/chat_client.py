@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -96,8 +97,8 @@ class _ResponseBody(BaseModel):
 class ChatClient:
     """Client of a model behind a URL, usable from any event loop.
 
-    `usage` is the total usage paid by this process; replies from the cache are free and counted in
-    `cached_replies`.
+    `usage` is the total usage paid by this process in `requests` requests, which took `seconds` in
+    sum; replies from the cache are free and counted in `cached_replies`.
     """
 
     def __init__(
@@ -151,6 +152,8 @@ class ChatClient:
         self._request_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.usage = self._make_usage(_UsageCounts())
         self.cached_replies = 0
+        self.requests = 0
+        self.seconds = 0.0
 
     async def chat(
         self,
@@ -243,6 +246,7 @@ class ChatClient:
             http_client=await self._http.get(),
         )
         async with self._limiter.slot():
+            started = time.perf_counter()
             try:
                 # The client itself accepts any JSON as a response, so it is validated here.
                 raw = await client.chat.completions.with_raw_response.create(**request)
@@ -255,6 +259,9 @@ class ChatClient:
                 raise ChatRequestError(
                     f"the response is not a chat completion ({message})"
                 ) from None
+            finally:
+                self.requests += 1
+                self.seconds += time.perf_counter() - started
         self.usage += self._make_usage(body.usage or _UsageCounts())
         return body
 

@@ -10,7 +10,14 @@ from typing import Any
 
 from fieldcraft.config.names import format_short
 from fieldcraft.config.stages import Stage
-from fieldcraft.records.events import EventHandler, LogMessage, StepCompleted, track_phase
+from fieldcraft.records.events import (
+    EarlyStop,
+    EarlyStopError,
+    EventHandler,
+    LogMessage,
+    StepCompleted,
+    track_phase,
+)
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import advise_renaming, raise_read_errors
 from fieldcraft.train.collapse_detector import CollapseDetector
@@ -32,11 +39,16 @@ TRIM_INTERVAL_STEPS = 5  # a step can leave 100 MB of freed memory, and returnin
 
 
 EvalCallback = Callable[[int], Awaitable[StepMetrics]]
+StopCheck = Callable[[], EarlyStop | None]
 
 
 async def skip_evaluation(_: int) -> StepMetrics:
     """Return no metrics."""
     return {}
+
+
+def never_stop() -> None:
+    """Return that no event handler requests the end of the training."""
 
 
 async def run_steps(
@@ -46,6 +58,7 @@ async def run_steps(
     tokenizer: Any,
     emit: EventHandler,
     evaluate: EvalCallback = skip_evaluation,
+    find_early_stop: StopCheck = never_stop,
 ) -> list[StepMetrics]:
     """Run the remaining steps of a stage, after the newest checkpoint in `folder`.
 
@@ -53,7 +66,8 @@ async def run_steps(
     and resumed gives the same results as an uninterrupted one. Rows of new steps are emitted as
     events, which the subscriber `write_metrics` stores in `folder`. `evaluate` is called after
     every step with the number of completed steps, and its metrics are added to the step's row.
-    Returns all rows, including earlier ones.
+    `find_early_stop` is called after every step but the last; if it returns a request, a checkpoint
+    is saved and EarlyStopError is raised. Returns all rows, including earlier ones.
 
     Raises UserError if the stage's collapse detector reports a collapse; the healthiest checkpoint
     is retained. Further attempts raise it again, without a step. Also raises UserError if too many
@@ -95,8 +109,13 @@ async def run_steps(
             _raise_if_idle(stage, rows, folder)
             if trainer.done % TRIM_INTERVAL_STEPS == 0:
                 trim_memory()
-            if trainer.done % settings.checkpoint_every == 0:
+            early_stop = find_early_stop() if trainer.done < trainer.steps else None
+            if early_stop or trainer.done % settings.checkpoint_every == 0:
                 save()
+            if early_stop:
+                trainer.wait_for_saves()
+                progress = f"of stage '{folder.name}' after step {trainer.done} of {trainer.steps}"
+                raise EarlyStopError(folder.name, progress, early_stop)
     save()
     trainer.wait_for_saves()
     return rows

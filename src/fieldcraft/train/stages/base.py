@@ -118,6 +118,10 @@ class StageInputs(StageData, Protocol):
 
     def make_rubric(self, settings: Rl) -> Rubric: ...
 
+    def measure_judging(self) -> StepMetrics:
+        """Return what judges have cost since the last call, as metrics; empty without requests."""
+        ...
+
     def measure_fidelity(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
         """Measure the fidelity of simulated observations, as metrics; empty if it cannot be
         measured."""

@@ -21,6 +21,7 @@ from fieldcraft.records.training_rollouts import (
     is_recorded_step,
     write_training_rollouts,
 )
+from fieldcraft.rewards.criteria import compute_criteria_means
 from fieldcraft.rewards.grading import resolve_grader
 from fieldcraft.tools.chat_client import open_chat_client
 from fieldcraft.train.algorithm import Algorithm, StepModels
@@ -61,7 +62,8 @@ class RlStage(TrainingStage):
     """Stage in which one policy is sampled and trained, alternately or, with an
     `AsyncRolloutSampler`, concurrently.
 
-    `measure_fidelity` measures the rollouts of a simulated step. `record_rollouts` is called with
+    `measure_fidelity` measures the rollouts of a simulated step, and `measure_judging` the cost of
+    judges. `record_rollouts` is called with
     one group in some steps, and `record_times` with the times of every step, for later inspection.
     Raises UserError if the algorithm needs other models than `models`, or the settings require a
     simulator or a reward that is missing.
@@ -76,6 +78,7 @@ class RlStage(TrainingStage):
         algorithm: Algorithm,
         models: StepModels,
         measure_fidelity: Callable[[Sequence[Trajectory]], StepMetrics] = lambda _: {},
+        measure_judging: Callable[[], StepMetrics] = dict,
         record_rollouts: Callable[[Sequence[TrainingRollout]], None] = lambda _: None,
         record_times: Callable[[StepTimes], None] = lambda _: None,
     ) -> None:
@@ -106,6 +109,7 @@ class RlStage(TrainingStage):
         self.trainer = models.policy
         self.models = models
         self.measure_fidelity = measure_fidelity
+        self.measure_judging = measure_judging
         self.record_rollouts = record_rollouts
         self.record_times = record_times
         is_auto = verdict_name == AUTO_VERDICT
@@ -152,6 +156,7 @@ class RlStage(TrainingStage):
             algorithm=algorithm,
             models=models,
             measure_fidelity=inputs.measure_fidelity,
+            measure_judging=inputs.measure_judging,
             record_rollouts=partial(write_training_rollouts, inputs.folder / ROLLOUTS_FOLDER),
             record_times=partial(append_step_times, inputs.folder / TIMELINE_FILE),
         )
@@ -167,6 +172,7 @@ class RlStage(TrainingStage):
         self.tool_monitor.add_step(trajectories, number)
         row = compute_rollout_metrics([t for t in trajectories if not t.tool_free] or trajectories)
         row |= compute_tool_free_metrics(trajectories)
+        row |= compute_criteria_means(trajectories) | self.measure_judging()
         row |= {
             "tokens": sum(len(t.ids) for t in trajectories),
             "no_signal_group_rate": sum(map(has_equal_rewards, sampled.groups))

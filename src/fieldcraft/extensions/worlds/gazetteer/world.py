@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import cache
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
@@ -59,10 +59,10 @@ TAUGHT_SHARE = 0.5  # fraction of the facts that the dataset `facts` teaches
 class GazetteerWorld(World):
     """World of real cities, regions and countries; a run measures what its model knows."""
 
-    splits = SPLITS
-    datasets = ("demonstrations", "wasteful", "facts")
-    toolless_datasets = ("facts",)
-    pair_sets = ("pairs",)
+    splits: ClassVar[Mapping[str, str]] = SPLITS
+    datasets: ClassVar[Sequence[str]] = ("demonstrations", "wasteful", "facts")
+    toolless_datasets: ClassVar[Sequence[str]] = ("facts",)
+    pair_sets: ClassVar[Sequence[str]] = ("pairs",)
 
     def __init__(
         self,

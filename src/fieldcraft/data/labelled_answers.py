@@ -1,0 +1,97 @@
+"""Answers with human verdicts: files on which a judge is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.config.names import format_short
+from fieldcraft.data.records import Record, RecordError, read_records
+from fieldcraft.types import Task, UserError
+
+EVOUNA_MODELS = ("fid", "gpt35", "chatgpt", "gpt4", "newbing")
+ANSWER_KEYS = ("response", "prediction", "model_answer")
+LABEL_KEYS = ("label", "verdict", "correct")
+GOLD_KEYS = ("answers", "golden_answers", "golds", "answer")
+LABELS: Mapping[Any, bool] = {
+    **dict.fromkeys(("correct", "yes", "true", "1", "accepted"), True),
+    **dict.fromkeys(("incorrect", "no", "false", "0", "rejected", "wrong"), False),
+}
+
+
+@dataclass(frozen=True)
+class LabelledAnswer:
+    """Answer to a question, and whether people accept it. `source` names the model that wrote it,
+    "" if unknown."""
+
+    task: Task
+    answer: str
+    accepted: bool
+    source: str = ""
+
+
+def read_labelled_answers(path: Path, limit: int | None = None) -> list[LabelledAnswer]:
+    """Return the labelled answers to the first `limit` usable questions of a file.
+
+    A record has `question`, `response` and `label` (true or false, 1 or 0, correct or incorrect),
+    and optionally accepted `answers` and the `model` that wrote the response; or it is one of
+    EVOUNA (Wang et al. 2023), with the answers of five models. There, questions that its authors
+    call improper, missing answers, and answers without a verdict are left out.
+
+    Raises UserError for a file that cannot be read, a record without one of these keys, or another
+    label.
+    """
+    found: list[LabelledAnswer] = []
+    num_questions = 0
+    for location, record in read_records(path):
+        if limit is not None and num_questions >= limit:
+            break
+        if isinstance(record, RecordError):
+            raise UserError(f"{path}: {location} cannot be read ({record}): correct it.")
+        part = list(_read_record(record, location, path))
+        num_questions += bool(part)
+        found += part
+    if not found:
+        raise UserError(f"{path} has no labelled answer: give a file with some.")
+    return found
+
+
+def _read_record(record: Record, location: str, path: Path) -> Iterator[LabelledAnswer]:
+    if "golden_answer" in record and any(f"judge_{model}" in record for model in EVOUNA_MODELS):
+        yield from _read_evouna(record, location)
+        return
+    question, answer = record.get("question"), _find(record, ANSWER_KEYS)
+    label = _find(record, LABEL_KEYS)
+    if not isinstance(question, str) or not isinstance(answer, str) or label is None:
+        raise UserError(
+            f"{path}: {location} is no labelled answer: give it the keys question, response"
+            " and label."
+        )
+    golds = _find(record, GOLD_KEYS) or ()
+    golds = (golds,) if isinstance(golds, str) else tuple(map(str, golds))
+    accepted = LABELS.get(str(label).strip().lower())
+    if accepted is None:
+        raise UserError(
+            f"{path}: the label {format_short(label)} of {location} is no verdict: write true"
+            " or false."
+        )
+    # Answers to one question have one id, so that they count as related.
+    yield LabelledAnswer(
+        Task(question, question, golds), answer, accepted, str(record.get("model") or "")
+    )
+
+
+def _read_evouna(record: Record, location: str) -> Iterator[LabelledAnswer]:
+    if record.get("improper"):
+        return
+    task = Task(location, str(record["question"]), tuple(record["golden_answer"].split("/")))
+    for model in EVOUNA_MODELS:
+        answer, verdict = record.get(f"answer_{model}"), record.get(f"judge_{model}")
+        if answer and verdict is not None:
+            yield LabelledAnswer(task, str(answer), bool(verdict), model)
+
+
+def _find(record: Record, keys: tuple[str, ...]) -> Any:
+    return next((record[key] for key in keys if record.get(key) is not None), None)

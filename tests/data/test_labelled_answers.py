@@ -1,0 +1,63 @@
+"""Files of answers with human verdicts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.data.labelled_answers import read_labelled_answers
+from fieldcraft.types import UserError
+
+
+def write(folder: Path, *records: object) -> Path:
+    file = folder / "labelled.jsonl"
+    file.write_text("".join(f"{json.dumps(record)}\n" for record in records), "utf-8")
+    return file
+
+
+def test_records_with_their_possible_keys(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        {"question": "Q1", "response": "A", "label": True},
+        {"question": "Q1", "prediction": "B", "label": "Incorrect", "model": "m"},
+        {"question": "Q2", "model_answer": "C", "correct": 1, "answers": ["C", "D"]},
+        {"question": "Q3", "response": "E", "verdict": 0, "answer": "F"},
+    )
+    found = read_labelled_answers(file)
+    assert [(a.answer, a.accepted, a.source, a.task.answers) for a in found] == [
+        ("A", True, "", ()),
+        ("B", False, "m", ()),
+        ("C", True, "", ("C", "D")),
+        ("E", False, "", ("F",)),
+    ]
+    assert found[0].task.id == found[1].task.id != found[2].task.id
+    assert len(read_labelled_answers(file, limit=2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("record", "sentence"),
+    [
+        ({"question": "Q", "response": "A"}, "is no labelled answer: give it the keys question"),
+        ({"question": 1, "response": "A", "label": 1}, "is no labelled answer"),
+        ({"question": "Q", "response": "A", "label": "maybe"}, "the label 'maybe' of .* true"),
+        ({"question": "Q", "response": "A", "label": 0.5}, "the label 0.5 of .* is no verdict"),
+    ],
+)
+def test_mistakes(tmp_path: Path, record: object, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        read_labelled_answers(write(tmp_path, record))
+
+
+def test_a_file_without_records(tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        read_labelled_answers(write(tmp_path))
+    with pytest.raises(UserError):
+        read_labelled_answers(tmp_path / "gone.jsonl")
+
+
+def test_the_human_verdicts_of_evouna(shared: Path) -> None:
+    file = shared / "data/graders/evouna_nq_human_verdicts.json"
+    found = read_labelled_answers(file)
+    assert len(found) == 3019 + 3020 + 3020 + 3020 + 3016
+    assert sum(a.accepted for a in found if a.source == "gpt4") == 2381
+    assert len({a.task.id for a in read_labelled_answers(file, limit=7)}) == 7
