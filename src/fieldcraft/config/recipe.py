@@ -27,8 +27,10 @@ from fieldcraft.config.choices import (
     apply_environment_defaults,
 )
 from fieldcraft.config.collection import (
+    RETRIEVED_DATASET,
     ClosedBookConfig,
     CollectConfig,
+    RetrieveConfig,
     SelectConfig,
     TeacherConfig,
 )
@@ -108,6 +110,7 @@ class Recipe(ConfigSection):
     teacher: TeacherConfig = TeacherConfig()
     collect: CollectConfig | None = None
     select: SelectConfig | None = None
+    retrieve: RetrieveConfig = RetrieveConfig()
     closed_book: ClosedBookConfig | None = None  # None: not measured
     stages: dict[str, SerializeAsAny[InstanceOf[Stage]]]  # see `resolve_stage_config`
     seeds: tuple[int, ...] = ()  # one run per seed, and a table over all of them
@@ -184,6 +187,11 @@ class Recipe(ConfigSection):
         budget = self.budget.with_changes(self.evaluation.budget)
         evaluation = self.evaluation.model_copy(update={"budget": {}})
         return self.model_copy(update={"budget": budget, "evaluation": evaluation})
+
+
+def trains_on_retrieved(stage: Stage) -> bool:
+    """Return whether a stage is trained on demonstrations that the search of the run makes."""
+    return getattr(stage, "dataset", None) == RETRIEVED_DATASET
 
 
 def uses_tools(recipe: Recipe) -> bool:
