@@ -1,13 +1,11 @@
-"""Sections of a recipe that sample models or make examples before training.
+"""Sections of a recipe that sample models before training.
 
-They are the selection, the measurement without tools, the teacher, the collection, and the
-retrieval of demonstrations. Retrieval uses the search alone.
+They are the selection, the measurement without tools, the teacher, and the collection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from string import Formatter
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
@@ -21,8 +19,6 @@ from fieldcraft.config.sections import Fraction01, NonNegativeNumber
 from fieldcraft.config.validation_errors import describe_validation_error
 
 TEACHER = "teacher"
-RETRIEVED_DATASET = "retrieved"  # data set that the search of a run makes from its questions
-EVIDENCE_FIELDS = ("sentence", "answer")  # of a thought after the last search
 
 
 class SelectConfig(SamplingConfig):
@@ -158,26 +154,3 @@ class CollectConfig(ConfigSection):
             thinking = round(self.pairs * self.max_thinking_share)
             acting = self.pairs - thinking
         return {"coa": self.coa, "cot": self.cot, "acting": acting, "thinking": thinking}
-
-
-class RetrieveConfig(ConfigSection):
-    """Demonstrations that the search of a run makes from questions with answers, for stages with
-    `dataset: retrieved`; see extensions/curation/retrieved.py. An empty thought is left out."""
-
-    questions: PositiveInt = 20_000  # maximum number of training questions to search for
-    searches: PositiveInt = 2  # maximum per question
-    queries: PositiveInt = 24  # tried for each further search, until one finds what is missing
-    search_thought: str = "I look it up."
-    again_thought: str = "I do not have it yet, so I search again."
-    # may contain {sentence}, the one with the answer, and {answer}
-    read_thought: str = "I read it."
-
-    def find_violations(self) -> Iterator[str]:
-        advice = "write only {sentence} and {answer} in braces"
-        try:
-            names = [name for _, name, _, _ in Formatter().parse(self.read_thought)]
-        except ValueError:
-            yield f"read_thought has a single brace: {advice}, and {{{{ for a brace"
-            return
-        if unknown := [name for name in names if name not in (None, *EVIDENCE_FIELDS)]:
-            yield f"read_thought has the unknown placeholder {{{unknown[0]}}}: {advice}"

@@ -7,12 +7,7 @@ from itertools import takewhile
 
 from pydantic import ValidationError
 
-from fieldcraft.config.collection import (
-    TEACHER,
-    ClosedBookConfig,
-    RetrieveConfig,
-    TeacherConfig,
-)
+from fieldcraft.config.collection import TEACHER, ClosedBookConfig, TeacherConfig
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.names import list_registered, suggest_name
 from fieldcraft.config.recipe import (
@@ -233,16 +228,11 @@ def find_unused_closed_book_questions(recipe: Recipe) -> Iterator[str]:
 def find_unusable_retrieval(recipe: Recipe) -> Iterator[str]:
     stages = [name for name, stage in recipe.stages.items() if trains_on_retrieved(stage)]
     if not stages:
-        if recipe.retrieve != RetrieveConfig():
+        if recipe.retrieve:
             yield "retrieve has no effect: give a stage dataset: retrieved, or remove retrieve."
         return
     if recipe.tasks is None or not recipe.has_search_tool:
         yield (
             f"stage '{stages[0]}' is trained on what the search finds for your questions: give"
             " tasks=FILE and the tool search, or another dataset."
-        )
-    elif recipe.retrieve.searches > recipe.budget.max_calls:
-        yield (
-            f"retrieve.searches={recipe.retrieve.searches} shows more searches than"
-            f" budget.max_calls={recipe.budget.max_calls} permits: lower it, or raise the budget."
         )

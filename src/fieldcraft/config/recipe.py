@@ -27,10 +27,8 @@ from fieldcraft.config.choices import (
     apply_environment_defaults,
 )
 from fieldcraft.config.collection import (
-    RETRIEVED_DATASET,
     ClosedBookConfig,
     CollectConfig,
-    RetrieveConfig,
     SelectConfig,
     TeacherConfig,
 )
@@ -53,7 +51,7 @@ from fieldcraft.config.sections import (
     TinyModelConfig,
     WorldConfig,
 )
-from fieldcraft.config.stages import Contrastive, Sft, Stage
+from fieldcraft.config.stages import RETRIEVED_DATASET, Contrastive, Sft, Stage
 
 DEFAULT_SAMPLER_IS_CAP = 2.0  # default of truncated importance sampling (verl, TRL)
 
@@ -110,7 +108,8 @@ class Recipe(ConfigSection):
     teacher: TeacherConfig = TeacherConfig()
     collect: CollectConfig | None = None
     select: SelectConfig | None = None
-    retrieve: RetrieveConfig = RetrieveConfig()
+    # settings of `dataset: retrieved`, see extensions/curation/retrieved.py
+    retrieve: dict[str, Any] = Field(default={})
     closed_book: ClosedBookConfig | None = None  # None: not measured
     stages: dict[str, SerializeAsAny[InstanceOf[Stage]]]  # see `resolve_stage_config`
     seeds: tuple[int, ...] = ()  # one run per seed, and a table over all of them

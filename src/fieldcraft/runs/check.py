@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from fieldcraft.config.collection import RETRIEVED_DATASET
 from fieldcraft.config.components import BUILTIN_COMPONENTS, TRACKERS_MODULE, ComponentKind
 from fieldcraft.config.names import import_object
 from fieldcraft.config.plan import EXTENSION_STEPS, plan_steps
 from fieldcraft.config.recipe import Recipe, trains_on_retrieved
+from fieldcraft.config.stages import RETRIEVED_DATASET
 from fieldcraft.config.validation_errors import InvalidRecipeError
 from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.engine.resources import RunResources

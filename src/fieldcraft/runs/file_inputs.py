@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from fieldcraft.config.collection import RETRIEVED_DATASET
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.stages import RETRIEVED_DATASET
 from fieldcraft.data.corpora import CorpusFile
 from fieldcraft.data.decontamination import IN_EVALUATION
 from fieldcraft.data.file_formats import read_any_demonstrations, read_any_pairs

@@ -8,12 +8,12 @@ import pytest
 
 from checkpoints import tiny_tokenizer
 from dialect_parts import ACTING
-from fieldcraft.config.collection import RetrieveConfig
 from fieldcraft.data.decontamination import EvaluationPassages, hash_passage
 from fieldcraft.data.passages import Passage, format_passages
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.extensions.curation.evidence import Evidence
+from fieldcraft.extensions.curation.retrieval_settings import RetrievalSettings
 from fieldcraft.extensions.curation.retrieved import (
     CONTAMINATED_REASON,
     NO_ANSWERS_REASON,
@@ -127,7 +127,7 @@ def two_searches() -> SearchPath:
 
 def test_a_demonstration_has_thoughts_queries_passages_and_the_answer() -> None:
     encoder = DemonstrationEncoder(make_dialect("autocoa", tiny_tokenizer()), SCHEMAS)
-    settings = RetrieveConfig(again_thought=" ", read_thought='"{sentence}" states {answer}.')
+    settings = RetrievalSettings(again_thought=" ", read_thought='"{sentence}" states {answer}.')
     path = two_searches()
     assert make_steps(path, settings, encoder) == [
         Thought("I look it up."),
@@ -143,7 +143,7 @@ def test_a_demonstration_has_thoughts_queries_passages_and_the_answer() -> None:
 @pytest.mark.parametrize("name", [name for name in ACTING if name not in CODE_DIALECTS])
 def test_demonstrations_obey_the_grammar_of_each_dialect(name: str) -> None:
     encoder = DemonstrationEncoder(make_dialect(name, tiny_tokenizer()), SCHEMAS)
-    trajectory = encoder.encode(TASK, make_steps(two_searches(), RetrieveConfig(), encoder))
+    trajectory = encoder.encode(TASK, make_steps(two_searches(), RetrievalSettings(), encoder))
     assert trajectory.well_formed
     assert trajectory.answer == "Gus Moe"
     assert [call.arguments["query"] for call in trajectory.calls] == [TASK.question, "Rust Hall"]

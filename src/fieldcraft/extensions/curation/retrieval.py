@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.concurrency import run_concurrently
-from fieldcraft.config.collection import RETRIEVED_DATASET, RetrieveConfig
 from fieldcraft.config.plan import Step
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.stages import RETRIEVED_DATASET
 from fieldcraft.data.decontamination import EvaluationPassages
 from fieldcraft.data.passages import read_corpus
 from fieldcraft.data.steps_io import make_untokenised_trajectory, write_demonstrations
@@ -31,6 +31,10 @@ from fieldcraft.extensions.curation.filters import (
     DataCard,
     FilterStage,
     pick_examples,
+)
+from fieldcraft.extensions.curation.retrieval_settings import (
+    RetrievalSettings,
+    parse_retrieval_settings,
 )
 from fieldcraft.extensions.curation.retrieved import (
     SearchFunction,
@@ -49,7 +53,6 @@ from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.search import find_search
 from fieldcraft.runs.setup import Check, CheckContext, CheckReport
-from fieldcraft.runs.sources import DataSource
 from fieldcraft.runs.stage_files import DEMONSTRATIONS_FILE
 from fieldcraft.tools.base import ClosableTool
 from fieldcraft.types import Task, ToolError, UserError
@@ -65,13 +68,14 @@ async def retrieve_demonstrations(context: RunContext, step: Step) -> None:
     recipe, folder = context.recipe, context.folder.retrieved_folder
     if not folder.exists():
         encoder = context.load_encoder(context.folder.model(step.model))
-        tasks = _select_tasks(recipe, context.data_source)
+        settings = parse_retrieval_settings(recipe)
+        tasks = context.data_source.train_tasks()[: settings.questions]
         with track_phase(context.emit, step.kind, len(tasks), "questions"):
-            paths = await _search_for_all(context, tasks, encoder)
+            paths = await _search_for_all(context, tasks, settings, encoder)
         _require_demonstrations(recipe, paths)
 
         def write(draft: Path) -> None:
-            _write_results(draft, paths, recipe, encoder)
+            _write_results(draft, paths, recipe, settings, encoder)
 
         context.folder.make_once(folder.name, write)
     summary = read_json(folder / SUMMARY_FILE, dict[str, Any], RERUN_ADVICE)
@@ -80,12 +84,11 @@ async def retrieve_demonstrations(context: RunContext, step: Step) -> None:
     context.data_source.dataset_files = {RETRIEVED_DATASET: folder / DEMONSTRATIONS_FILE}
 
 
-def _select_tasks(recipe: Recipe, data_source: DataSource) -> list[Task]:
-    return data_source.train_tasks()[: recipe.retrieve.questions]
-
-
 async def _search_for_all(
-    context: RunContext, tasks: Sequence[Task], encoder: DemonstrationEncoder
+    context: RunContext,
+    tasks: Sequence[Task],
+    settings: RetrievalSettings,
+    encoder: DemonstrationEncoder,
 ) -> list[SearchPath]:
     """Search for the answers of all questions, and report the progress."""
     finished = 0
@@ -97,13 +100,13 @@ async def _search_for_all(
 
     passages = EvaluationPassages(context.data_source.evaluation_tasks())
     async with open_search(context.recipe, context.folder.index, encoder) as search:
-        return await find_paths(tasks, search, context.recipe.retrieve, passages, on_path)
+        return await find_paths(tasks, search, settings, passages, on_path)
 
 
 async def find_paths(
     tasks: Sequence[Task],
     search: SearchFunction,
-    settings: RetrieveConfig,
+    settings: RetrievalSettings,
     passages: EvaluationPassages,
     on_path: Any = lambda path: None,
 ) -> list[SearchPath]:
@@ -155,20 +158,24 @@ def _require_demonstrations(recipe: Recipe, paths: Sequence[SearchPath]) -> None
 
 
 def _write_results(
-    folder: Path, paths: Sequence[SearchPath], recipe: Recipe, encoder: DemonstrationEncoder
+    folder: Path,
+    paths: Sequence[SearchPath],
+    recipe: Recipe,
+    settings: RetrievalSettings,
+    encoder: DemonstrationEncoder,
 ) -> None:
     """Write demonstrations, questions left out, the summary and the data card."""
-    demonstrations = make_demonstrations(paths, recipe.retrieve, encoder)
+    demonstrations = make_demonstrations(paths, settings, encoder)
     write_demonstrations(folder / DEMONSTRATIONS_FILE, demonstrations)
     left_out = (_with_meta(path, reason=path.reason) for path in paths if path.reason)
     write_demonstrations(folder / LEFT_OUT_FILE, ((task, ()) for task in left_out))
     summary = summarise_paths(paths)
     write_json(folder / SUMMARY_FILE, summary)
-    write_data_card(_make_card(recipe, paths, demonstrations, summary), folder)
+    write_data_card(_make_card(recipe, settings, paths, demonstrations, summary), folder)
 
 
 def make_demonstrations(
-    paths: Sequence[SearchPath], settings: RetrieveConfig, encoder: DemonstrationEncoder
+    paths: Sequence[SearchPath], settings: RetrievalSettings, encoder: DemonstrationEncoder
 ) -> list[Demonstration]:
     """Return the demonstrations of the paths that have one, with the number of searches in the
     metadata."""
@@ -220,14 +227,14 @@ def describe_summary(summary: Mapping[str, Any]) -> str:
 
 def _make_card(
     recipe: Recipe,
+    settings: RetrievalSettings,
     paths: Sequence[SearchPath],
     demonstrations: Sequence[Demonstration],
     summary: Mapping[str, Any],
 ) -> DataCard:
-    settings = recipe.retrieve.model_dump()
     rule = FilterStage(
         "answer found by the search",
-        settings,
+        settings.model_dump(),
         summary["questions"],
         summary["demonstrations"],
         summary["left_out"],
@@ -271,14 +278,16 @@ def check_retrieval(context: CheckContext, report: CheckReport) -> None:
     choice = choose_dialect(context.recipe)
     recipe = context.recipe.model_copy(update={"dialect": choice.name})
     assert recipe.model is not None, "questions of files need one"
+    settings = parse_retrieval_settings(recipe)
     index, is_partial = _index_preview(recipe, context.draft)
     encoder = DemonstrationEncoder(load_dialect(recipe, recipe.model), context.schemas)
-    tasks = _select_tasks(recipe, context.data_source)[:PREVIEW_QUESTIONS]
+    count = min(settings.questions, PREVIEW_QUESTIONS)
+    tasks = context.data_source.train_tasks()[:count]
     passages = EvaluationPassages(context.data_source.evaluation_tasks())
 
     async def find_all() -> list[SearchPath]:
         async with open_search(recipe, index, encoder) as search:
-            return await find_paths(tasks, search, recipe.retrieve, passages)
+            return await find_paths(tasks, search, settings, passages)
 
     paths = run_async(find_all())
     report.note(f"of the first {len(paths)}: {describe_summary(summarise_paths(paths))}")
@@ -288,7 +297,7 @@ def check_retrieval(context: CheckContext, report: CheckReport) -> None:
             return
     _require_demonstrations(recipe, paths)
     path = context.draft / f"{RETRIEVED_DATASET}.jsonl"
-    write_demonstrations(path, make_demonstrations(paths, recipe.retrieve, encoder))
+    write_demonstrations(path, make_demonstrations(paths, settings, encoder))
     context.data_source.dataset_files = {RETRIEVED_DATASET: path}
 
 

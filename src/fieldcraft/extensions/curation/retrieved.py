@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from fieldcraft.config.collection import RetrieveConfig
 from fieldcraft.data.decontamination import EvaluationPassages, normalise_text
 from fieldcraft.dialects.afm_grades import make_double_check
 from fieldcraft.dialects.encoding import DemonstrationEncoder
@@ -25,6 +24,7 @@ from fieldcraft.extensions.curation.evidence import (
     read_results,
 )
 from fieldcraft.extensions.curation.queries import list_queries
+from fieldcraft.extensions.curation.retrieval_settings import RetrievalSettings
 from fieldcraft.rewards.answers import CLOSED_ANSWERS
 from fieldcraft.types import (
     Answer,
@@ -131,7 +131,7 @@ def exclude_contaminated(path: SearchPath, passages: EvaluationPassages) -> Sear
 
 
 def make_steps(
-    path: SearchPath, settings: RetrieveConfig, encoder: DemonstrationEncoder
+    path: SearchPath, settings: RetrievalSettings, encoder: DemonstrationEncoder
 ) -> list[DemoStep]:
     """Return the demonstration of a path that reached the answer. If the dialect allows an answer
     only after a check of it, the demonstration has one."""
