@@ -162,6 +162,8 @@ def test_no_reachable_answer_is_one_sentence(
         (["stages.sft.dataset=retreived"], "data set 'retreived' is unknown here"),
         (["retrieve.read_thought='{passage}'"], "unknown placeholder {passage}"),
         (["retrieve.read_thought='so {'"], "has a single brace"),
+        (["retrieve.read_thought='{answer:x}'"], "unknown placeholder {answer}"),
+        (["retrieve.serches=1"], "unknown key 'retrieve.serches'; did you mean"),
         (["retrieve.searches=0"], "greater than 0"),
         (["retrieve.searches=3"], "budget.max_calls=2"),
         (["tools=[]"], "give tasks=FILE and the tool search"),

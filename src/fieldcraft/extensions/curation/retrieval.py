@@ -8,7 +8,7 @@ reach.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import islice
@@ -55,7 +55,7 @@ from fieldcraft.runs.search import find_search
 from fieldcraft.runs.setup import Check, CheckContext, CheckReport
 from fieldcraft.runs.stage_files import DEMONSTRATIONS_FILE
 from fieldcraft.tools.base import ClosableTool
-from fieldcraft.types import Task, ToolError, UserError
+from fieldcraft.types import DemoStep, Task, ToolError, UserError
 
 SUMMARY_FILE, LEFT_OUT_FILE = "summary.json", "left_out.jsonl"
 CONCURRENCY = 16  # questions at a time, for a search server
@@ -108,7 +108,7 @@ async def find_paths(
     search: SearchFunction,
     settings: RetrievalSettings,
     passages: EvaluationPassages,
-    on_path: Any = lambda path: None,
+    on_path: Callable[[SearchPath], None] = lambda path: None,
 ) -> list[SearchPath]:
     """Return the path of each question, in order. Paths that read passages of the evaluations have
     no demonstration."""
@@ -252,7 +252,7 @@ def _make_card(
         for p in paths
         if p.reason
     )
-    search = {"top_k": recipe.search.top_k, "ranking": recipe.search.ranking}
+    search: dict[str, Any] = recipe.search.model_dump(include={"top_k", "ranking", "encoder"})
     search |= {"dialect": choose_dialect(recipe).name}
     return DataCard(
         f"{recipe.name}, {RETRIEVED_DATASET} demonstrations",
@@ -265,7 +265,7 @@ def _make_card(
     )
 
 
-def _render(task: Task, steps: Sequence[Any]) -> str:
+def _render(task: Task, steps: Sequence[DemoStep]) -> str:
     return "".join(segment.text for segment in make_untokenised_trajectory(task, steps).segments)
 
 

@@ -28,12 +28,13 @@ class RetrievalSettings(ConfigSection):
     def find_violations(self) -> Iterator[str]:
         advice = "write only {sentence} and {answer} in braces"
         try:
-            names = [name for _, name, _, _ in Formatter().parse(self.read_thought)]
+            fields = [field[1:] for field in Formatter().parse(self.read_thought)]
         except ValueError:
             yield f"read_thought has a single brace: {advice}"
             return
-        if unknown := [name for name in names if name not in (None, *EVIDENCE_FIELDS)]:
-            yield f"read_thought has the unknown placeholder {{{unknown[0]}}}: {advice}"
+        for name, *formats in fields:
+            if name is not None and (name not in EVIDENCE_FIELDS or any(formats)):
+                yield f"read_thought has the unknown placeholder {{{name}}}: {advice}"
 
 
 def parse_retrieval_settings(recipe: Recipe) -> RetrievalSettings:

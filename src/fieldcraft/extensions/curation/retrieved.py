@@ -68,7 +68,7 @@ class SearchPath:
             queries=(*self.queries, query),
             observations=(*self.observations, observation),
         )
-        return replace(path, **_look_for_answer(path))
+        return _with_evidence(path)
 
     @property
     def supports(self) -> frozenset[str]:
@@ -82,18 +82,18 @@ class SearchPath:
         return len(self.supports - {normalise_text(title) for title, _ in self.results})
 
 
-def _look_for_answer(path: SearchPath) -> dict[str, Evidence | str | None]:
-    """Return the evidence for the answer in the passages of a path, or the reason for which it
-    cannot be given."""
+def _with_evidence(path: SearchPath) -> SearchPath:
+    """Return a path with the evidence for the answer in its passages, or with the reason for which
+    the answer cannot be given."""
     task = path.task
     if path.num_missing_supports:
-        return {"evidence": None, "reason": UNSUPPORTED_REASON}
+        return replace(path, evidence=None, reason=UNSUPPORTED_REASON)
     evidence = find_evidence(path.results, task.answers, task.question, path.supports)
     closed = [answer for answer in task.answers if answer.strip().lower() in CLOSED_ANSWERS]
     if evidence is None and path.supports and closed:  # it follows from what the passages state
         title, text = path.results[-1]
         evidence = Evidence(title, text, closed[0])
-    return {"evidence": evidence, "reason": "" if evidence else UNREACHED_REASON}
+    return replace(path, evidence=evidence, reason="" if evidence else UNREACHED_REASON)
 
 
 async def find_path(
