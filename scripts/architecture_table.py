@@ -8,6 +8,7 @@ It takes some minutes, because a small model of each architecture is trained and
 
 from __future__ import annotations
 
+import argparse
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -30,12 +31,12 @@ def table() -> str:
     return "\n".join(rows) + f"\n\nNot judged: {', '.join(missing)}.\n"
 
 
-def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--write"]):
-        print(__doc__, file=sys.stderr)
-        return 2
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="write the table into its document")
+    given = parser.parse_args()
     fresh = table()
-    if not arguments:
+    if not given.write:
         print(fresh, end="")
         return 0
     before, begin, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
@@ -47,4 +48,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())

@@ -12,6 +12,7 @@ table of docs/lab-notes/asynchronous.md has, for each correction and each drift 
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -164,4 +165,5 @@ def markdown(rows: dict[str, dict[float, tuple[float, float, float]]]) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     print(markdown(table()))

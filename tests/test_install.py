@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -86,7 +85,7 @@ def test_a_python_without_ensurepip_is_told_what_to_install(install, monkeypatch
 def test_a_failed_installation_ends_with_a_sentence(install, monkeypatch):
     monkeypatch.setattr(install, "make_venv", lambda: None)
     monkeypatch.setattr(install, "installer", lambda: [sys.executable, "-c", "raise SystemExit(1)"])
-    monkeypatch.setattr(install, "sys", SimpleNamespace(argv=["install.py"], exit=sys.exit))
+    monkeypatch.setattr(sys, "argv", ["install.py"])
     with pytest.raises(SystemExit, match="the installation failed"):
         install.main()
 

@@ -180,6 +180,8 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.turns import Policy
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Task
 
@@ -194,7 +196,7 @@ budget = BudgetConfig(call_timeout_seconds=0.1)
 env = ToolEnvironment(make_dialect("hermes", tokenizer, ""), [sleep], budget)
 turns = ['<tool_call>{"name": "sleep", "arguments": {}}</tool_call>', "Oslo"]
 policy = Policy(engine=ScriptedEngine(tokenizer, turns))
-done = asyncio.run(run_rollout(Task("t", "who?", ()), policy, env, "key"))
+done = asyncio.run(env.run(Task("t", "who?", ()), policy, "key"))
 print(done.status, done.answer, done.calls[0].observation)
 """
 

@@ -273,7 +273,7 @@ def test_an_encoder_that_is_not_there(tmp_path: Path, checkpoint: Path) -> None:
 def test_demonstrations_that_break_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     segments = [Segment(Author.PROMPT, [1], "a"), Segment(Author.POLICY, [2], "b")]
     bad = Trajectory(Task("7", "Why?", ("So",)), segments, status=Status.ANSWERED)
-    monkeypatch.setattr(WorldData, "trajectories", lambda *_: [bad] * 40)
+    monkeypatch.setattr(WorldData, "encoded", lambda *_: [bad] * 40)
     assert [problem for problem in problems_of(world()) if "grammar" in problem] == [
         # and not the questions of the stage base, whose texts name no tool
         "40 of 40 demonstrations of stage 'sft2' break the grammar of 'autocoa', such as that of"

@@ -272,7 +272,8 @@ async def training(graded: Graded, folder: Path) -> Verdicts:
 async def importing(graded: Graded, folder: Path) -> Verdicts:
     inputs = FileData(asking_others(graded.recipe, folder))
     inputs.verdict_reward = graded.correct
-    usable, reasons = await asyncio.to_thread(inputs.load_usable_demonstrations, DIALECT, [])
+    encoder = DemonstrationEncoder(DIALECT, [])
+    usable, reasons = await asyncio.to_thread(inputs.load_usable_demonstrations, encoder)
     assert reasons == {"with a wrong answer": len(RECORDS)}
     read = {(t.task.id, t.answer) for t in usable}
     return {
