@@ -20,6 +20,11 @@ def test_the_sentence_that_shares_most_words_with_the_question_is_evidence() -> 
     )
 
 
+def test_the_first_of_equally_good_sentences_is_evidence() -> None:
+    found = find_evidence([("", "Bo ran. Bo sat."), ("", "Bo won.")], ["bo"], "who")
+    assert found == Evidence("", "Bo ran.", "Bo")
+
+
 def test_an_answer_is_written_as_in_the_passage_without_what_surrounds_it() -> None:
     text = 'They won ("the Grand Prix", 1,200 points).'
     found = [find_evidence([("", text)], [gold], "q") for gold in ("Grand Prix!", "1200 points")]
