@@ -184,6 +184,7 @@ def test_only_rewards_compare_answers() -> None:
         "data.gold_answers",
         "evaluation.fidelity",
         "extensions.curation.builtin_filters",
+        "extensions.curation.evidence",
         "extensions.curation.question_generators",
         "runs.examples",
     }

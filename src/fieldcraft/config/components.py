@@ -136,6 +136,10 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "reflexion": f"{_WORKFLOWS}:reflexion",
         "prompted-react": f"{_CURATION}.prompted_workflows:prompted_react",
         "prompted-reflexion": f"{_CURATION}.prompted_workflows:prompted_reflexion",
+        "closed-book": f"{_CURATION}.few_shot:closed_book",
+        "prompted-rag": f"{_CURATION}.few_shot:prompted_rag",
+        "retrieval-ceiling": f"{_CURATION}.ceilings:retrieval_ceiling",
+        "search-ceiling": f"{_CURATION}.ceilings:search_ceiling",
     },
     ComponentKind.TEAM: {
         "afm": f"{_METHODS}.afm_team:AFM_TEAM",

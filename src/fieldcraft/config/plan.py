@@ -9,7 +9,13 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from fieldcraft.config.names import get_display_name
-from fieldcraft.config.recipe import Recipe, get_closed_book_model, get_first_model, uses_tools
+from fieldcraft.config.recipe import (
+    Recipe,
+    get_closed_book_model,
+    get_first_model,
+    trains_on_retrieved,
+    uses_tools,
+)
 
 START = "start"  # the first model of a run
 
@@ -21,6 +27,7 @@ class StepKind(StrEnum):
     KNOWLEDGE = "knowledge"  # of the first model
     DATA = "data"  # files of questions and passages
     TOOLS = "tools"
+    RETRIEVE = "retrieve"  # demonstrations, by the search
     EXAMPLES = "examples"  # page of a few questions and demonstrations
     CLOSED_BOOK = "closed book"
     SELECT = "select"
@@ -32,7 +39,10 @@ class StepKind(StrEnum):
 
 
 EVALUATION_KINDS = {StepKind.EVALUATE, StepKind.WORKFLOW, StepKind.TEACHER}
-PREPARATION_KINDS = {StepKind.FIRST_MODEL, StepKind.KNOWLEDGE, StepKind.DATA, StepKind.TOOLS}
+PREPARATION_KINDS = {
+    *(StepKind.FIRST_MODEL, StepKind.KNOWLEDGE, StepKind.DATA, StepKind.TOOLS),
+    StepKind.RETRIEVE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,10 @@ EXTENSION_STEPS: Mapping[StepKind, ExtensionStep] = {
         f"{_CURATION}.collection:collect_demonstrations",
         f"{_CURATION}.checks:COLLECTION_CHECKS",
     ),
+    StepKind.RETRIEVE: ExtensionStep(
+        f"{_CURATION}.retrieval:retrieve_demonstrations",
+        f"{_CURATION}.retrieval:RETRIEVAL_CHECKS",
+    ),
     StepKind.SELECT: ExtensionStep(
         f"{_CURATION}.select:select_questions", f"{_CURATION}.checks:SELECTION_CHECKS"
     ),
@@ -88,8 +102,9 @@ def plan_steps(recipe: Recipe) -> list[Step]:
         return list(_plan_data(recipe))
     if not recipe.stages and recipe.model is None:
         return []
-    prepare = (StepKind.FIRST_MODEL, StepKind.KNOWLEDGE, StepKind.TOOLS, StepKind.EXAMPLES)
-    return [*map(Step, prepare), *_plan_stages(recipe)]
+    prepare = [StepKind.FIRST_MODEL, StepKind.KNOWLEDGE, StepKind.TOOLS]
+    prepare += [StepKind.RETRIEVE] * any(map(trains_on_retrieved, recipe.stages.values()))
+    return [*map(Step, [*prepare, StepKind.EXAMPLES]), *_plan_stages(recipe)]
 
 
 def _plan_data(recipe: Recipe) -> Iterator[Step]:

@@ -15,6 +15,7 @@ from fieldcraft.config.recipe import (
     get_closed_book_model,
     get_split_titles,
     make_world_settings_model,
+    trains_on_retrieved,
 )
 from fieldcraft.config.validation_errors import describe_section_errors
 
@@ -218,4 +219,20 @@ def find_unused_closed_book_questions(recipe: Recipe) -> Iterator[str]:
         yield (
             "closed_book.questions is for a stage of reinforcement learning after"
             f" '{model}', but the recipe has none: add one, or set closed_book.questions=0."
+        )
+
+
+# -- retrieved demonstrations -------------------------------------------------------------------
+
+
+def find_unusable_retrieval(recipe: Recipe) -> Iterator[str]:
+    stages = [name for name, stage in recipe.stages.items() if trains_on_retrieved(stage)]
+    if not stages:
+        if recipe.retrieve:
+            yield "retrieve has no effect: give a stage dataset: retrieved, or remove retrieve."
+        return
+    if recipe.tasks is None or not recipe.has_search_tool:
+        yield (
+            f"stage '{stages[0]}' is trained on what the search finds for your questions: give"
+            " tasks=FILE and the tool search, or another dataset."
         )

@@ -52,7 +52,7 @@ from fieldcraft.config.sections import (
     TinyModelConfig,
     WorldConfig,
 )
-from fieldcraft.config.stages import Contrastive, Sft, Stage
+from fieldcraft.config.stages import RETRIEVED_DATASET, Contrastive, Sft, Stage
 
 DEFAULT_SAMPLER_IS_CAP = 2.0  # default of truncated importance sampling (verl, TRL)
 
@@ -110,6 +110,8 @@ class Recipe(ConfigSection):
     teacher: TeacherConfig = TeacherConfig()
     collect: CollectConfig | None = None
     select: SelectConfig | None = None
+    # settings of `dataset: retrieved`, see extensions/curation/retrieved.py
+    retrieve: dict[str, Any] = Field(default={})
     closed_book: ClosedBookConfig | None = None  # None: not measured
     stages: dict[str, SerializeAsAny[InstanceOf[Stage]]]  # see `resolve_stage_config`
     seeds: tuple[int, ...] = ()  # one run per seed, and a table over all of them
@@ -186,6 +188,11 @@ class Recipe(ConfigSection):
         budget = self.budget.with_changes(self.evaluation.budget)
         evaluation = self.evaluation.model_copy(update={"budget": {}})
         return self.model_copy(update={"budget": budget, "evaluation": evaluation})
+
+
+def trains_on_retrieved(stage: Stage) -> bool:
+    """Return whether a stage is trained on demonstrations that the search of the run makes."""
+    return getattr(stage, "dataset", None) == RETRIEVED_DATASET
 
 
 def uses_tools(recipe: Recipe) -> bool:

@@ -20,7 +20,7 @@ from fieldcraft.config.components import (
 )
 from fieldcraft.config.names import ComponentError, get_display_name, resolve_path, suggest_name
 from fieldcraft.config.plan import get_seed_table_rows, list_evaluations
-from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.recipe import Recipe, trains_on_retrieved
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.stage_rules import RESERVED_STAGE_NAMES
 from fieldcraft.config.stages import Sft
@@ -177,9 +177,13 @@ def find_unusable_seeds(recipe: Recipe) -> Iterator[str]:
 
 
 def find_missing_files(recipe: Recipe) -> Iterator[str]:
+    is_retrieved = any(map(trains_on_retrieved, recipe.stages.values()))
     for key in recipe.required_paths:
+        advice = ""
+        if is_retrieved and key in ("tasks", "corpus"):
+            advice = ", such as a file that 'fieldcraft prepare' makes from published data sets"
         if getattr(recipe, key) is None:
-            yield f"recipe '{recipe.name}' needs {key}=PATH on the command line."
+            yield f"recipe '{recipe.name}' needs {key}=PATH on the command line{advice}."
     keys = ("model", "tasks", "corpus", "demonstrations", "pairs")
     files: dict[str, Path | None] = {key: getattr(recipe, key) for key in keys}
     files |= {f"evaluation.tasks.{name}": path for name, path in recipe.evaluation.tasks.items()}
@@ -257,6 +261,7 @@ RULES: tuple[Rule, ...] = (
     question_rules.find_unused_closed_book,
     question_rules.find_unknown_closed_book_model,
     question_rules.find_unused_closed_book_questions,
+    question_rules.find_unusable_retrieval,
     stage_rules.find_second_model,
     stage_rules.find_unreachable_overlong_limits,
     stage_rules.find_keys_with_environment,

@@ -17,7 +17,8 @@ from fieldcraft.config.stages import Stage
 # Names of run folders and report rows that are not stages; for a recipe with a model, `base` is the
 # row of that model.
 RESERVED_STAGE_NAMES = (
-    *("world", "start", "index", "engine", "evaluations", "evaluation", "collect", "select"),
+    *("world", "start", "index", "engine", "evaluations", "evaluation"),
+    *("collect", "retrieved", "select"),
     *(*BUILTIN_COMPONENTS[ComponentKind.WORKFLOW], TEACHER, "team", "lone"),
 )
 

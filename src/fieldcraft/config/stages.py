@@ -25,6 +25,7 @@ from fieldcraft.config.sections import (
 )
 
 StageKind = Literal["supervised", "rl"]
+RETRIEVED_DATASET = "retrieved"  # data set that the search of a run makes from its questions
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,7 @@ class CorpusFile:
         written from it without repeated paragraphs."""
         if not self.rejected_counts and self._has_passage_lines:
             return self.path
-        parsed = self._parse_records(RejectedRecords(self.path))
-        paragraphs = (paragraph for found in parsed for paragraph in found)
+        paragraphs = self.iterate_paragraphs()
         distinct = paragraphs if self._has_passage_lines else dict.fromkeys(paragraphs)
         write_json_lines(
             out,
@@ -97,6 +96,12 @@ class CorpusFile:
         sample = next((r for r in first if is_passage(r) or r.keys() & _PARAGRAPH_KEYS), {})
         is_passage_only = is_passage(sample) and "question" not in sample
         return is_passage_only and get_suffix(self.path) == ".jsonl"
+
+    def iterate_paragraphs(self) -> Iterator[Paragraph]:
+        """Yield the passages of all valid records, including repetitions. `rejected_counts` has the
+        other records, and raises for too many."""
+        for found in self._parse_records(RejectedRecords(self.path)):
+            yield from found
 
     def _parse_records(self, rejected: RejectedRecords) -> Iterator[list[Paragraph]]:
         """Yield the paragraphs of each valid record; other records, and records with the id of an
@@ -164,7 +169,7 @@ def _read_paragraphs(path: Path) -> ParsedRecords:
             yield location, (record, "")
             continue
         try:
-            yield location, list(_extract_paragraphs(record))
+            yield location, list(extract_paragraphs(record))
         except (TypeError, ValueError, KeyError) as error:
             sentence = (
                 f"it holds no passages as a corpus, HotpotQA or MuSiQue write them ({error}); give"
@@ -178,7 +183,7 @@ _PARAGRAPH_KEYS = {"context", "ctxs", "paragraphs", "passages", "positive_ctxs"}
 _DPR_KEYS = ("ctxs", "positive_ctxs", "negative_ctxs", "hard_negative_ctxs")
 
 
-def _extract_paragraphs(record: Record) -> Iterator[Paragraph]:
+def extract_paragraphs(record: Record) -> Iterator[Paragraph]:
     """Yield the paragraphs of one record. Raises TypeError, ValueError or KeyError if it has
     none."""
     match record:

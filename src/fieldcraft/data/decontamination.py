@@ -10,6 +10,7 @@ the multiset of their words, because reordering changes most shingles.
 
 from __future__ import annotations
 
+import hashlib
 import html
 import math
 import re
@@ -24,6 +25,7 @@ from fieldcraft.rewards.answers import normalise_or_raw
 from fieldcraft.types import Task
 
 IN_EVALUATION = "asked by an evaluation"
+GOLD_PASSAGES_KEY = "gold_passages"  # metadata key of the hashes of texts with the answer
 MIN_WORDS = 5  # minimum length of a question that other questions do not contain by chance
 NEAR_DUPLICATE_SIMILARITY = Fraction(4, 5)  # the default of the filter near_duplicates
 # A position in a file, which is not unique across files: 17, train_17, dev-17.
@@ -176,6 +178,26 @@ class _ContainmentFinder:
 def _comparable_answers(task: Task) -> set[str]:
     """Return the accepted answers, normalised for comparison, or {""} if there are none."""
     return set(map(normalise_or_raw, task.answers)) or {""}
+
+
+class EvaluationPassages:
+    """Passages with the answers of evaluation questions, as far as their metadata names them: by
+    title (`gold_titles`) or by text (`gold_passages`, see `hash_passage`)."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        metas = [task.meta for task in tasks]
+        self._titles = {normalise_text(t) for meta in metas for t in meta.get("gold_titles", ())}
+        self._hashes = {found for meta in metas for found in meta.get(GOLD_PASSAGES_KEY, ())}
+
+    def __contains__(self, passage: tuple[str, str]) -> bool:
+        """Return whether a title and a text are those of such a passage."""
+        title, text = passage
+        return normalise_text(title) in self._titles or hash_passage(text) in self._hashes
+
+
+def hash_passage(text: str) -> str:
+    """Return a hash that is equal for texts with the same words."""
+    return hashlib.sha256(normalise_text(text).encode(errors="replace")).hexdigest()[:16]
 
 
 def has_canary(text: str) -> bool:

@@ -15,7 +15,8 @@ from pathlib import Path
 from fieldcraft.config.components import BUILTIN_COMPONENTS, TRACKERS_MODULE, ComponentKind
 from fieldcraft.config.names import import_object
 from fieldcraft.config.plan import EXTENSION_STEPS, plan_steps
-from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.recipe import Recipe, trains_on_retrieved
+from fieldcraft.config.stages import RETRIEVED_DATASET
 from fieldcraft.config.validation_errors import InvalidRecipeError
 from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.engine.resources import RunResources
@@ -61,7 +62,8 @@ TOOL_CALLING_WORKFLOWS = (
     "prompted-reflexion",
 )  # workflows in which the model calls tools
 SEARCH_WORKFLOWS = BUILTIN_COMPONENTS[ComponentKind.WORKFLOW].keys() - {
-    *TOOL_CALLING_WORKFLOWS
+    *TOOL_CALLING_WORKFLOWS,
+    "closed-book",
 }  # additionally those in which code searches
 CHECKPOINT_BYTES_PER_PARAMETER = 3 * FLOAT32_BYTES  # at most: a parameter and two moments
 ESTIMATE_CHECKS = ("memory", "disk")  # checks against an estimate
@@ -170,6 +172,7 @@ def show_examples(context: CheckContext, report: CheckReport) -> None:
     checks, programs are executed and a judge is queried."""
     assert context.examine is not None, "only executed if there is one"
     recipe, data_source = context.recipe, make_data_source(context.recipe, is_preview=True)
+    data_source.dataset_files = context.data_source.dataset_files
     data_source.verdict_reward = make_verdict_reward(
         recipe, run_async(open_judge(recipe.judge, cache=None))
     )
@@ -197,7 +200,15 @@ def _asks_questions(context: CheckContext) -> bool:
 
 
 def _shows_prompts(context: CheckContext) -> bool:
-    return context.examine is not None and _asks_questions(context)
+    has_examples = all(_has_examples(context, name) for name in context.recipe.stages)
+    return context.examine is not None and _asks_questions(context) and has_examples
+
+
+def _has_examples(context: CheckContext, stage: str) -> bool:
+    """Return whether the examples of a stage are present: the search may have found none in the
+    part of a large corpus that is checked."""
+    is_retrieved = trains_on_retrieved(context.recipe.stages[stage])
+    return not is_retrieved or RETRIEVED_DATASET in context.data_source.dataset_files
 
 
 def _shows_questions(context: CheckContext) -> bool:
@@ -254,7 +265,12 @@ def list_checks(recipe: Recipe) -> list[Check]:
         for check in import_object(EXTENSION_STEPS[kind].checks)
     ]
     of_stages = [
-        Check(f"stage {name}", partial(check_stage, name=name), PROMPT_NEEDS)
+        Check(
+            f"stage {name}",
+            partial(check_stage, name=name),
+            PROMPT_NEEDS,
+            partial(_has_examples, stage=name),
+        )
         for name in recipe.stages
     ]
     return [*DATA_CHECKS, *by_extensions, *MODEL_CHECKS, *of_stages, *SPACE_CHECKS]

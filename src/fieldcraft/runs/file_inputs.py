@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.stages import RETRIEVED_DATASET
 from fieldcraft.data.corpora import CorpusFile
 from fieldcraft.data.decontamination import IN_EVALUATION
 from fieldcraft.data.file_formats import read_any_demonstrations, read_any_pairs
@@ -67,60 +68,60 @@ class FileData(DataSource):
     ) -> list[Trajectory]:
         """Return imported demonstrations with correct answers according to the run's verdict
         reward, in its dialect. Ungradable ones are trusted only if the recipe allows it."""
-        self._require_dataset(dataset)
-        usable, reasons = self.load_usable_demonstrations(encoder)
-        return _require_examples(
-            usable, reasons, f"no demonstration of {self.recipe.demonstrations}"
-        )[:count]
+        usable, reasons = self.load_usable_demonstrations(encoder, dataset)
+        subject = f"no demonstration of {self._find_dataset_file(dataset)}"
+        return _require_examples(usable, reasons, subject)[:count]
 
-    def _require_dataset(self, dataset: str) -> None:
-        if dataset != DEMONSTRATIONS_DATASET or self.recipe.demonstrations is None:
+    def _find_dataset_file(self, dataset: str) -> Path:
+        """Return the file of a data set: the user's, or one that a step of the run has written."""
+        path = self.dataset_files.get(dataset)
+        if dataset == DEMONSTRATIONS_DATASET:
+            path = self.recipe.demonstrations
+        if path is None:
             raise UserError(
                 f"data set '{dataset}' is unknown here: use dataset: demonstrations with"
-                " demonstrations=FILE."
+                f" demonstrations=FILE, or dataset: {RETRIEVED_DATASET}."
             )
+        return path
 
     def demonstrations(self, dataset: str, count: int | None) -> list[Demonstration]:
-        self._require_dataset(dataset)
-        demonstrations, reasons, tasks = self._read_demonstrations()
-        self.notes = self._make_notes(tasks, reasons, self.recipe.demonstrations)
+        path = self._find_dataset_file(dataset)
+        demonstrations, reasons, tasks = self._read_demonstrations(path)
+        self.notes = self._make_notes(tasks, reasons, path)
         return demonstrations[:count]
 
     def encode_filtered(
         self, demonstrations: Sequence[Demonstration], encoder: DemonstrationEncoder
     ) -> list[Trajectory]:
-        usable, reasons = self._select_usable(demonstrations, encoder)
+        path = self.recipe.demonstrations or self.recipe.tasks
+        assert path is not None
+        usable, reasons = self._select_usable(demonstrations, encoder, path)
         return _require_examples(usable, reasons, "no filtered demonstration")
 
-    def _make_notes(
-        self, tasks: Sequence[Task], reasons: Counter[str], path: Path | None
-    ) -> list[str]:
-        assert path is not None
+    def _make_notes(self, tasks: Sequence[Task], reasons: Counter[str], path: Path) -> list[str]:
         left_out = [f"{count} left out: {reason}" for reason, count in reasons.most_common()]
         return left_out + find_overlap_warnings(self.questions.evaluation_questions, tasks, path)
 
     def load_usable_demonstrations(
-        self, encoder: DemonstrationEncoder
+        self, encoder: DemonstrationEncoder, dataset: str = DEMONSTRATIONS_DATASET
     ) -> tuple[list[Trajectory], Counter[str]]:
         """Return the demonstrations for training, and the counts of rejected ones by reason."""
-        read, unreadable, tasks = self._read_demonstrations()
-        usable, unusable = self._select_usable(read, encoder)
+        path = self._find_dataset_file(dataset)
+        read, unreadable, tasks = self._read_demonstrations(path)
+        usable, unusable = self._select_usable(read, encoder, path)
         reasons = unreadable + unusable
         self.notes = [
-            *self._make_notes(tasks, reasons, self.recipe.demonstrations),
+            *self._make_notes(tasks, reasons, path),
             *note_unoffered_calls(read, encoder.schemas),
         ]
         return usable, reasons
 
     def _read_demonstrations(
-        self,
+        self, path: Path
     ) -> tuple[list[Demonstration], Counter[str], list[Task]]:
         """Return the demonstrations of questions that are not in an evaluation, the reasons for
         rejecting others, and the questions of both."""
-        assert self.recipe.demonstrations is not None
-        read, reasons = read_any_demonstrations(
-            self.recipe.demonstrations, self.recipe.max_left_out
-        )
+        read, reasons = read_any_demonstrations(path, self.recipe.max_left_out)
         trainable = [
             demonstration
             for demonstration in read
@@ -130,7 +131,7 @@ class FileData(DataSource):
         return trainable, reasons + overlaps, [task for task, _ in read]
 
     def _select_usable(
-        self, read: Sequence[Demonstration], encoder: DemonstrationEncoder
+        self, read: Sequence[Demonstration], encoder: DemonstrationEncoder, path: Path
     ) -> tuple[list[Trajectory], Counter[str]]:
         usable, reasons = [], Counter[str]()
         errors: list[DemonstrationEncodingError] = []
@@ -153,8 +154,7 @@ class FileData(DataSource):
                 reasons["longer than budget.max_context_tokens"] += 1
             else:
                 usable.append(trajectory)
-        path, max_share = self.recipe.demonstrations, self.recipe.max_left_out
-        assert path is not None
+        max_share = self.recipe.max_left_out
         return usable, reasons + count_encoding_errors(path, errors, len(read), max_share)
 
     def _grade_demonstrations(

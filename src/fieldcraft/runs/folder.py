@@ -14,6 +14,7 @@ evaluations/         NAME.jsonl (every trajectory) and NAME.json (its summary), 
 collect/             demonstrations collected from a teacher
 branches/            continuations of single trajectories, see extensions/studio
 closed_book.jsonl    rate of correct answers without tools per question, if measured
+retrieved/           demonstrations made by the search, if a stage is trained on them
 select/              the selected questions for reinforcement learning, if any
 report.json, report.html   written last: the run is done, unless `stopped` states why it ended
 """
@@ -105,6 +106,11 @@ class RunFolder:
     def select_folder(self) -> Path:
         """Selected questions for reinforcement learning, if the recipe selects them."""
         return self.path / "select"
+
+    @property
+    def retrieved_folder(self) -> Path:
+        """Demonstrations that the search made, with a data card, if a stage is trained on them."""
+        return self.path / "retrieved"
 
     @property
     def closed_book_file(self) -> Path:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.records import require_few_rejected
@@ -43,6 +44,7 @@ class DataSource(ABC):
     verdict_reward: Reward | None = None
     deferred_graders: Collection[str] = ()
     may_repeat_questions = False  # held-out tasks may have the question of a training task
+    dataset_files: Mapping[str, Path] = MappingProxyType({})  # written by steps of the run
     notes: Sequence[str] = ()  # rejected examples and warnings of the data set that was read last
 
     @abstractmethod

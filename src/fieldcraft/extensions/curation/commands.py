@@ -1,4 +1,4 @@
-"""The command `fieldcraft synthesise`."""
+"""The commands `fieldcraft synthesise` and `fieldcraft prepare`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from fieldcraft.cli.app import AllowOption, OverridesArgument, RecipeArgument, announce_imports, app
+from fieldcraft.cli.app import (
+    AllowOption,
+    MaxLeftOutOption,
+    OutOption,
+    OverridesArgument,
+    RecipeArgument,
+    announce_imports,
+    app,
+    require_empty_folder,
+)
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import EventBus
 from fieldcraft.records.files import require_writable
@@ -42,3 +51,35 @@ def synthesise(
     for path in (questions_folder / "tasks.jsonl", questions_folder / "card.html"):
         if path.exists():  # without its extension, there is no page
             print_line(path)
+
+
+@app.command()
+def prepare(
+    questions: Annotated[
+        list[Path], typer.Argument(help="Files, or hub: names, of questions with answers.")
+    ],
+    out: OutOption,
+    corpus: Annotated[
+        list[Path] | None, typer.Option(help="More passages: a file or a hub: name. Repeatable.")
+    ] = None,
+    heldout: Annotated[int, typer.Option(min=1, help="Number of questions to hold out.")] = 400,
+    max_words: Annotated[int, typer.Option(min=1, help="Maximum words of a passage.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the held-out questions.")] = 0,
+    max_left_out: MaxLeftOutOption = 0.1,
+) -> None:
+    """Write the questions, held-out questions and short passages of data sets for a run."""
+    from fieldcraft.extensions.curation.question_files import (
+        QuestionFileSettings,
+        write_question_files,
+    )
+
+    require_empty_folder(out)
+    require_writable(out)
+    settings = QuestionFileSettings(max_words, heldout, seed, max_left_out)
+    summary = write_question_files(questions, corpus or [], out, settings)
+    for line in summary["warnings"]:
+        print_line(line)
+    for reason, count in summary["left_out"].items():
+        print_line(f"{count} questions left out: {reason}")
+    counts = f"{summary['train']} questions, {summary['heldout']} held out"
+    print_line(f"{out}: {counts}, {summary['passages']} passages")
