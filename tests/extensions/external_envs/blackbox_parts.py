@@ -60,7 +60,7 @@ def run_scripted(
     run: Callable[[Coroutine[Any, Any, Trajectory]], Trajectory] = asyncio.run,
     **budget: Any,
 ) -> tuple[Trajectory, InOrder]:
-    name = None if agent is None else f"blackbox_agents:{agent}"
+    name = agent if agent is None or ":" in agent else f"blackbox_agents:{agent}"
     environment = BlackBoxEnvironment(name, **(settings or {}))
     engine = InOrder(turns, tokenizer)
     engine.slow, engine.broken = slow, broken

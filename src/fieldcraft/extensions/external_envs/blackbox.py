@@ -28,10 +28,10 @@ from fieldcraft.environments.base import (
 )
 from fieldcraft.environments.guards import ToolTimeoutError, run_with_timeout
 from fieldcraft.environments.turns import Policy, open_engine_session
-from fieldcraft.extensions.external_envs.chat_api import create_chat_app
 from fieldcraft.extensions.external_envs.conversation_renderer import ConversationRenderer
 from fieldcraft.extensions.external_envs.conversations import AgentConversation
 from fieldcraft.extensions.external_envs.games import call_user_function
+from fieldcraft.extensions.external_envs.gateway import create_gateway_app
 from fieldcraft.tools.descendants import ProcessDescendants
 from fieldcraft.tools.serving import serve_in_loop
 from fieldcraft.types import Status, Task, Trajectory, UserError
@@ -86,7 +86,7 @@ class BlackBoxEnvironment:
         runner = BlackBoxRunner(
             self.run_agent, ConversationRenderer(dialect), budget, max_turns, self.timeout_seconds
         )
-        async with serve_in_loop(create_chat_app(runner.conversations)) as url:
+        async with serve_in_loop(create_gateway_app(runner.conversations)) as url:
             runner.url = url
             yield runner.run_rollout
 
