@@ -85,10 +85,12 @@ def parse_turn_request(body: bytes) -> TurnRequest:
     Raises RequestRejectedError for an invalid request.
     """
     request = parse_request(TurnRequest, body, HttpApi.GATEWAY)
-    return request.model_copy(update={"messages": order_results(request.messages, "tool_call_id")})
+    return request.model_copy(update={"messages": order_results(request.messages)})
 
 
-def order_results(messages: Sequence[ChatMessage], id_key: str) -> list[ChatMessage]:
+def order_results(
+    messages: Sequence[ChatMessage], id_key: str = "tool_call_id"
+) -> list[ChatMessage]:
     """Return the messages with results in the order of their calls, as chat templates render them.
     `id_key` is the key of a result in the request that names its call.
 
