@@ -9,6 +9,7 @@ import httpx
 import httpx2
 from anthropic import APIStatusError, AsyncAnthropic
 from anthropic.types import Message
+from blackbox_agents import PARTNERS
 
 import fieldcraft as fc
 
@@ -193,3 +194,16 @@ async def is_refused(task: fc.Task, base_url: str) -> str:
         reply = await http.post(f"{base_url}/messages", content=b"{")
         rows.append([reply.status_code, reply.json()["error"]["type"], reply.json()["type"]])
     return json.dumps(rows)
+
+
+async def partners(task: fc.Task, base_url: str) -> float:
+    """Ask about successive letters. An answer is correct if it starts with the letter's partner."""
+    messages: list[Any] = []
+    right = 0
+    async with client(base_url) as api:
+        for letter in task.question:
+            messages.append(user(letter))
+            message = await send(api, messages)
+            assert message.content[0].type == "text"
+            right += message.content[0].text.startswith(PARTNERS[letter])
+    return right / len(task.question)

@@ -1,5 +1,4 @@
-"""Rollouts of agents that call the policy over HTTP, as functions (`blackbox.py`) or as programs
-(`command.py`)."""
+"""Rollouts of agents that call the policy over HTTP, as functions or as programs."""
 
 from __future__ import annotations
 

@@ -92,6 +92,7 @@ REQUEST_FIELDS: Mapping[str, RequestField] = {
     "top_logprobs": RequestField(neutral=(0,), advice=NO_TOKEN_IDS),
     "user": RequestField(ignored=OPENAI_APIS),
     "metadata": RequestField(ignored=OPENAI_APIS),
+    "client_metadata": RequestField(ignored=OPENAI_APIS),
     "store": RequestField(ignored=OPENAI_APIS),
     "safety_identifier": RequestField(ignored=OPENAI_APIS),
     "service_tier": RequestField(ignored=OPENAI_APIS),
@@ -138,7 +139,7 @@ REQUEST_FIELDS: Mapping[str, RequestField] = {
         advice=NO_CONSTRAINTS,
     ),
     "reasoning": RequestField(
-        neutral=({},),
+        neutral=({}, {"summary": "auto"}),  # thoughts are shown, not summarised
         advice="set the chat template's own variable with 'chat_template_kwargs' in the recipe",
     ),
     "truncation": RequestField(ignored=ANY_RESPONSES),  # a question that is too long is rejected

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> None:
     end = arguments.index(_SEPARATOR)
     devices = filter(os.path.exists, DEVICES)
     landlock.restrict_changes([*arguments[:end], *devices])
-    command = arguments[end + 1 :]
+    command = [*arguments[end + 1 :]]
     os.execvp(command[0], command)
 
 
