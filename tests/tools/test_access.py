@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from fieldcraft.extensions.external_envs.chat_api import create_chat_app
+from fieldcraft.extensions.external_envs.gateway import create_gateway_app
 from fieldcraft.extensions.serving.app import create_app
 from fieldcraft.tools.serving import (
     KEEP_ALIVE_SECONDS,
@@ -71,7 +71,7 @@ def test_the_servers_of_the_project_refuse_them() -> None:
     assert engine.prompts == []
 
     async def gateway() -> int:
-        async with serve_in_loop(create_chat_app({})) as url, httpx.AsyncClient() as client:
+        async with serve_in_loop(create_gateway_app({})) as url, httpx.AsyncClient() as client:
             return (await client.post(f"{url}/a/reward", headers=EVIL)).status_code
 
     assert asyncio.run(gateway()) == 403

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fieldcraft.environments.base import EnvironmentContractError
-from fieldcraft.extensions.external_envs.blackbox import run_program
+from fieldcraft.extensions.external_envs.programs import run_program
 from fieldcraft.extensions.external_envs.worker_process import WorkerProcess
 from fieldcraft.tools import descendants
 from fieldcraft.tools.descendants import ProcessDescendants

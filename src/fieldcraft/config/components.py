@@ -190,6 +190,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         TOOL_ENVIRONMENT: "fieldcraft.environments.tool_environment:ToolEnvironment",
         "text": "fieldcraft.extensions.external_envs.games:TextEnvironment",
         "blackbox": "fieldcraft.extensions.external_envs.blackbox:BlackBoxEnvironment",
+        "command": "fieldcraft.extensions.external_envs.command:CommandEnvironment",
         "openenv": "fieldcraft.extensions.external_envs.openenv:OpenEnvEnvironment",
         "verifiers": "fieldcraft.extensions.external_envs.verifiers:VerifiersEnvironment",
     },

@@ -39,7 +39,7 @@ _FREE_TEXT_KEYS = frozenset(
 _BUDGET_SECTIONS = frozenset({"budget", "stages", "evaluation"})  # sections with a budget in them
 _KEY_PERMISSIONS: Mapping[str, str] = {
     "mcp": "mcp",
-    "command": "command",
+    **dict.fromkeys(("command", "run"), "command"),
     "python": "command",  # an interpreter
     "image": "command",  # of a container
     "taskset": "module",

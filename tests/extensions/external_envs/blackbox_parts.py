@@ -13,6 +13,7 @@ from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.environments.base import isolate_failures
 from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.external_envs.blackbox import BlackBoxEnvironment
+from fieldcraft.extensions.external_envs.command import CommandEnvironment
 from fieldcraft.records.chains import split_chains, validate_folds
 from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.types import Author, Task, Tokenizer, Trajectory
@@ -60,8 +61,9 @@ def run_scripted(
     run: Callable[[Coroutine[Any, Any, Trajectory]], Trajectory] = asyncio.run,
     **budget: Any,
 ) -> tuple[Trajectory, InOrder]:
-    name = None if agent is None else f"blackbox_agents:{agent}"
-    environment = BlackBoxEnvironment(name, **(settings or {}))
+    name = agent if agent is None or ":" in agent else f"blackbox_agents:{agent}"
+    keys = settings or {}
+    environment = CommandEnvironment(**keys) if name is None else BlackBoxEnvironment(name, **keys)
     engine = InOrder(turns, tokenizer)
     engine.slow, engine.broken = slow, broken
     limits = BudgetConfig.model_validate({"max_context_tokens": 600, **budget})

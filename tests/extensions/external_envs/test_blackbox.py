@@ -292,9 +292,10 @@ def test_requests_that_cannot_be_answered_are_refused_in_a_sentence() -> None:
 
 
 def test_settings_that_name_no_agent() -> None:
-    for settings in ({}, {"agent": "a:b", "command": ["c"]}):
-        with pytest.raises(UserError, match="needs one of agent and command"):
-            BlackBoxEnvironment(**settings)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="needs the setting 'agent'"):
+        BlackBoxEnvironment()
+    with pytest.raises(UserError, match=r"write environment: \{name: command, run: "):
+        BlackBoxEnvironment(command=["c"])
     with pytest.raises(UserError, match="not a name of the form module:name"):
         BlackBoxEnvironment("alone")
     with pytest.raises(UserError, match="a function with the parameters task and base_url"):

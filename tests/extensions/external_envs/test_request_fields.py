@@ -12,26 +12,37 @@ from openai.types.responses import response_create_params
 
 from fieldcraft.extensions.external_envs.messages import TurnRequest, parse_turn_request
 from fieldcraft.extensions.external_envs.refusals import RequestRejectedError
-from fieldcraft.extensions.external_envs.request_fields import REQUEST_FIELDS, HttpApi
+from fieldcraft.extensions.external_envs.request_fields import (
+    OPENAI_APIS,
+    REQUEST_FIELDS,
+    HttpApi,
+)
+from fieldcraft.extensions.external_envs.responses_requests import ResponsesRequest
+from fieldcraft.extensions.external_envs.responses_requests import (
+    parse_responses_request as parse_gateway_request,
+)
 from fieldcraft.extensions.serving import requests
 from fieldcraft.extensions.serving.requests import parse_chat_request, parse_responses_request
 
 ASKED: Mapping[HttpApi, Any] = {
     HttpApi.GATEWAY: {"messages": [{"role": "user", "content": "Who?"}]},
+    HttpApi.GATEWAY_RESPONSES: {"input": "Who?"},
     HttpApi.CHAT: {"model": "m", "messages": [{"role": "user", "content": "Who?"}]},
     HttpApi.RESPONSES: {"model": "m", "input": "Who?"},
 }
 READ: Mapping[HttpApi, Any] = {
     HttpApi.GATEWAY: parse_turn_request,
+    HttpApi.GATEWAY_RESPONSES: parse_gateway_request,
     HttpApi.CHAT: parse_chat_request,
     HttpApi.RESPONSES: parse_responses_request,
 }
 MODELS: Mapping[HttpApi, Any] = {
     HttpApi.GATEWAY: TurnRequest,
+    HttpApi.GATEWAY_RESPONSES: ResponsesRequest,
     HttpApi.CHAT: requests._ChatCompletionRequest,
     HttpApi.RESPONSES: requests._ResponsesRequest,
 }
-SERVERS = pytest.mark.parametrize("server", HttpApi)
+SERVERS = pytest.mark.parametrize("server", OPENAI_APIS)
 
 
 def read(server: HttpApi, **more: Any) -> Any:
@@ -119,7 +130,7 @@ def test_what_would_change_an_answer_is_refused(server: HttpApi, key: str, value
 
 @SERVERS
 def test_required_fields_that_are_null_are_named(server: HttpApi) -> None:
-    key = "input" if server is HttpApi.RESPONSES else "messages"
+    key = "input" if "responses" in server else "messages"
     with pytest.raises(RequestRejectedError, match=f"^{key}: it is missing.$"):
         read(server, **{key: None})
 

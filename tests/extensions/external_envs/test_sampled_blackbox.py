@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import sys
+from collections.abc import Mapping
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from learning import STAGE, rises, write_player
@@ -13,6 +16,7 @@ from fieldcraft.dialects import make_dialect
 from fieldcraft.environments.base import isolate_failures
 from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.external_envs.blackbox import BlackBoxEnvironment
+from fieldcraft.extensions.sandbox import landlock
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.records.chains import split_chains
 from fieldcraft.records.events import EventBus, write_metrics
@@ -24,6 +28,12 @@ from source_files import lines
 from training_parts import assert_agree, chatty_engine, make_trainer
 
 ROLLOUTS = 12
+PYDANTIC_AI = {"name": "blackbox", "agent": "blackbox_agents:partners"}
+PROGRAM = {
+    "name": "command",
+    "run": f"{sys.executable} {Path(__file__).with_name('partners_program.py')}",
+    "writable": [] if landlock.explain_missing(landlock.FILES) is None else ["/"],
+}
 FEW = {"steps": 24, "group_size": 8, "optim": {"lr": 0.02}}  # frameworks are slow
 
 
@@ -65,8 +75,14 @@ def test_rollouts_follow_from_their_keys_and_the_seed(tmp_path: Path) -> None:
     assert [t.ids for t in first] != [t.ids for t in other]
 
 
-def learn(folder: Path, seed: int = 0, **stage: object) -> list[dict[str, float]]:
-    """Return the metrics of a recipe whose rollouts are run by a Pydantic AI agent."""
+def learn(
+    folder: Path,
+    seed: int = 0,
+    environment: Mapping[str, Any] = PYDANTIC_AI,
+    turn_tokens: int = 4,
+    **stage: object,
+) -> list[dict[str, float]]:
+    """Return the metrics of a recipe whose agent is one of Pydantic AI by default."""
     rows_of_tasks = [{"question": a + b, "answer": "-"} for a, b in permutations("abcd", 2)]
     recipe = parse_recipe(
         {
@@ -75,8 +91,8 @@ def learn(folder: Path, seed: int = 0, **stage: object) -> list[dict[str, float]
             "device": "cpu",
             "model": str(write_player(folder / "player", seed)),
             "tasks": str(lines(folder / "tasks.jsonl", *rows_of_tasks)),
-            "environment": {"name": "blackbox", "agent": "blackbox_agents:partners"},
-            "budget": {"max_turn_tokens": 4, "max_context_tokens": 40, "max_calls": 6},
+            "environment": environment,
+            "budget": {"max_turn_tokens": turn_tokens, "max_context_tokens": 40, "max_calls": 6},
             "stages": {"rl": STAGE | FEW | stage},
             "evaluation": {"splits": {"heldout": 4}},
         }
@@ -94,6 +110,31 @@ def test_a_policy_learns_through_an_agent_of_a_framework(tmp_path: Path) -> None
     done = list(read_trajectories(tmp_path / "run" / "evaluations" / "rl.jsonl"))
     assert {t.status for t in done} <= {Status.ANSWERED, Status.TRUNCATED}
     assert max(len(t.policy_turns) for t in done) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "agent", "turn_tokens", "by"),
+    [
+        ("anthropic", "anthropic_agents:partners", 4, 0.3),
+        ("pydantic_ai", "framework_agents:answers_by_responses", 4, 0.3),
+        # the package openai-agents, which rejects turns that the budget cut, and so learns later
+        ("agents", "openai_agents:partners", 16, 0.15),
+    ],
+)
+def test_a_policy_learns_through_the_other_interfaces(
+    tmp_path: Path, package: str, agent: str, turn_tokens: int, by: float
+) -> None:
+    pytest.importorskip(package)
+    for seed in range(3):
+        environment = {"name": "blackbox", "agent": agent}
+        rises(learn(tmp_path / str(seed), seed, environment, turn_tokens), by)
+
+
+@pytest.mark.slow
+def test_a_policy_learns_through_a_program(tmp_path: Path) -> None:
+    for seed in range(3):
+        rises(learn(tmp_path / str(seed), seed, PROGRAM))
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from blackbox_parts import TOKENIZER, run_scripted
 from checkpoints import tiny_tokenizer
 from families import IM, Family
 from fieldcraft.dialects import make_dialect
-from fieldcraft.extensions.external_envs.chat_api import create_chat_app
 from fieldcraft.extensions.external_envs.conversation_renderer import ConversationRenderer
+from fieldcraft.extensions.external_envs.gateway import create_gateway_app
 from fieldcraft.extensions.external_envs.messages import parse_turn_request
 from fieldcraft.extensions.external_envs.refusals import RequestRejectedError
 from fieldcraft.types import Tokenizer
@@ -125,10 +125,10 @@ def test_blocks_of_thoughts_are_refused_as_thoughts_are() -> None:
         render(TOKENIZER, [TALK[0], message, TALK[0]], [])
 
 
-@pytest.mark.parametrize("path", ["/r/v1/messages", "/r/chat/completions", "/r/v1/completions"])
+@pytest.mark.parametrize("path", ["/r/v1/complete", "/r/chat/completions", "/r/v1/completions"])
 def test_another_route_is_refused_with_the_one_that_is_there(path: str) -> None:
     async def post() -> httpx.Response:
-        transport = httpx.ASGITransport(create_chat_app({}))
+        transport = httpx.ASGITransport(create_gateway_app({}))
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
             return await http.post(path, json={})
 
@@ -136,6 +136,7 @@ def test_another_route_is_refused_with_the_one_that_is_there(path: str) -> None:
     message = answer.json()["error"]["message"]
     assert (answer.status_code, message) == (
         404,
-        f"The route POST {path} does not exist; use POST base_url/chat/completions, where base_url"
-        " ends in /v1, as OpenAI's clients do.",
+        f"The route POST {path} does not exist; use POST base_url/chat/completions or"
+        " base_url/responses, where base_url ends in /v1, as OpenAI's clients do, or POST"
+        " base_url/v1/messages, as Anthropic's do.",
     )

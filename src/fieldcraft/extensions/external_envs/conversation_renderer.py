@@ -124,8 +124,8 @@ class ConversationRenderer:
         Calls are parsed if the request has tools; a malformed call stays text.
         """
         text = self.dialect.turn_end.strip(text)
-        ends = [text.index(stop) for stop in stops if stop in text]
-        text = text[: min(ends, default=len(text))]
+        stop = find_stop_string(text, stops)
+        text = text if stop is None else text[: text.index(stop)]
         turn = parse_turn(text)
         calls = [call for call in turn.calls if isinstance(call, ToolCall)]
         if not tools or turn.is_thinking or not calls or len(calls) < len(turn.calls):
@@ -287,6 +287,11 @@ class ConversationRenderer:
                     f"{param}: {token!r} is a special token of the model; write it in another way."
                 )
                 raise RequestRejectedError(400, message, param=param)
+
+
+def find_stop_string(text: str, stops: Sequence[str]) -> str | None:
+    """Return the stop string that occurs first in a text, or None."""
+    return min((stop for stop in stops if stop in text), key=text.index, default=None)
 
 
 @contextmanager

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.environments.turns import Policy, sample_turn_into
-from fieldcraft.extensions.external_envs.conversation_renderer import ConversationRenderer
+from fieldcraft.extensions.external_envs.conversation_renderer import (
+    ConversationRenderer,
+    find_stop_string,
+)
 from fieldcraft.extensions.external_envs.messages import AssistantMessage, TurnRequest
 from fieldcraft.extensions.external_envs.protocol import ChatMessage
 from fieldcraft.extensions.external_envs.refusals import RequestRejectedError
@@ -22,11 +25,12 @@ from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Task, Tra
 @dataclass(frozen=True, slots=True)
 class PolicyReply:
     """Turn as a message, and its tokens. `call_ids` are the ids of its calls, in order: a result
-    names the call that it answers."""
+    names the call that it answers. `stop_string` is the string of the request that ended it."""
 
     message: AssistantMessage
     call_ids: tuple[str, ...]
     stop_reason: StopReason
+    stop_string: str | None
     prompt_tokens: int
     completion_tokens: int
 
@@ -47,19 +51,19 @@ class ConversationBranch:
 
 @dataclass(slots=True, eq=False)
 class PendingToolCall:
-    """Call in a turn of the policy. Only its result is known, not whether it failed."""
+    """Call in a turn of the policy."""
 
     tool: str
     arguments: str
     started: float
     record: CallRecord | None = None
 
-    def set_result(self, observation: str) -> None:
+    def set_result(self, observation: str, outcome: CallOutcome) -> None:
         """Set the result. Only the first one counts, because later requests repeat it."""
         if self.record is None:
             seconds = time.perf_counter() - self.started
             arguments = json.loads(self.arguments)
-            self.record = CallRecord(self.tool, arguments, observation, CallOutcome.OK, seconds)
+            self.record = CallRecord(self.tool, arguments, observation, outcome, seconds)
 
 
 @dataclass
@@ -107,12 +111,17 @@ class AgentConversation:
             raise RequestRejectedError(400, "the engine failed.") from failure
         return sampling.result()
 
-    async def _sample_turn(self, request: TurnRequest) -> PolicyReply:
-        self._record_results(request.messages)
+    def encode_request(self, request: TurnRequest) -> list[int]:
+        """Return the token ids of a request, up to the start of the policy's turn. Raises
+        RequestRejectedError for messages that the template cannot render."""
         renderer = self.renderer.with_variables(request.chat_template_kwargs)
-        ids = renderer.encode_prompt(
+        return renderer.encode_prompt(
             request.messages, request.offered_tools, self._policy_messages, self._find_sampled_ids
         )
+
+    async def _sample_turn(self, request: TurnRequest) -> PolicyReply:
+        self._record_results(request.messages)
+        ids = self.encode_request(request)
         self._reject_over_budget(ids)
         branch = self._find_or_open_branch(ids)
         available_tokens = min(
@@ -137,7 +146,14 @@ class AgentConversation:
         message = self.renderer.parse_turn(turn.text, request.stop_strings, request.offered_tools)
         self._policy_messages.add(message)
         self._sampled_ids[tuple(ids), message] = turn.ids
-        return PolicyReply(message, self._register_calls(message), reason, len(ids), len(turn.ids))
+        return PolicyReply(
+            message,
+            self._register_calls(message),
+            reason,
+            find_stop_string(turn.text, request.stop_strings),
+            len(ids),
+            len(turn.ids),
+        )
 
     def _register_calls(self, message: AssistantMessage) -> tuple[str, ...]:
         """Return the ids of the calls of a turn. They are unique in this rollout, and reproducible
@@ -156,7 +172,9 @@ class AgentConversation:
         for message in messages:
             call = self.tool_calls.get(message.tool_call_id or "")
             if call is not None:
-                call.set_result(message.text)
+                # only Anthropic's interface tells that a call failed
+                outcome = CallOutcome.FAILED if message.is_error else CallOutcome.OK
+                call.set_result(message.text, outcome)
 
     def _find_sampled_ids(self, ids: Sequence[int], message: AssistantMessage) -> list[int] | None:
         return self._sampled_ids.get((tuple(ids), message))

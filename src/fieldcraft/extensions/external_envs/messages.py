@@ -88,8 +88,11 @@ def parse_turn_request(body: bytes) -> TurnRequest:
     return request.model_copy(update={"messages": order_results(request.messages)})
 
 
-def order_results(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+def order_results(
+    messages: Sequence[ChatMessage], id_key: str = "tool_call_id"
+) -> list[ChatMessage]:
     """Return the messages with results in the order of their calls, as chat templates render them.
+    `id_key` is the key of a result in the request that names its call.
 
     Raises RequestRejectedError for results and calls that do not match.
     """
@@ -98,25 +101,27 @@ def order_results(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     for are_results, group in groupby(messages, key=lambda message: message.is_result):
         batch = list(group)
         if are_results:
-            ordered += _match_results(pending_calls, batch)
+            ordered += _match_results(pending_calls, batch, id_key)
             pending_calls = []
             continue
         for message in batch:
             if pending_calls and not message.calls:
-                _match_results(pending_calls, [])
+                _match_results(pending_calls, [], id_key)
             pending_calls += [CallLabel(call.id, call.function.name) for call in message.calls]
         ordered += batch
     if pending_calls:
-        _match_results(pending_calls, [])
+        _match_results(pending_calls, [], id_key)
     return ordered
 
 
-def _match_results(calls: Sequence[CallLabel], results: Sequence[ChatMessage]) -> list[ChatMessage]:
+def _match_results(
+    calls: Sequence[CallLabel], results: Sequence[ChatMessage], id_key: str
+) -> list[ChatMessage]:
     labels = [CallLabel(result.tool_call_id or "", result.name or "") for result in results]
     try:
         return [results[index] for index in match_results(calls, labels)]
     except UnmatchedResultError as error:
-        message = f"The messages contain {error}; give every result the tool_call_id of its call."
+        message = f"The messages contain {error}; give every result the {id_key} of its call."
         raise RequestRejectedError(400, message, param="messages") from error
 
 

@@ -1,6 +1,6 @@
 """Schema of OpenAI chat completions, shared by both front ends.
 
-Third-party agents use it to query the policy of a run (`chat_api.py`), and clients to query a
+Third-party agents use it to query the policy of a run (`gateway.py`), and clients to query a
 served agent (`serving/`).
 """
 
@@ -32,6 +32,7 @@ Json = dict[str, Any]
 R = TypeVar("R", bound=BaseModel)
 P = TypeVar("P", bound="ApiRequest")
 STREAM_END = "data: [DONE]\n\n"
+MODEL_NAME = "policy"  # the one model of the gateway
 
 
 # -- requests ----------------------------------------------------------------------------------
@@ -82,6 +83,7 @@ class ChatMessage(RequestBody):
     function_call: FunctionCall | None = None  # what OpenAI had before `tool_calls`
     tool_call_id: str | None = None  # of a result: the call that it answers
     name: str | None = None
+    is_error: bool | None = None  # of a result, as in Anthropic's interface: the call failed
 
     @field_validator("content", mode="before")
     @classmethod
@@ -223,6 +225,11 @@ def make_usage_chunk(base: Json, usage: Json) -> Json:
 def render_event(record: Json) -> str:
     """Return a server-sent event."""
     return f"data: {json.dumps(record)}\n\n"
+
+
+def render_named_event(record: Json) -> str:
+    """Return a server-sent event whose name is the type of its record."""
+    return f"event: {record['type']}\n{render_event(record)}"
 
 
 def make_model_list(name: str) -> Json:

@@ -1,4 +1,4 @@
-"""Treatment of the request fields of OpenAI and vLLM by each of our servers.
+"""Treatment of the request fields of OpenAI, vLLM and Anthropic by each of our servers.
 
 A field is supported, or has no effect on an answer, or is rejected with an error. No field is
 ignored silently: its sender would train, or get answers from, another agent than intended.
@@ -18,6 +18,8 @@ class HttpApi(StrEnum):
     """Front end, with the interface that it implements."""
 
     GATEWAY = "gateway"  # Chat Completions over the policy of a run
+    GATEWAY_RESPONSES = "gateway-responses"  # Responses over the policy of a run
+    GATEWAY_MESSAGES = "gateway-messages"  # Anthropic's Messages over the policy of a run
     CHAT = "chat"  # Chat Completions over a served agent
     RESPONSES = "responses"  # Responses over a served agent
 
@@ -44,9 +46,12 @@ class RequestField:
         return self.advice in (OWN_PROBABILITIES, NO_CONSTRAINTS)
 
 
-ALL_APIS = tuple(HttpApi)
-GATEWAY, CHAT, RESPONSES = ALL_APIS
+GATEWAY, GATEWAY_RESPONSES, GATEWAY_MESSAGES, CHAT, RESPONSES = HttpApi
+OPENAI_APIS = (GATEWAY, GATEWAY_RESPONSES, CHAT, RESPONSES)  # those of OpenAI
 AGENT_APIS = (CHAT, RESPONSES)
+GATEWAYS = (GATEWAY, GATEWAY_RESPONSES)
+ANY_RESPONSES = (GATEWAY_RESPONSES, RESPONSES)
+MESSAGES = (GATEWAY_MESSAGES,)
 NO_CONSTRAINTS = (
     "leave it out, because constrained decoding is not supported: ask for it in a message"
 )
@@ -61,11 +66,11 @@ NO_STATE = "send the earlier messages again, because the server is stateless"
 # fmt: off
 REQUEST_FIELDS: Mapping[str, RequestField] = {
     # -- both interfaces
-    "model": RequestField(used=AGENT_APIS, ignored=(GATEWAY,)),
-    "stream": RequestField(used=ALL_APIS),
-    "stream_options": RequestField(used=(GATEWAY, CHAT), ignored=(RESPONSES,)),
+    "model": RequestField(used=AGENT_APIS, ignored=GATEWAYS),
+    "stream": RequestField(used=OPENAI_APIS),
+    "stream_options": RequestField(used=(GATEWAY, CHAT), ignored=ANY_RESPONSES),
     "tools": RequestField(
-        used=(GATEWAY,), neutral=([],), advice="leave it out, because this agent has its own tools"
+        used=GATEWAYS, neutral=([],), advice="leave it out, because this agent has its own tools"
     ),
     # With 'none' the gateway offers no tools. A served agent never offers tools of the client.
     "tool_choice": RequestField(
@@ -79,20 +84,21 @@ REQUEST_FIELDS: Mapping[str, RequestField] = {
     ),
     # The run determines the exploration: with the seed of a request, all rollouts of a group would
     # be identical.
-    "temperature": RequestField(used=AGENT_APIS, ignored=(GATEWAY,)),
-    "top_p": RequestField(used=AGENT_APIS, ignored=(GATEWAY,)),
-    "top_k": RequestField(used=AGENT_APIS, ignored=(GATEWAY,)),
-    "min_p": RequestField(used=AGENT_APIS, ignored=(GATEWAY,)),
-    "seed": RequestField(used=AGENT_APIS, ignored=(GATEWAY,)),
+    "temperature": RequestField(used=AGENT_APIS, ignored=GATEWAYS),
+    "top_p": RequestField(used=AGENT_APIS, ignored=GATEWAYS),
+    "top_k": RequestField(used=AGENT_APIS, ignored=GATEWAYS),
+    "min_p": RequestField(used=AGENT_APIS, ignored=GATEWAYS),
+    "seed": RequestField(used=AGENT_APIS, ignored=GATEWAYS),
     "top_logprobs": RequestField(neutral=(0,), advice=NO_TOKEN_IDS),
-    "user": RequestField(ignored=ALL_APIS),
-    "metadata": RequestField(ignored=ALL_APIS),
-    "store": RequestField(ignored=ALL_APIS),
-    "safety_identifier": RequestField(ignored=ALL_APIS),
-    "service_tier": RequestField(ignored=ALL_APIS),
-    "prompt_cache_key": RequestField(ignored=ALL_APIS),
-    "prompt_cache_options": RequestField(ignored=ALL_APIS),
-    "prompt_cache_retention": RequestField(ignored=ALL_APIS),
+    "user": RequestField(ignored=OPENAI_APIS),
+    "metadata": RequestField(ignored=OPENAI_APIS),
+    "client_metadata": RequestField(ignored=OPENAI_APIS),
+    "store": RequestField(ignored=OPENAI_APIS),
+    "safety_identifier": RequestField(ignored=OPENAI_APIS),
+    "service_tier": RequestField(ignored=OPENAI_APIS),
+    "prompt_cache_key": RequestField(ignored=OPENAI_APIS),
+    "prompt_cache_options": RequestField(ignored=OPENAI_APIS),
+    "prompt_cache_retention": RequestField(ignored=OPENAI_APIS),
     "moderation": RequestField(),
     # -- Chat Completions
     "messages": RequestField(used=(GATEWAY, CHAT), advice="send 'input'"),
@@ -121,9 +127,9 @@ REQUEST_FIELDS: Mapping[str, RequestField] = {
     "verbosity": RequestField(neutral=("medium",), advice="ask for it in a message"),
     "web_search_options": RequestField(advice="give the agent a tool that searches"),
     # -- Responses
-    "input": RequestField(used=(RESPONSES,), advice="send 'messages'"),
-    "instructions": RequestField(used=(RESPONSES,), advice="send a message of the role system"),
-    "max_output_tokens": RequestField(used=(RESPONSES,), advice="use max_completion_tokens"),
+    "input": RequestField(used=ANY_RESPONSES, advice="send 'messages'"),
+    "instructions": RequestField(used=ANY_RESPONSES, advice="send a message of the role system"),
+    "max_output_tokens": RequestField(used=ANY_RESPONSES, advice="use max_completion_tokens"),
     "max_tool_calls": RequestField(advice="set budget.max_calls of the agent's recipe"),
     "background": RequestField(neutral=(False,), advice="wait for the answer"),
     "include": RequestField(neutral=([], ["reasoning.encrypted_content"])),  # thoughts are shown
@@ -133,17 +139,17 @@ REQUEST_FIELDS: Mapping[str, RequestField] = {
         advice=NO_CONSTRAINTS,
     ),
     "reasoning": RequestField(
-        neutral=({},),
+        neutral=({}, {"summary": "auto"}),  # thoughts are shown, not summarised
         advice="set the chat template's own variable with 'chat_template_kwargs' in the recipe",
     ),
-    "truncation": RequestField(ignored=(RESPONSES,)),  # a question that is too long is rejected
+    "truncation": RequestField(ignored=ANY_RESPONSES),  # a question that is too long is rejected
     "conversation": RequestField(advice=NO_STATE),
     "previous_response_id": RequestField(advice=NO_STATE),
     "prompt": RequestField(advice="send its text as 'input'"),
     "context_management": RequestField(neutral=([],), advice="send fewer messages"),
     # -- vLLM, sent by clients of open models as extra_body
     "chat_template_kwargs": RequestField(
-        used=(GATEWAY,),
+        used=GATEWAYS,
         neutral=({},),
         advice="set 'chat_template_kwargs' in the recipe of the agent",
     ),
@@ -174,9 +180,49 @@ REQUEST_FIELDS: Mapping[str, RequestField] = {
     "guided_choice": RequestField(advice=NO_CONSTRAINTS),
     "guided_grammar": RequestField(advice=NO_CONSTRAINTS),
     "structured_outputs": RequestField(neutral=({},), advice=NO_CONSTRAINTS),
-    "priority": RequestField(ignored=ALL_APIS),
-    "request_id": RequestField(ignored=ALL_APIS),
-    "cache_salt": RequestField(ignored=ALL_APIS),
+    "priority": RequestField(ignored=OPENAI_APIS),
+    "request_id": RequestField(ignored=OPENAI_APIS),
+    "cache_salt": RequestField(ignored=OPENAI_APIS),
+}
+MESSAGES_FIELDS: Mapping[str, RequestField] = {
+    "model": RequestField(ignored=MESSAGES),
+    "stream": RequestField(used=MESSAGES),
+    "messages": RequestField(used=MESSAGES),
+    "system": RequestField(used=MESSAGES),
+    "max_tokens": RequestField(used=MESSAGES),
+    "stop_sequences": RequestField(used=MESSAGES),
+    "tools": RequestField(used=MESSAGES),
+    "tool_choice": RequestField(used=MESSAGES),
+    # It decides how thoughts are shown. Their length is the policy's, and limited by the run.
+    "thinking": RequestField(used=MESSAGES),
+    "output_config": RequestField(used=MESSAGES),
+    "chat_template_kwargs": RequestField(used=MESSAGES),
+    "temperature": RequestField(ignored=MESSAGES),  # as for OpenAI's interfaces
+    "top_p": RequestField(ignored=MESSAGES),
+    "top_k": RequestField(ignored=MESSAGES),
+    "metadata": RequestField(ignored=MESSAGES),
+    "service_tier": RequestField(ignored=MESSAGES),
+    "speed": RequestField(ignored=MESSAGES),
+    "cache_control": RequestField(ignored=MESSAGES),
+    "inference_geo": RequestField(ignored=MESSAGES),
+    "diagnostics": RequestField(ignored=MESSAGES),
+    "user_profile_id": RequestField(ignored=MESSAGES),
+    "workspace_id": RequestField(ignored=MESSAGES),
+    "billing_policy": RequestField(ignored=MESSAGES),
+    "fallback_credit_token": RequestField(ignored=MESSAGES),
+    "fallbacks": RequestField(ignored=MESSAGES),  # models for requests that a safety check refuses
+    "betas": RequestField(ignored=MESSAGES),  # what they switch on has its own field
+    "output_format": RequestField(advice=NO_CONSTRAINTS),
+    "container": RequestField(advice="give the agent a tool that runs code"),
+    "mcp_servers": RequestField(neutral=([],), advice="let the agent call them, and send 'tools'"),
+    "thread": RequestField(advice=NO_STATE),
+    "compaction": RequestField(advice="send fewer messages"),
+    "context_management": RequestField(
+        neutral=(
+            {}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        ),
+        advice="send fewer messages",
+    ),
 }
 # fmt: on
 UNKNOWN_FIELD = RequestField()
@@ -185,8 +231,9 @@ UNKNOWN_FIELD = RequestField()
 def reject_unsupported(fields: Mapping[str, Any], api: HttpApi) -> None:
     """Raise RequestRejectedError for the first field with a value that the server does not
     support."""
+    table = MESSAGES_FIELDS if api is HttpApi.GATEWAY_MESSAGES else REQUEST_FIELDS
     for key, value in fields.items():
-        field = REQUEST_FIELDS.get(key, UNKNOWN_FIELD)
+        field = table.get(key, UNKNOWN_FIELD)
         if api in (*field.used, *field.ignored) or is_neutral(field, value):
             continue
         message = f"This server does not support '{key}' with this value; {field.advice}."

@@ -135,7 +135,7 @@ class _RouteHandlers:
         active = await self.service.start_request(agent_request, "resp")
         if agent_request.stream:
             events = responses.stream_response_events(active, agent_request, self.service)
-            return _make_stream(active, events, _render_typed_event)
+            return _make_stream(active, events, protocol.render_named_event)
         return await _respond_once(
             request, active, responses.collect_response(active, agent_request, self.service)
         )
@@ -225,10 +225,6 @@ async def _respond_once(
 async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _render_typed_event(record: Json) -> str:
-    return f"event: {record['type']}\n{protocol.render_event(record)}"
 
 
 def _make_stream(

@@ -1,0 +1,94 @@
+"""Programs that perform one rollout: their output is limited, and their processes end with them."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.environments.base import EnvironmentContractError
+from fieldcraft.tools.descendants import ProcessDescendants
+
+MAX_OUTPUT_BYTES = 2**20  # bytes of an answer
+_MAX_STDERR_CHARS = 200  # characters of the end of a program's standard error
+_CHUNK_BYTES = 2**16
+_POLL_SECONDS = 0.02  # seconds between two checks whether it has exited
+
+
+async def run_program(
+    command: Sequence[str], input_data: bytes, env: Mapping[str, str], folder: Path | None = None
+) -> str:
+    """Run a program with `input_data` as its input, and return its output. It starts in `folder`,
+    by default the current one.
+
+    Processes that it has started are killed when it exits or this call ends. Raises
+    EnvironmentContractError if it fails, or prints more than MAX_OUTPUT_BYTES.
+    """
+    descendants = ProcessDescendants()
+    process = await descendants.start(
+        command, env, cwd=folder, stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+    streams = asyncio.gather(
+        _read_stdout(process), _read_stderr_tail(process), _write_stdin(process, input_data)
+    )
+    exit_task = asyncio.ensure_future(_wait_for_exit(process))
+    pending: list[asyncio.Future[Any]] = [streams, exit_task]
+    try:
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        if streams.done():
+            streams.result()  # raises the error of a stream
+        status = await exit_task
+        # its remaining child processes would keep its output open
+        await asyncio.to_thread(descendants.kill_group, process.pid)
+        output, errors, _ = await streams
+    finally:
+        descendants.kill_group(process.pid)
+        streams.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        # unread output would keep its pipes open, and `Process` itself does not close them
+        process._transport.close()  # type: ignore[attr-defined]
+    if status:
+        error_text = errors.decode(errors="replace").strip()[-_MAX_STDERR_CHARS:]
+        raise EnvironmentContractError(f"the agent exited with status {status}: {error_text}")
+    return output.decode(errors="replace").strip()
+
+
+async def _wait_for_exit(process: Process) -> int:
+    """Wait for a process, and return its exit status.
+
+    `Process.wait` would also wait for all other processes that hold its pipes.
+    """
+    while process.returncode is None:
+        await asyncio.sleep(_POLL_SECONDS)
+    return process.returncode
+
+
+async def _write_stdin(process: Process, input_data: bytes) -> None:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError, ConnectionResetError):  # it does not have to read its input
+        process.stdin.write(input_data)
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+async def _read_stdout(process: Process) -> bytes:
+    assert process.stdout is not None
+    output = bytearray()
+    while chunk := await process.stdout.read(_CHUNK_BYTES):
+        output += chunk
+        if len(output) > MAX_OUTPUT_BYTES:
+            raise EnvironmentContractError(f"the agent printed more than {MAX_OUTPUT_BYTES} bytes")
+    return bytes(output)
+
+
+async def _read_stderr_tail(process: Process) -> bytes:
+    """Read the standard error of a process, and return its end, with margin for multi-byte
+    characters."""
+    assert process.stderr is not None
+    tail = b""
+    while chunk := await process.stderr.read(_CHUNK_BYTES):
+        tail = (tail + chunk)[-4 * _MAX_STDERR_CHARS :]
+    return tail

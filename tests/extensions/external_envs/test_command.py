@@ -1,0 +1,197 @@
+"""Programs of any language as agents, in folders of their own."""
+
+import json
+import os
+import select
+import shlex
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blackbox_parts import TOKENIZER, run_scripted
+
+from fieldcraft.extensions.external_envs.command import CommandEnvironment
+from fieldcraft.extensions.sandbox import landlock
+from fieldcraft.types import Status, UserError
+from virtual_time import Clock
+
+END = TOKENIZER.eos_token
+MISSING_GUARD = landlock.explain_missing(landlock.FILES)
+needs_guard = pytest.mark.skipif(MISSING_GUARD is not None, reason=str(MISSING_GUARD))
+WRITABLE = ["/"] if MISSING_GUARD else []
+
+PROGRAM = """\
+import json, os, sys, urllib.request
+task = json.load(open(os.environ["FIELDCRAFT_TASK"]))
+assert sys.stdin.read() == task["question"]
+body = {"model": "policy", "messages": [{"role": "user", "content": task["question"]}]}
+asked = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    json.dumps(body).encode(), {"Content-Type": "application/json"},
+)
+print(json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"].upper())
+"""
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the folders of programs in a folder of the test, which must be empty after it."""
+    place = tmp_path / "folders"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+def run_program(run: str, turns: Any = (), **settings: Any) -> Any:
+    """Run a rollout. Its folder must not exist afterwards."""
+    done, _ = run_scripted(None, turns, {"run": run, "writable": WRITABLE, **settings})
+    assert list(Path(tempfile.gettempdir()).iterdir()) == []
+    return done
+
+
+def python(code: str, *arguments: str) -> str:
+    return shlex.join([sys.executable, "-c", code, *arguments])
+
+
+def test_a_program_of_any_language(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(PROGRAM)
+    done = run_program(f"{sys.executable} {tmp_path / 'agent.py'}", ["Ada"])
+    assert (done.answer, done.policy_turns) == ("ADA", [f"Ada{END}"])
+    broken = run_program(python("raise SystemExit('no plan')"))
+    assert "the agent exited with status 1: no plan" in broken.error
+
+
+def test_it_finds_its_task_and_the_policy() -> None:
+    names = "OPENAI_BASE_URL OPENAI_API_KEY ANTHROPIC_BASE_URL ANTHROPIC_API_KEY"
+    done = run_program(f"cat $FIELDCRAFT_TASK; for v in {names}; do printenv $v; done")
+    task, openai, key, anthropic, other_key = (done.answer or "").replace("}}", "}}\n").split()[-5:]
+    assert openai == f"{anthropic}/v1"
+    assert (key, other_key) == ("none", "none")
+    assert task.endswith("}}")
+    record = json.loads((done.answer or "").split("http")[0])
+    assert record == {"id": "q", "question": "Who?", "meta": {}}
+
+
+def test_answers_are_in_its_task_only_if_the_recipe_says_so() -> None:
+    done = run_program('cat "$FIELDCRAFT_TASK"', share_answers=True)
+    assert json.loads(done.answer or "")["answers"] == ["Ada"]
+
+
+def test_files_of_the_answer_and_the_reward() -> None:
+    done = run_program("echo much; echo Oslo > answer.txt; echo 0.5 > reward.txt")
+    assert (done.answer, done.rewards) == ("Oslo", {"environment": 0.5})
+    assert run_program("echo Rome; echo 0.5 > reward.txt").answer == "Rome"
+    assert run_program("true").answer is None
+
+
+@pytest.mark.parametrize(
+    ("run", "cause"),
+    [
+        ("echo much > reward.txt", "reward.txt is not a number: 'much'"),
+        ("echo nan > reward.txt", "its reward is nan"),
+        ("ln -s /etc/hostname answer.txt", "answer.txt cannot be read"),
+        ("mkfifo answer.txt", "answer.txt is not a file"),
+        ("mkdir reward.txt", "reward.txt is not a file"),
+        ("head -c 1048577 /dev/zero > answer.txt", "answer.txt has more than 1048576 bytes"),
+        ("no-such-agent", "the agent exited with status 127"),
+    ],
+)
+def test_what_is_no_result_is_an_error_of_its_rollout(run: str, cause: str) -> None:
+    done = run_program(run)
+    assert (done.status, done.rewards) == (Status.ERROR, {})
+    assert cause in done.error
+
+
+@needs_guard
+def test_it_changes_files_in_its_folder_only(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    attempts = [f"echo x > {outside}/new", f"rm {outside}/kept", f"mkdir {outside}/folder"]
+    attempts += [f"truncate -s 0 {outside}/kept", f"ln -s x {outside}/link"]
+    tries = "; ".join(f"({attempt}) 2>/dev/null && echo done" for attempt in attempts)
+    inside = 'cat "$0" | head -c0; echo x > $HOME/x; mktemp >/dev/null; echo x >/dev/null'
+    done = run_program(f"{tries}; {inside} && cat {outside}/kept")
+    assert (done.answer, done.error) == ("kept", "")
+    assert [file.name for file in outside.iterdir()] == ["kept"]
+    allowed = run_program(f"echo x > {outside}/new", writable=[str(outside)])
+    assert (allowed.error, (outside / "new").read_text()) == ("", "x\n")
+    refused = run_program(f"echo x > {outside}/another")
+    assert "the agent exited with status" in refused.error
+    assert run_program(f"echo x > {outside}/another", writable=["/"]).error == ""
+
+
+@needs_guard
+def test_it_cannot_end_the_process_that_trains() -> None:
+    if landlock.explain_missing(landlock.SCOPES) is not None:
+        pytest.skip("the kernel's Landlock does not restrict signals")
+    done = run_program(f"kill -0 {os.getpid()} 2>/dev/null || echo refused")
+    assert done.answer == "refused"
+
+
+def test_a_folder_is_removed_whatever_a_program_makes_of_it() -> None:
+    done = run_program("mkdir -p a/b; touch a/b/c; chmod 0 a/b; chmod 500 a; ln -s / root; echo ok")
+    assert done.answer == "ok"
+
+
+def test_settings_that_cannot_be_followed() -> None:
+    with pytest.raises(UserError, match="the path /no/where of writable does not exist"):
+        CommandEnvironment("true", writable=["/no/where"])
+
+
+LEAVES_A_PROCESS = """\
+import os, subprocess, sys
+held = os.open(sys.argv[1], os.O_WRONLY)
+subprocess.Popen(["sleep", "1000"], pass_fds=[held], start_new_session=True)
+os.write(held, b"x")
+print("done")
+"""
+
+
+@pytest.mark.parametrize("ends", ["", "import time; time.sleep(1000)"])
+def test_what_a_program_has_started_ends_with_its_rollout(
+    tmp_path: Path, folders: Path, ends: str
+) -> None:
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    clock = Clock()
+
+    def let_time_pass() -> None:
+        """Advance the time once the process exists. Opening the pipe here would wait for ever if
+        the process had already ended."""
+        select.select([reader], [], [])
+        assert os.read(reader, 1) == b"x"
+        if ends:
+            clock.jump(600)
+
+    watching = threading.Thread(target=let_time_pass, daemon=True)
+    watching.start()
+    settings = {"run": python(LEAVES_A_PROCESS + ends, str(held)), "writable": [str(held)]}
+    settings["timeout_seconds"] = 600
+    done, _ = run_scripted(None, [], settings, run=clock.run)
+    watching.join()
+    assert (done.answer, done.status) == (
+        (None, Status.ERROR) if ends else ("done", Status.NO_ANSWER)
+    )
+    assert not ends or "the agent did not finish within 600 s" in done.error
+    ready, _, _ = select.select([reader], [], [], 300)
+    assert ready, "a process still holds it open"
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+    assert list(folders.iterdir()) == []
+
+
+def test_a_program_that_prints_without_end_is_ended() -> None:
+    code = "import sys\nfor _ in range(40): sys.std{}.write('a' * 2**16)\n"
+    for more, message in (
+        (code.format("out") + "while True: pass", "the agent printed more than 1048576 bytes"),
+        (code.format("err") + "raise SystemExit('bye')", "bye"),
+    ):
+        done = run_program(python(more))
+        assert done.status is Status.ERROR
+        assert done.error.endswith(message)
+        assert len(done.error) < 300
