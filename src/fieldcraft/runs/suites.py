@@ -28,7 +28,7 @@ from fieldcraft.records.events import EventHandler, LogMessage, ignore_event
 from fieldcraft.records.files import make_folder, write_json
 from fieldcraft.records.reading import read_json
 from fieldcraft.records.trajectories import write_trajectories
-from fieldcraft.rewards.rubric import AsyncReward
+from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.benchmark_data import BenchmarkData, describe_rule, read_benchmark
 from fieldcraft.runs.event_loop import run_async
@@ -52,7 +52,7 @@ class SuiteEvaluation:
     data: Mapping[str, BenchmarkData]
     rules: Mapping[str, str]
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    judge: AsyncReward | None = None
+    judge: JudgeReward | None = None
     judge_settings: JudgeConfig | None = None
     out: Path | None = None
 
