@@ -95,8 +95,8 @@ def _make_blocks(request: MessagesRequest, reply: PolicyReply) -> Iterator[Json]
     if request.shows_thoughts:
         thought, text = split_thought(text)
     if thought is not None:
-        shown = "" if request.thinking.display == "omitted" else thought.text
-        yield {"type": "thinking", "thinking": shown, "signature": thought.seal}
+        visible = "" if request.thinking.display == "omitted" else thought.text
+        yield {"type": "thinking", "thinking": visible, "signature": thought.seal}
     if text or (thought is None and not reply.message.calls):
         yield {"type": "text", "text": text, "citations": None}
     for call_id, (name, arguments) in zip(reply.call_ids, reply.message.calls, strict=True):
@@ -109,7 +109,7 @@ def _make_blocks(request: MessagesRequest, reply: PolicyReply) -> Iterator[Json]
 def _stream_message(message: Json) -> Iterator[Json]:
     """Yield the events of a stream, with each block as one change."""
     usage = message["usage"]
-    start = {"content": [], "stop_reason": None, "stop_sequence": None}
+    start: Json = {"content": [], "stop_reason": None, "stop_sequence": None}
     started_usage = {**usage, "output_tokens": 0}
     yield {"type": "message_start", "message": {**message, **start, "usage": started_usage}}
     for index, block in enumerate(message["content"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal, TypeVar
@@ -29,7 +30,7 @@ BLOCK_TYPES: Mapping[Role, tuple[str, ...]] = {
     "system": ("text",),
 }
 # Types of `thinking` that show thoughts. Without one, a thought is a part of the text.
-SHOWN_THINKING = ("enabled", "adaptive", "between_tools")
+VISIBLE_THINKING = ("enabled", "adaptive", "between_tools")
 
 
 class TextBlock(RequestBody):
@@ -172,7 +173,7 @@ class TokenCountRequest(ApiRequest):
     @property
     def shows_thoughts(self) -> bool:
         """Return whether thoughts are blocks of their own."""
-        return self.thinking.type in SHOWN_THINKING
+        return self.thinking.type in VISIBLE_THINKING
 
     def to_turn_request(self) -> TurnRequest:
         """Return the request in the form of Chat Completions. Raises RequestRejectedError for
@@ -261,7 +262,9 @@ def _convert_assistant(blocks: Sequence[ContentBlock]) -> Iterator[ChatMessage]:
     ]
     texts = [block.text for block in blocks if isinstance(block, TextBlock)]
     calls = [
-        ChatToolCall(id=block.id, function=FunctionCall(name=block.name, arguments=block.input))
+        ChatToolCall(
+            id=block.id, function=FunctionCall(name=block.name, arguments=json.dumps(block.input))
+        )
         for block in blocks
         if isinstance(block, ToolUseBlock)
     ]
