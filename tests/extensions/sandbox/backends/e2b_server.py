@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -94,6 +95,7 @@ class FakeE2b(process_connect.Process):
         machine.kill()
         for process in machine.processes.values():
             await process.wait()
+        shutil.rmtree(machine.folder)
         self.ended.append(machine)
         return Response(status_code=204)
 
@@ -161,3 +163,4 @@ def serve_e2b(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeE2b]:
         yield server
     for machine in server.running.values():
         machine.kill()
+        shutil.rmtree(machine.folder)
