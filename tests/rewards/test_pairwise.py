@@ -62,6 +62,8 @@ def test_the_share_of_won_comparisons_is_the_score():
 
 def test_a_judge_that_prefers_an_order_gives_only_ties():
     assert compare(lambda *_: "first", "a", "bb", "ccc")[0] == [0.5, 0.5, 0.5]
+    assert compare(lambda *_: "first", "a", "bb")[0] == [0.5, 0.5]
+    assert compare(lambda *_: "second", "a", "bb")[0] == [0.5, 0.5]
 
 
 def test_a_tie_in_one_order_is_a_tie():

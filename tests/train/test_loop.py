@@ -110,7 +110,7 @@ def test_a_handler_ends_the_stage_after_a_step_and_it_is_resumed(tmp_path: Path)
     resumed, again = run(tmp_path / "stopped", callback=stop_after_three)
     assert seen == [0, 1, 2, 3, 4, 5, 6]
     assert figures(again) == figures(rows)
-    assert_same(weights(resumed), weights(whole))
+    assert_same(weights(resumed.model), weights(whole.model))
 
 
 def test_a_stop_in_the_last_step_is_the_end(tmp_path: Path) -> None:

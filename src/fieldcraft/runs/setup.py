@@ -194,11 +194,11 @@ def load_judge(context: CheckContext, report: CheckReport) -> None:
     context.judge = run_async(open_judge(judge, cache=None))
     if context.judge is not None:
         report.note(f"{judge.model} at {judge.url} answers, {judge.votes} votes an answer")
+    else:
+        report.note("none")
     if context.recipe.rubric:  # evaluations grade by it, too
         make_criteria(context.recipe, context.judge)
         report.note(f"criteria: {', '.join(context.recipe.rubric)}")
-    else:
-        report.note("none")
 
 
 def load_first_model(context: CheckContext, report: CheckReport) -> None:

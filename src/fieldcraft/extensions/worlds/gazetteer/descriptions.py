@@ -106,7 +106,8 @@ def make_description_task(place: Place, split: str) -> Task:
 
 def has_two_sentences(trajectory: Trajectory) -> float:
     """Return whether the description has exactly two sentences."""
-    return float(len(SENTENCE_END_REGEX.findall(trajectory.answer or "")) == NUM_SENTENCES)
+    sentences = SENTENCE_END_REGEX.findall(trajectory.answer or "")
+    return float(len(sentences) == NUM_SENTENCES)
 
 
 def names_its_place(trajectory: Trajectory) -> float:
