@@ -12,7 +12,7 @@ from syntax_trees import tree_of
 PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 # From low to high: a module may import from its own entry and from earlier entries.
 LAYERS = (
-    *("version", "sampling", "types", "concurrency", "config", "records", "terminal", "notebook"),
+    *("version", "sampling", "types", "concurrency", "config", "records", "terminal"),
     *("hub", "recipes", "dialects", "tools", "engine", "rewards", "environments"),
     *("data", "train", "evaluation"),
     *("extensions.math", "extensions.mcp", "extensions.sandbox", "extensions.vllm"),

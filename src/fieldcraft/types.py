@@ -164,8 +164,7 @@ ToolCalls = tuple[ToolCall | MalformedCall, ...]
 
 @dataclass(frozen=True, slots=True)
 class ObservationPosition:
-    """Position of an observation in a turn: `index` of `count`, from 0. One block holds them
-    all. `calls` has the calls of the turn as the policy wrote them, or is empty."""
+    """Position `index` of `count`, from 0, in a block. `calls` are those of the turn, or none."""
 
     index: int
     count: int
@@ -248,7 +247,7 @@ class Trajectory:
         return None if score is None else score == 1.0
 
     def _repr_html_(self) -> str:  # for notebooks; the renderer is of a higher layer
-        return str(import_module("fieldcraft.notebook.trajectory_html").render_trajectory(self))
+        return str(import_module("fieldcraft.terminal.trajectory_html").render_trajectory(self))
 
     @property
     def num_executed_calls(self) -> int:
@@ -360,8 +359,7 @@ class Dialect(Protocol):
         """Return the token ids up to where the policy starts to write. `tools` are JSON schemas."""
 
     def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
-        """Return what the last policy turn requests: its answer, its calls (at least one), or None
-        if neither. `turns` holds all policy turns, oldest first."""
+        """Return the answer or the calls (at least one) of the last policy turn, or None."""
 
     def render_thought(self, text: str) -> str:
         """Render the start of a turn with the thought `text`, which may be empty."""
@@ -373,8 +371,7 @@ class Dialect(Protocol):
         """Render the call as the policy writes it, from its opening tag through its closing tag."""
 
     def render_calls(self, calls: Sequence[ToolCall]) -> str:
-        """Render all calls of one turn as the policy writes them. Raises UserError if there are
-        more calls than the dialect allows in a turn."""
+        """Render all calls of a turn. Raises UserError if the dialect allows fewer in a turn."""
 
     def observation_delimiters(
         self, position: ObservationPosition = ONLY_OBSERVATION
@@ -390,8 +387,7 @@ class Dialect(Protocol):
     def encode_observation(
         self, text: str, position: ObservationPosition = ONLY_OBSERVATION
     ) -> list[int]:
-        """Encode the result of `render_observation`; only its delimiters may contain special
-        tokens."""
+        """Encode `render_observation`'s text; only its delimiters may contain special tokens."""
 
     def render_answer(self, text: str) -> str:
         """Render the text after the last thought, excluding the end token."""

@@ -14,8 +14,8 @@ from fieldcraft.evaluation.tables import (
     build_seeds_table,
     build_training_table,
 )
-from fieldcraft.notebook.html import escape_text, render_figure_table
 from fieldcraft.terminal.figure_table import FigureTable
+from fieldcraft.terminal.html import escape_text, render_figure_table
 
 
 class EvaluationResult(dict[str, Any]):

@@ -11,7 +11,6 @@ from fieldcraft.config.components import NOTEBOOK_REPORTER, PAGE_EXTENSION
 from fieldcraft.config.names import import_object, is_installed
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.evaluation.results import RunReport
-from fieldcraft.notebook.display import find_notebook
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.records.events import (
     EarlyStopError,
@@ -32,6 +31,7 @@ from fieldcraft.runs.folder import find_model
 from fieldcraft.runs.resume import require_run_folder
 from fieldcraft.runs.run import execute_recipe
 from fieldcraft.terminal.console import CleanConsole
+from fieldcraft.terminal.notebook_display import find_notebook
 from fieldcraft.terminal.progress import TerminalReporter
 from fieldcraft.types import UserError
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fieldcraft.extensions.studio.notebook_progress import MAX_CHARTS, NotebookReporter
-from fieldcraft.notebook.display import NotebookDisplay
 from fieldcraft.records.events import (
     EvaluationCompleted,
     JobsCompleted,
@@ -17,6 +16,7 @@ from fieldcraft.records.events import (
     StepCompleted,
     TrajectoryCompleted,
 )
+from fieldcraft.terminal.notebook_display import NotebookDisplay
 from fieldcraft.types import Task, Trajectory
 
 

@@ -140,7 +140,7 @@ def make_python(
     local = {"allow_missing_layers": tuple(allow_missing_layers), "libraries": tuple(libraries)}
     changed = [key for key, value in local.items() if value != _LOCAL_DEFAULTS[key]]
     if url is not None:
-        _require_server_alone(backend, stateful or changed or max_concurrent)
+        _require_only_server(backend, stateful or changed or max_concurrent)
         backend = {"name": SERVER_BACKEND, "url": url}
     name, settings = _parse_backend(backend)
     if name == LOCAL_BACKEND:
@@ -194,7 +194,7 @@ def _parse_backend(backend: str | Mapping[str, Any]) -> tuple[str, dict[str, Any
     return name, settings
 
 
-def _require_server_alone(backend: str | Mapping[str, Any], sets_more: object) -> None:
+def _require_only_server(backend: str | Mapping[str, Any], sets_more: object) -> None:
     """Raise UserError for settings that a server does not accept."""
     if backend != LOCAL_BACKEND:
         raise UserError("the tool python has a 'url' and a 'backend': remove one of them.")

@@ -11,8 +11,6 @@ from typing import Any
 from fieldcraft.extensions.studio.charts import PALETTE_SIZE
 from fieldcraft.extensions.studio.svg import draw_svg
 from fieldcraft.extensions.studio.training_charts import draw_learning_curves
-from fieldcraft.notebook.display import NotebookDisplay
-from fieldcraft.notebook.html import escape_text, shorten_text
 from fieldcraft.records.events import (
     EvaluationCompleted,
     Event,
@@ -24,6 +22,8 @@ from fieldcraft.records.events import (
     TrajectoryCompleted,
 )
 from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.terminal.html import escape_text, shorten_text
+from fieldcraft.terminal.notebook_display import NotebookDisplay
 from fieldcraft.terminal.progress import RunningTotals, format_figures, format_headline
 
 MIN_UPDATE_SECONDS = 0.5

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import log10
 
 from fieldcraft.extensions.studio.charts import PALETTE_SIZE, Chart, Points, Series, smooth
-from fieldcraft.notebook.html import escape_text
+from fieldcraft.terminal.html import escape_text
 
 WIDTH, HEIGHT = 300, 130
 MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 46, 6, 20, 16  # pixels

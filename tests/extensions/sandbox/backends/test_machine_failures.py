@@ -65,7 +65,7 @@ def test_an_engine_that_fails_costs_one_call(kind, write_engine, monkeypatch, tm
     body, message = ENGINES[kind]
     write(body)
     monkeypatch.setattr(machines, "START_TIMEOUT_SECONDS", 0.5 if kind == "is silent" else 300)
-    monkeypatch.setattr(machines, "_MAX_LINE_BYTES", 2**20)
+    monkeypatch.setattr(machines, "MAX_LINE_BYTES", 2**20)
     backend = open_backend("container", {"image": "x", "engine": "podman"}, LIMITS, None)
     with pytest.raises(ToolUnavailableError, match=message) as caught:
         asyncio.run(backend.run("print(1)"))

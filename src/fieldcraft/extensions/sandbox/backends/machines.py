@@ -35,7 +35,7 @@ START_TIMEOUT_SECONDS = 120.0  # from the request for a machine until its interp
 ANSWER_TIMEOUT_SECONDS = 15.0  # after the time limit of a program, which the guest enforces
 IDLE_SECONDS = 1800.0  # how long a machine waits for the next call of a session
 _FLOOD_FACTOR = 256  # times the retained output, as in the own sandbox
-_MAX_LINE_BYTES = 64 * 2**20
+MAX_LINE_BYTES = 64 * 2**20
 # As in the own sandbox: a program prints a set in the same order each time, with one thread.
 _ENVIRONMENT = ("PYTHONHASHSEED=0", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
 _SANDBOX_PACKAGE = "fieldcraft.extensions.sandbox"
@@ -110,11 +110,11 @@ class _MachineInterpreter:
         started = time.perf_counter()
         request = self._make_request(code, stdin, files, single_use)
         await self._machine.send(json.dumps(request).encode() + b"\n")
-        kept = self._limits.output_bytes
-        stdout, stderr = OutputBuffer(kept), OutputBuffer(kept)
+        limit = self._limits.output_bytes
+        stdout, stderr = OutputBuffer(limit), OutputBuffer(limit)
         status, exit_code, value = ProgramStatus.OUTPUT, None, None
         self.is_alive = False
-        while max(stdout.total_bytes, stderr.total_bytes) <= kept * _FLOOD_FACTOR:
+        while max(stdout.total_bytes, stderr.total_bytes) <= limit * _FLOOD_FACTOR:
             message = _parse_message(await self._read_line())
             if message.output is not None:
                 (stdout if message.output == 1 else stderr).add(message.data)
@@ -127,7 +127,7 @@ class _MachineInterpreter:
             exit_code,
             stdout.render(),
             stderr.render(),
-            None if value is None else truncate_output(value, kept),
+            None if value is None else truncate_output(value, limit),
             time.perf_counter() - started,
             stdout.omitted_bytes + stderr.omitted_bytes,
         )
@@ -154,7 +154,7 @@ class _MachineInterpreter:
             if not data:
                 raise MachineError("The machine of the program ended before the program.")
             self._received += data
-            if len(self._received) > _MAX_LINE_BYTES:
+            if len(self._received) > MAX_LINE_BYTES:
                 raise MachineError("The machine of the program sends lines without an end.")
         line = bytes(self._received[:end])
         del self._received[: end + 1]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fieldcraft.notebook.html import escape_text, shorten_text
 from fieldcraft.records.transcript import EntryKind, TranscriptEntry, build_transcript
+from fieldcraft.terminal.html import escape_text, shorten_text
 from fieldcraft.terminal.trajectory_text import describe_result
 from fieldcraft.types import Trajectory
 

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from fieldcraft.notebook.display import NotebookDisplay, find_notebook
+from fieldcraft.terminal.notebook_display import NotebookDisplay, find_notebook
 
 
 def test_one_output_is_replaced() -> None:

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.notebook.trajectory_html import MAX_CHARACTERS, MAX_ENTRIES, render_trajectory
+from fieldcraft.terminal.trajectory_html import MAX_CHARACTERS, MAX_ENTRIES, render_trajectory
 from fieldcraft.types import (
     Author,
     CallOutcome,
