@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError
+from pydantic import NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError
 
 from fieldcraft.data.world import Demonstration, World
 from fieldcraft.extensions.sandbox.limits import ProgramStatus, SandboxLimits
@@ -33,6 +33,7 @@ PUZZLE_KEY = "puzzle"  # of `meta`: generator, settings, seed and index
 WEIGHT_KEY = "weight"
 HARDER_SPLIT = "harder"
 SPLITS = {"heldout": "Puzzles that do not occur in training", HARDER_SPLIT: "The next level"}
+HELDOUT_SHARE = 0.2  # of all puzzles
 NUM_TOKENIZER_PUZZLES = 400
 DEFAULT_DEMONSTRATIONS = 1000
 MAX_CACHED_SCORES = 1 << 16
@@ -55,7 +56,6 @@ class ReasoningGymWorld(World):
         seed: int,
         generators: Mapping[str, dict[str, Any] | None],
         levels: Sequence[NonNegativeInt] = (),
-        heldout: Annotated[float, Field(gt=0, lt=1)] = 0.2,
     ) -> None:
         """Check the generators.
 
@@ -65,7 +65,6 @@ class ReasoningGymWorld(World):
             levels: levels of the generators' curricula; none: the settings alone. `level` in the
                 metadata of a question is its level, so a stage with `where: {level: 0}` asks only
                 these.
-            heldout: share of all puzzles that is held out.
         """
         super().__init__(seed)
         if not generators:
@@ -73,7 +72,7 @@ class ReasoningGymWorld(World):
                 "the world reasoning-gym needs generators, as in generators={chain_sum: {}}."
             )
         self.weights = {name: _parse_weight(name, keys or {}) for name, keys in generators.items()}
-        self.levels, self.heldout = tuple(levels), heldout
+        self.levels = tuple(levels)
         self._settings = {
             name: {key: value for key, value in (keys or {}).items() if key != WEIGHT_KEY}
             for name, keys in generators.items()
@@ -118,7 +117,7 @@ class ReasoningGymWorld(World):
             "weights": self.weights,
             "levels": list(levels),
             "seed": 3 * self.seed + ["train", *self.splits].index(split),
-            "heldout": self.heldout,
+            "heldout": HELDOUT_SHARE,
             "is_heldout": split != "train",
             "count": count,
         }
