@@ -67,4 +67,4 @@ def test_a_script_explains_its_own_options(
 def test_a_comparison_of_a_wrong_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty.json").touch()
     assert status("bench", "answers", tmp_path / "empty.json") == 2
-    assert "empty.json is empty; give the file EVOUNA-NQ." in capsys.readouterr().err
+    assert "empty.json is empty; fix the file." in capsys.readouterr().err

@@ -35,7 +35,10 @@ from fieldcraft.types import UserError
         (["run", "smoke", "tasks=/none.jsonl"], "tasks=/none.jsonl does not exist"),
         (["ask", "--model", "/none", "Why?"], "/none holds no model: give the folder of a run"),
         (["eval", "--model", "/none", "--tasks", "/none.jsonl"], "/none.jsonl does not exist"),
-        (["run", "zebra"], "smollm2-otc, toolrl, torl, unseen-code-mini, unseen-search-mini."),
+        (
+            ["run", "zebra"],
+            "toolrl, torl, two-hop, unseen-code-mini, unseen-search-mini.",
+        ),
         (["run", "."], ". is a folder, not a file; give the path of a YAML file."),
         (["run", "smoke", "stages={}"], "recipe 'smoke' does nothing: give it"),
         (["check", "smoke", "stages={}"], "recipe 'smoke' does nothing: give it stages, or a"),

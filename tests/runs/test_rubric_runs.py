@@ -54,7 +54,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("rubric={a: {function: 'no_such_module:gone'}}", "no_such_module"),
         ("rubric={a: {function: own}}", "own"),
         ("rubric={a: {weight: 2}}", "either a question or a function"),
-        ("rubric={a: {question: 'Is it?', wieght: 2}}", "did you mean 'weight'"),
+        ("rubric={a: {question: 'Is it?', wieght: 2}}", "did you mean 'rubric.a.weight'"),
         ("stages.rl2.rewards={pairwise: 1}", "a judge needs both a url and a model"),
     ],
 )

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +18,13 @@ from bandit import bandit
 from cluster_parts import EngineGroupRig, ModelledEngine
 from fieldcraft.data.world import SimulationVerdict
 from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
+from fieldcraft.evaluation.report import sum_judging
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.records.metrics import METRICS
+from fieldcraft.rewards.criteria import compute_criteria_means
+from fieldcraft.rewards.judge import JudgingMeter
 from fieldcraft.rewards.programs import compute_program_metrics
+from fieldcraft.tools.chat_client import TokenUsage
 from fieldcraft.train.distillation import DistillationLoss
 from fieldcraft.train.losses import ContrastiveLoss, PolicyGradientLoss, TokenBatch
 from fieldcraft.train.rollout_metrics import compute_tool_free_metrics
@@ -35,6 +40,9 @@ def rows_of_stages() -> Iterator[dict[str, Any]]:
     right = replace(trajectory("a", correct=True), tool_free=True)
     yield compute_tool_free_metrics([right])
     yield compute_program_metrics([replace(right, rewards={"unit_tests": 1.0})])
+    yield compute_criteria_means([replace(right, rewards={"rubric": 1.0, "pairwise": 0.5})])
+    judge = SimpleNamespace(requests=1, cached_replies=0, usage=TokenUsage(9, 1, None), seconds=0.5)
+    yield JudgingMeter(judge).read()  # type: ignore[arg-type]
     verdicts = [SimulationVerdict(True, True, False, f1=1.0, taught=t) for t in (True, False)]
     yield compute_fidelity_metrics(lambda _: list(verdicts), [right])
 
@@ -59,6 +67,8 @@ def summaries(run: Path) -> Iterator[dict[str, Any]]:
         for i in range(4)
     ]
     yield summarise_evaluation(tasks)
+    yield summarise_evaluation([replace(tasks[0], rewards=tasks[0].rewards | {"rubric": 0.5})])
+    yield sum_judging({"rl": [{"judge/requests": 1}]}, {})
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +81,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     assert "eval/em" in rows[0]
     for summary in summaries(run):
         keys |= summary.keys() - {"known"}
-        keys |= {f"known.{key}" for key in summary["known"] or {}}
+        keys |= {f"known.{key}" for key in summary.get("known") or {}}
     return keys
 
 
