@@ -129,11 +129,16 @@ class FakeE2b(process_connect.Process):
             start_new_session=True,
         )
         machine.processes[process.pid] = process
-        yield _make_event(Oneof("start", process_pb.ProcessEvent.StartEvent(pid=process.pid)))
-        while data := await process.stdout.read(10_000):
-            event = process_pb.ProcessEvent.DataEvent(output=Oneof("stdout", data))
-            yield _make_event(Oneof("data", event))
-        code = await process.wait()
+        try:
+            event = process_pb.ProcessEvent.StartEvent(pid=process.pid)
+            yield _make_event(Oneof("start", event))
+            while data := await process.stdout.read(10_000):
+                event = process_pb.ProcessEvent.DataEvent(output=Oneof("stdout", data))
+                yield _make_event(Oneof("data", event))
+            code = await process.wait()
+        finally:
+            # unread output would keep its pipes open, and `Process` itself does not close them
+            process._transport.close()
         end = process_pb.ProcessEvent.EndEvent(exit_code=code, exited=True, status=f"exit {code}")
         yield _make_event(Oneof("end", end))
 
