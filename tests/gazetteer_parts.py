@@ -90,10 +90,12 @@ SMALL = Gazetteer(
 
 def evaluate_workflow(workflow, index: SearchIndex, tasks: Sequence[Task]) -> dict:
     silent = Policy(engine=ScriptedEngine(tiny_tokenizer(), []))
-    env = ToolEnvironment(DIALECT, [SearchTool(index, topk=1)], BudgetConfig(max_calls=12))
+    budget = BudgetConfig(max_calls=12)
+    env = ToolEnvironment(DIALECT, [SearchTool(index, topk=1)], budget, workflow=workflow)
     run = evaluate_tasks(
         tasks,
-        lambda task, key: workflow(task, silent, env, key),
+        env,
+        silent,
         make_verdict_rubric(),
         concurrency=1,
         name="program",

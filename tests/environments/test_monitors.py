@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from environment_parts import FunctionEnvironment
 from fieldcraft.environments.monitors import (
     EvaluationMonitor,
     ToolFailureMonitor,
@@ -57,7 +58,14 @@ def graded(
 
     tasks = [TASK] * len(trajectories)
     grading = evaluate_tasks(
-        tasks, run, make_verdict_rubric(), 1, "sft: evaluation", emit, max_broken=most_broken
+        tasks,
+        FunctionEnvironment(run),
+        None,
+        make_verdict_rubric(),
+        1,
+        "sft: evaluation",
+        emit,
+        max_broken=most_broken,
     )
     return asyncio.run(grading)
 

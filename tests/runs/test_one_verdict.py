@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from chat_server import completion
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
+from environment_parts import FunctionEnvironment
 from fieldcraft.config.collection import CollectConfig
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.rl import Rl
@@ -181,7 +182,9 @@ async def evaluation(graded: Graded, folder: Path) -> Verdicts:
             return answered(task, right)
 
         rubric = make_verdict_rubric(graded.judge, graded.correct)
-        done = await evaluate_tasks([*graded.tasks.values()], run, rubric, 4, "it", ignore_event)
+        done = await evaluate_tasks(
+            [*graded.tasks.values()], FunctionEnvironment(run), None, rubric, 4, "it", ignore_event
+        )
         assert {t.task.id: t.correct for t in done} == GRADERS
         found |= {(t.task.id, right): t.is_correct for t in done}
         summary = summarise_evaluation(done, None, (1.0, 1.0))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from fieldcraft.config.choices import ENVIRONMENT_REWARD
 from fieldcraft.config.sections import BudgetConfig
@@ -17,17 +17,20 @@ from fieldcraft.records.costs import CostModel
 from fieldcraft.rewards.rubric import MAX_REWARD
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
+ActorT = TypeVar("ActorT", contravariant=True)
 
-class OpenEnvironment(Protocol):
+
+class OpenEnvironment(Protocol[ActorT]):
     """Environment that is open for a stage or an evaluation: `ToolEnvironment`, or an external one
-    (`isolate_failures`). Samplers and evaluations know only this protocol."""
+    (`isolate_failures`). Samplers and evaluations know only this protocol. A policy acts in it
+    (`ActorT` is `Policy`), or the environment brings its own actor, as a teacher does (None)."""
 
     @property
     def budget(self) -> BudgetConfig:
         """Budget of each rollout."""
         ...
 
-    async def run(self, task: Task, policy: Policy, key: str) -> Trajectory:
+    async def run(self, task: Task, policy: ActorT, key: str) -> Trajectory:
         """Run a rollout of a task; `key` and the policy's seed determine every random choice. A
         defect of a tool, an environment or an engine ends this trajectory with Status.ERROR and its
         cause; a UserError is raised."""
@@ -100,7 +103,7 @@ async def isolate_failures(
     dialect: BaseDialect,
     budget: BudgetConfig,
     tool_costs: Mapping[str, float] = MappingProxyType({}),
-) -> AsyncIterator[OpenEnvironment]:
+) -> AsyncIterator[OpenEnvironment[Policy]]:
     """Open an external environment, such that an exception ends one rollout and not the run. Calls
     are priced by `tool_costs`, which maps tool names to costs."""
     async with environment.start(dialect, budget) as runner:

@@ -221,7 +221,7 @@ class ToolEnvironment:
             yield ToolSession(self.dialect, tools, self.schemas, self.budget, self.limiter)
 
 
-def require_tool_environment(env: OpenEnvironment) -> ToolEnvironment:
+def require_tool_environment(env: OpenEnvironment[Policy]) -> ToolEnvironment:
     """Return an environment whose tools can be simulated or withheld, whose budget can change, and
     whose rollouts can be continued. Raises UserError for another one."""
     if not isinstance(env, ToolEnvironment):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.sections import DEFAULT_MAX_BROKEN
+from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.environments.monitors import EvaluationMonitor
 from fieldcraft.evaluation.achievement import describe_broken_rate
 from fieldcraft.evaluation.summary import measure_broken_rollouts
@@ -13,6 +15,8 @@ from fieldcraft.records.events import EventHandler, LogMessage, TrajectoryComple
 from fieldcraft.rewards.answers import CoverExactMatch, ExactMatch, F1Reward, FormatReward
 from fieldcraft.rewards.rubric import AsyncReward, Rubric
 from fieldcraft.types import Reward, Task, Trajectory
+
+ActorT = TypeVar("ActorT")
 
 
 def make_verdict_rubric(
@@ -36,7 +40,8 @@ def sample_once(task: Task) -> int:
 
 async def evaluate_tasks(
     tasks: Sequence[Task],
-    run: Callable[[Task, str], Awaitable[Trajectory]],
+    environment: OpenEnvironment[ActorT],
+    policy: ActorT,
     rubric: Rubric,
     concurrency: int,
     name: str,
@@ -54,7 +59,7 @@ async def evaluate_tasks(
     monitor = EvaluationMonitor(name, len(jobs), max_broken)
 
     async def run_and_grade(task: Task, key: str) -> Trajectory:
-        trajectory = await run(task, key)
+        trajectory = await environment.run(task, policy, key)
         await rubric.score_async_rewards([trajectory])
         await rubric.score([trajectory])
         return trajectory

@@ -288,7 +288,7 @@ class Agent:
         return ToolEnvironment(self.dialect, await self._open_tools(), self.recipe.budget)
 
     @asynccontextmanager
-    async def open_environment(self) -> AsyncIterator[OpenEnvironment]:
+    async def open_environment(self) -> AsyncIterator[OpenEnvironment[Policy]]:
         """Open its environment: an external one, or one with its tools."""
         external = make_external_environment(self.recipe)
         tools = ToolEnvironment(self.dialect, await self._open_tools(), self.recipe.budget)
@@ -319,7 +319,8 @@ class Agent:
         async with self.open_environment() as env:
             return await evaluate_tasks(
                 tasks,
-                lambda task, key: env.run(task, policy, key),
+                env,
+                policy,
                 rubric,
                 settings.concurrency,
                 name,

@@ -33,6 +33,7 @@ from fieldcraft.config.sections import (
 from fieldcraft.data.world import make_world
 from fieldcraft.environments.base import Environment, OpenEnvironment, isolate_failures
 from fieldcraft.environments.tool_environment import ToolEnvironment
+from fieldcraft.environments.turns import Policy
 from fieldcraft.evaluation.evaluate import make_verdict_rubric
 from fieldcraft.evaluation.verifiers import JudgeVerifier, Verifier
 from fieldcraft.records.costs import compute_acting_cost
@@ -179,7 +180,7 @@ def make_external_environment(recipe: Recipe) -> Environment | None:
 @asynccontextmanager
 async def open_environment(
     recipe: Recipe, external: Environment | None, tools: ToolEnvironment
-) -> AsyncIterator[OpenEnvironment]:
+) -> AsyncIterator[OpenEnvironment[Policy]]:
     """Open the environment of a recipe: the external one, in the dialect and the budget of `tools`,
     or `tools`."""
     if external is None:

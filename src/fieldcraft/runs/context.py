@@ -26,6 +26,7 @@ from fieldcraft.engine.threads import ThreadCounts, find_fastest_threads
 from fieldcraft.engine.weights import WeightSource
 from fieldcraft.environments.base import OpenEnvironment
 from fieldcraft.environments.tool_environment import ToolEnvironment, Workflow, run_rollout
+from fieldcraft.environments.turns import Policy
 from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import advise_renaming, read_json
@@ -181,7 +182,7 @@ class RunContext:
         budget: BudgetConfig,
         tools: Sequence[AnyTool] | None = None,
         workflow: Workflow = run_rollout,
-    ) -> AsyncIterator[OpenEnvironment]:
+    ) -> AsyncIterator[OpenEnvironment[Policy]]:
         """Open the environment of the recipe, with a budget: the external one, or the workflow with
         `tools`, by default all tools of the recipe."""
         tool_environment = ToolEnvironment(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.names import describe_exception, format_short, get_display_name, resolve
@@ -35,7 +35,7 @@ from fieldcraft.train.loop import EvalCallback, skip_evaluation
 from fieldcraft.train.stages.base import StepMetrics, TrainingStage
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
-RolloutFunction = Callable[[Task, str], Awaitable[Trajectory]]
+ActorT = TypeVar("ActorT")
 
 
 async def evaluate_model(context: RunContext, name: str, model: Path) -> None:
@@ -110,26 +110,26 @@ async def _evaluate(
     )
     policy = Policy(engine=engine, temperature=decoding.temperature, truncation=decoding.truncation)
     async with context.open_environment(dialect, recipe.budget, tools, workflow) as env:
-        await evaluate_rollouts(
-            context, name, lambda task, key: env.run(task, policy, key), decoding
-        )
+        await evaluate_environment(context, name, env, policy, decoding)
 
 
-async def evaluate_rollouts(
+async def evaluate_environment(
     context: RunContext,
     name: str,
-    run: RolloutFunction,
+    environment: OpenEnvironment[ActorT],
+    policy: ActorT,
     decoding: Decoding | None = None,
 ) -> None:
-    """Answer every question with `run`, and write trajectories and a summary, which records the
-    sampling of a single policy."""
+    """Answer every question in an environment, and write trajectories and a summary, which records
+    the sampling of the policy."""
     started = time.perf_counter()
     settings, files = context.recipe.evaluation, context.folder.evaluation(name)
     tasks, count = context.evaluation_tasks(), partial(count_samples, settings.samples)
     context.read_judging()  # of earlier work
     trajectories = await evaluate_tasks(
         tasks,
-        run,
+        environment,
+        policy,
         make_verdict_rubric(context.judge, context.verdict_reward, context.criteria),
         settings.concurrency,
         f"{name}: evaluation",
@@ -177,7 +177,7 @@ async def open_eval_callback(
     context: RunContext,
     model: Path,
     stage: TrainingStage,
-    environment: OpenEnvironment,
+    environment: OpenEnvironment[Policy],
     new_engine: Callable[[], PolicyEngine],
 ) -> AsyncIterator[EvalCallback]:
     """Yield the callback configured in `evaluation.periodic`, inside the block. The model answers
@@ -200,7 +200,7 @@ async def open_eval_callback(
 def _make_eval_callback(
     context: RunContext,
     stage: TrainingStage,
-    environment: OpenEnvironment,
+    environment: OpenEnvironment[Policy],
     new_engine: Callable[[], PolicyEngine],
 ) -> EvalCallback:
     settings = context.recipe.evaluation
@@ -216,7 +216,8 @@ def _make_eval_callback(
         policy = Policy(engine=engine, temperature=0.0)
         trajectories = await evaluate_tasks(
             tasks[:max_tasks],
-            lambda task, key: environment.run(task, policy, key),
+            environment,
+            policy,
             make_verdict_rubric(verdict_reward=context.verdict_reward),
             settings.concurrency,
             "during training",

@@ -43,7 +43,8 @@ async def measure_simulator(
     async def run_rollouts(kind: str, env: ToolEnvironment) -> list[Trajectory]:
         return await evaluate_tasks(
             tasks,
-            lambda task, key: env.run(task, policy, key),
+            env,
+            policy,
             make_verdict_rubric(verdict_reward=verdict_reward),
             agent.recipe.evaluation.concurrency,
             f"{name}: {kind}",

@@ -19,6 +19,7 @@ from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.environments.base import OpenEnvironment
+from fieldcraft.environments.turns import Policy
 from fieldcraft.evaluation.fidelity import compute_fidelity_metrics
 from fieldcraft.records.events import EventHandler, LogMessage
 from fieldcraft.rewards.rubric import Rubric
@@ -45,7 +46,7 @@ class LocalStageInputs:
     name: str
     start_model: Path
     dialect: Dialect
-    environment: OpenEnvironment
+    environment: OpenEnvironment[Policy]
 
     def __post_init__(self) -> None:
         self.recipe: Recipe = self.context.recipe

@@ -61,7 +61,7 @@ class RolloutSampler:
 
     settings: Rl
     tasks: Sequence[Task]
-    env: OpenEnvironment
+    env: OpenEnvironment[Policy]
     engine: PolicyEngine
     rubric: Rubric
     seed: int
@@ -171,7 +171,7 @@ class RolloutSampler:
         """Return the budget of rollouts that start in step `number`."""
         return self.settings.budget_at_step(self.base_budget or self.env.budget, number)
 
-    def env_at(self, number: int) -> OpenEnvironment:
+    def env_at(self, number: int) -> OpenEnvironment[Policy]:
         """Return the environment of rollouts that start in step `number`."""
         budget = self.budget_at(number)
         if budget == self.env.budget:
@@ -190,7 +190,7 @@ class RolloutSampler:
 
     def select_environments(
         self, tasks: Sequence[Task], batch: int, number: int, *, simulated: bool
-    ) -> list[OpenEnvironment]:
+    ) -> list[OpenEnvironment[Policy]]:
         """Return the environment of each question of a batch, for rollouts that start in step
         `number`."""
         env = with_tools = self.env_at(number)

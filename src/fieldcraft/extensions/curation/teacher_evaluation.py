@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fieldcraft.config.plan import Step
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.data.steps_io import make_untokenised_trajectory
 from fieldcraft.evaluation.summary import RequestCost
 from fieldcraft.extensions.curation.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
@@ -22,16 +24,32 @@ from fieldcraft.extensions.curation.teachers import (
 from fieldcraft.extensions.curation.team import TeamAgent, reconstruct_requests, render_step
 from fieldcraft.records.costs import CostModel
 from fieldcraft.runs.context import RunContext
-from fieldcraft.runs.evaluating import evaluate_rollouts
+from fieldcraft.runs.evaluating import evaluate_environment
 from fieldcraft.tools.factory import collect_costs
 from fieldcraft.types import DemoStep, Dialect, Status, Task, ToolCall, Trajectory
 
-RolloutFunction = Callable[[Task, str], Awaitable[Trajectory]]
+AnswerFunction = Callable[[Task, str], Awaitable[Trajectory]]
 
 STATUS_BY_ATTEMPT_END = {
     AttemptStatus.ANSWERED: Status.ANSWERED,
     AttemptStatus.TRUNCATED: Status.TRUNCATED,
 }
+
+
+@dataclass(frozen=True)
+class TeacherEnvironment:
+    """Open environment (`OpenEnvironment`) in which a teacher acts itself, without a policy."""
+
+    answer: AnswerFunction
+    budget: BudgetConfig
+    costs: CostModel  # of calls; its tokens are not policy tokens
+
+    async def run(self, task: Task, policy: None, key: str) -> Trajectory:
+        """Return the teacher's chain for a task; `key` determines the random choices of a scripted
+        teacher."""
+        trajectory = await self.answer(task, key)
+        self.costs.price(trajectory)
+        return trajectory
 
 
 async def evaluate_teacher(context: RunContext, step: Step) -> None:
@@ -40,19 +58,16 @@ async def evaluate_teacher(context: RunContext, step: Step) -> None:
 
     Raises UserError if there is no such teacher, or its model does not respond.
     """
-    answer = await _make_teacher(context, step.name, context.folder.model(step.model))
-    costs = CostModel(collect_costs(context.tools))  # its tokens are not policy tokens
-
-    async def answer_with_cost(task: Task, key: str) -> Trajectory:
-        trajectory = await answer(task, key)
-        costs.price(trajectory)
-        return trajectory
-
-    await evaluate_rollouts(context, step.name, answer_with_cost)
-
-
-async def _make_teacher(context: RunContext, name: str, model: Path) -> RolloutFunction:
     recipe = context.recipe.evaluation_recipe
+    answer = await _make_teacher(context, recipe, step.name, context.folder.model(step.model))
+    costs = CostModel(collect_costs(context.tools))
+    teacher = TeacherEnvironment(answer, recipe.budget, costs)
+    await evaluate_environment(context, step.name, teacher, policy=None)
+
+
+async def _make_teacher(
+    context: RunContext, recipe: Recipe, name: str, model: Path
+) -> AnswerFunction:
     settings = recipe.teacher
     if settings.model is None:
         return _make_scripted_teacher(context, name, model)
@@ -66,7 +81,7 @@ async def _make_teacher(context: RunContext, name: str, model: Path) -> RolloutF
     return _make_model_teacher(make_prompted_agent(recipe, chat, context.tools, decoding))
 
 
-def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> RolloutFunction:
+def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> AnswerFunction:
     world, encoder = require_world(context.data_source), context.load_encoder(model)
     demonstrate = world.team_demonstration if name == "team" else world.single_agent_demonstration
 
@@ -95,7 +110,7 @@ def _compute_team_cost(task: Task, steps: Sequence[DemoStep], dialect: Dialect) 
     )
 
 
-def _make_model_teacher(teacher: TeamAgent | PromptedAgent) -> RolloutFunction:
+def _make_model_teacher(teacher: TeamAgent | PromptedAgent) -> AnswerFunction:
     async def answer(task: Task, key: str) -> Trajectory:
         attempt = await teacher.attempt(task, key)
         cost = RequestCost(

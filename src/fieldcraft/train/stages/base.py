@@ -19,6 +19,7 @@ from fieldcraft.config.stages import Stage
 from fieldcraft.dialects.encoding import TrajectoryPair
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.environments.base import OpenEnvironment
+from fieldcraft.environments.turns import Policy
 from fieldcraft.records.events import EventHandler
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.train.collapse_detector import CollapseDetector
@@ -103,7 +104,7 @@ class StageInputs(StageData, Protocol):
         ...
 
     @property
-    def environment(self) -> OpenEnvironment:
+    def environment(self) -> OpenEnvironment[Policy]:
         """Environment of the recipe, within the budget of the first step."""
         ...
 

@@ -42,10 +42,11 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> SearchTool:
 def evaluate_workflow(
     workflow: Workflow, search: SearchTool, tasks: Sequence[Task], **budget: int
 ) -> list[Trajectory]:
-    env = ToolEnvironment(DIALECT, [search], BudgetConfig(**budget))
+    env = ToolEnvironment(DIALECT, [search], BudgetConfig(**budget), workflow=workflow)
     run = evaluate_tasks(
         tasks,
-        lambda task, key: workflow(task, SILENT, env, key),
+        env,
+        SILENT,
         make_verdict_rubric(),
         concurrency=1,
         name="program",
