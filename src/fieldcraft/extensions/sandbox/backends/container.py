@@ -183,6 +183,7 @@ class ContainerMachine:
         self.process = process
         self._stdin, self._stdout = process.stdin, process.stdout
         self._errors = asyncio.create_task(_read_tail(process.stderr))
+        self._unread: asyncio.Task[bytes] | None = None  # output at the end
 
     async def send(self, data: bytes) -> None:
         try:
@@ -208,20 +209,17 @@ class ContainerMachine:
         """Close the input, which ends the guest, and return the exit code of the container; None
         if it does not end in time."""
         self._stdin.close()
+        self._unread = asyncio.create_task(_read_tail(self._stdout))  # else no end is noticed
         with suppress(TimeoutError):
-            # Its output is not read: without an end, it would never let the timeout happen.
             return await asyncio.wait_for(self.process.wait(), seconds)
         return None
 
     async def close(self) -> None:
         """Close the pipes of a process that has ended."""
-        try:
-            async with asyncio.timeout(_EXIT_TIMEOUT_SECONDS):
-                while await self._stdout.read(_CHUNK_BYTES):
-                    pass
-                await self._errors
-        except TimeoutError:  # something else has the pipes, too
-            self._errors.cancel()
+        readers = [self._errors, self._unread] if self._unread else [self._errors]
+        _, unfinished = await asyncio.wait(readers, timeout=_EXIT_TIMEOUT_SECONDS)
+        for reader in unfinished:  # something else has the pipes, too
+            reader.cancel()
 
 
 async def _read_tail(stream: asyncio.StreamReader) -> bytes:
