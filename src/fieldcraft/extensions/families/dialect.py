@@ -94,7 +94,7 @@ class AutoDialect(HermesDialect):
     @cached_property
     def _answer_end(self) -> TurnEnd:
         end = find_turn_end(self.tokenizer, self.eos_ids, self.chat_template_kwargs)
-        if self.layout is None or end.text not in self.layout.answer[1]:
+        if self.layout is None or end.text not in self.layout.answer_frame[1]:
             return end
         # The template writes a tag after the answer, which ends the turn only with the next token.
         texts = [text for text in end.texts if text != end.text]
@@ -218,7 +218,7 @@ class AutoDialect(HermesDialect):
         """Parse a turn without the token that ended it, and without the tags around an answer."""
         assert self.layout is not None
         turn = self.layout.call_format.parse_turn(text, self.layout.thought_tags)
-        opening, closing = self.layout.answer
+        opening, closing = self.layout.answer_frame
         if opening and not turn.calls:
             turn.texts = [t.strip().removeprefix(opening).removesuffix(closing) for t in turn.texts]
         return turn
@@ -253,7 +253,7 @@ class AutoDialect(HermesDialect):
         return text + self.layout.call_tail
 
     def render_answer(self, text: str) -> str:
-        opening, closing = self.layout.answer if self.layout else ("", "")
+        opening, closing = self.layout.answer_frame if self.layout else ("", "")
         return f"{opening}{super().render_answer(text)}{closing}"
 
     def render_answer_opening(self, turn: str) -> str:
@@ -268,7 +268,7 @@ class AutoDialect(HermesDialect):
 
     @property
     def summary_prompt(self) -> str | None:
-        return (self.layout.answer[0] if self.layout else "") + (super().summary_prompt or "")
+        return (self.layout.answer_frame[0] if self.layout else "") + (super().summary_prompt or "")
 
     # -- grammar -------------------------------------------------------------------------------
 

@@ -127,8 +127,8 @@ class TurnLayout:
         lead: start of a turn without a thought.
         thought: text before and after a thought.
         thought_tags: the tags in it.
-        answer: text before an answer, after the thought, and text after it, before the token that
-            ends the turn.
+        answer_frame: text before an answer, after the thought, and text after it, before the token
+            that ends the turn.
         call_tail: white space after the last call.
         call_end: token that ends a turn with calls.
         results: text around results.
@@ -140,7 +140,7 @@ class TurnLayout:
     lead: str
     thought: tuple[str, str]
     thought_tags: tuple[str, str]
-    answer: tuple[str, str]
+    answer_frame: tuple[str, str]
     call_tail: str
     call_end: str
     results: ResultFrames
@@ -246,7 +246,7 @@ def _complete_layout(
         lead=lead,
         thought=thought,
         thought_tags=tags,
-        answer=_find_answer(probe, call_end[1]),
+        answer_frame=_find_answer(probe, call_end[1]),
         call_tail=call_end[0],
         call_end=call_end[1],
         results=results,
