@@ -1,10 +1,6 @@
 """Model families with calls in their chat templates, and literal texts of what they write."""
 
-from dataclasses import dataclass, field
-from typing import Any
-
-from transformers import PreTrainedTokenizerFast
-
+from call_family import CallFamily
 from call_templates import (
     DEEPSEEK_TOKENS,
     DEEPSEEK_V3,
@@ -30,40 +26,7 @@ from call_templates import (
     TOOL_CODE,
 )
 from families import IM, LLAMA, Family
-from fieldcraft.types import ToolCall
-
-
-@dataclass(frozen=True)
-class CallFamily:
-    """Template of a family and literal texts of what it writes.
-
-    Attributes:
-        family: template and tokens.
-        call_format: name of the format that is recognised.
-        calls: text of the calls `CALLS`, or of the first one for a family with one call in a turn.
-        end: token that ends a turn with calls.
-        results: text before, between and after the two results.
-        thought: text of a turn with the thought "T", before its calls.
-        variables: variables of the template.
-    """
-
-    family: Family
-    call_format: str
-    calls: str
-    end: str
-    results: tuple[str, str, str]
-    thought: str = "<think>\nT\n</think>\n\n"
-    is_single: bool = False
-    variables: dict[str, Any] = field(default_factory=dict)
-
-    def tokenizer(self) -> PreTrainedTokenizerFast:
-        return self.family.tokenizer()
-
-
-CALLS = (
-    ToolCall("search", {"query": "Oslo"}, "call00001"),
-    ToolCall("look", {"page": "Bergen"}, "call00002"),
-)
+from tagged_call_families import TAGGED_CALL_FAMILIES
 
 
 def qwen(call: str) -> Family:
@@ -310,6 +273,7 @@ CALL_FAMILIES = {
             "\n```<end_of_turn>\n<start_of_turn>model\n",
         ),
     ),
+    **TAGGED_CALL_FAMILIES,
 }
 # The family whose format is the dialect hermes.
 QWEN_HERMES = qwen(QWEN_JSON)

@@ -7,6 +7,7 @@ from auto_parts import DIALECTS, NATIVE, TASK, TOOLS, calls_of
 from call_families import CALL_FAMILIES
 from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.dialects.untyped import UntypedText
+from fieldcraft.extensions.families.probes import strip_prefill
 from fieldcraft.types import Answer, DemoStep, Observation, Thought, ToolCall, Trajectory
 
 HEADER = (
@@ -17,7 +18,7 @@ HEADER = (
 
 def tools_of(name: str) -> list[dict[str, Any]]:
     """Return the tools of a demonstration: none for a template that shows none."""
-    return [] if "DeepSeek" in name else TOOLS
+    return [] if name in ("DeepSeek V3", "DeepSeek V3.1") else TOOLS
 
 
 def demonstrate(name: str) -> Trajectory:
@@ -31,14 +32,16 @@ def demonstrate(name: str) -> Trajectory:
 
 
 def render_by_template(name: str) -> str:
-    """Return what the template writes for the same conversation, up to the answer."""
-    dialect, calls = DIALECTS[name], calls_of(name)
+    """Return what the template writes for the same conversation, up to the answer. A thought that
+    the template opens there is left to the policy."""
+    dialect = DIALECTS[name]
+    calls = dialect.number_calls(calls_of(name), 0)
     thought = "Where?" if name in NATIVE else ""
     message: dict[str, Any] = {"role": "assistant", "content": ""}
     if thought and dialect.template_format == "mistral":
         message["content"] = [{"type": "thinking", "thinking": thought}]
     elif thought:
-        message |= {"reasoning_content": thought, "thinking": thought}
+        message |= {"reasoning_content": thought, "thinking": thought, "tool_plan": thought}
     is_text = dialect.template_format == "deepseek"
     message["tool_calls"] = [
         {
@@ -56,7 +59,7 @@ def render_by_template(name: str) -> str:
         for c in calls
     ]
     question = {"role": "user", "content": TASK.question}
-    return dialect.render_conversation([question, message, *results], tools_of(name))
+    return strip_prefill(dialect.render_conversation([question, message, *results], tools_of(name)))
 
 
 def make_row(name: str) -> tuple[str, ...]:

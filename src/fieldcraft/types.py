@@ -88,8 +88,7 @@ class Task:
     `hops`, `known` (the model was trained on every fact of the path), `closed_book` (the fraction
     of correct answers among samples without tools), `calls_optimal` (the minimum number of
     searches), `cost_optimal` and `ways` (see `records/costs.py`), `cluster` (a group of questions
-    with correlated results; intervals and tests account for it), `offered` (its tools; default:
-    all)."""
+    with correlated results; intervals and tests account for it), `offered` (its tools, or all)."""
 
     id: str
     question: str
@@ -99,8 +98,7 @@ class Task:
     @property
     def is_known(self) -> bool | None:
         """Return whether the model needs no tool: `known` if the source of the question states it,
-        else whether the closed-book rate reaches KNOWN_ACCURACY_THRESHOLD, or None if neither is
-        available."""
+        else whether the closed-book rate reaches KNOWN_ACCURACY_THRESHOLD; None without either."""
         known: bool | None = self.meta.get("known")
         rate: float | None = self.meta.get("closed_book")
         return rate >= KNOWN_ACCURACY_THRESHOLD if known is None and rate is not None else known
@@ -373,6 +371,9 @@ class Dialect(Protocol):
     def render_calls(self, calls: Sequence[ToolCall]) -> str:
         """Render all calls of a turn. Raises UserError if the dialect allows fewer in a turn."""
 
+    def number_calls(self, calls: Sequence[ToolCall], before: int) -> list[ToolCall]:
+        """Return the calls with ids that count on after `before` calls, if the dialect has such."""
+
     def observation_delimiters(
         self, position: ObservationPosition = ONLY_OBSERVATION
     ) -> tuple[str, str]:
@@ -393,8 +394,7 @@ class Dialect(Protocol):
         """Render the text after the last thought, excluding the end token."""
 
     def render_answer_opening(self, turn: str) -> str:
-        """Render the end of a turn that starts with `turn`, which may be empty, and open the
-        answer."""
+        """Render the end of a turn that starts with `turn`, if anything, and open the answer."""
 
     def is_well_formed(self, turns: Sequence[str]) -> bool:
         """Return whether the policy turns of a finished trajectory match the dialect's grammar."""

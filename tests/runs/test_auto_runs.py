@@ -23,7 +23,7 @@ from fieldcraft.runs.dialect_choice import (
 )
 from fieldcraft.runs.dialects import choose_dialect
 from fieldcraft.runs.run import run_recipe
-from fieldcraft.types import Author
+from fieldcraft.types import Author, UserError
 
 EVERY = pytest.mark.parametrize("name", CALL_FAMILIES)
 NAMES = ("Ada", "Bo", "Cy", "Di")
@@ -146,6 +146,37 @@ def test_auto_without_a_known_format_is_the_choice_for_such_templates(tmp_path: 
         assert choice.name == "autocoa"
         assert choice.why.endswith("writes no tool calls")
     assert choose_dialect(Recipe(name="r", dialect="auto", stages={})).name == "autocoa"
+
+
+@pytest.mark.parametrize("arguments", ["c.arguments | tojson", "c.arguments + ''"])
+def test_a_template_of_an_unknown_family_names_the_dialect(arguments: str, tmp_path: Path) -> None:
+    tokenizer = CALL_FAMILIES["Gemma 3"].family.tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content }}{% for t in m.tool_calls or [] %}"
+        f"{{% set c = t.function %}}{{{{ '@' + c.name + ' ' + {arguments} }}}}"
+        "{% endfor %}{{ eos_token }}{% endfor %}"
+    )
+    model = write_tiny_checkpoint(tmp_path / "model", "llama", tokenizer=tokenizer)
+    for named in (None, "auto"):
+        choice = choose_dialect(Recipe(name="r", model=model, dialect=named, stages={}))
+        assert choice == DialectChoice(
+            name="autocoa",
+            why=f"the chat template of {model} writes tool calls in an unknown format"
+            " (dialect=hermes writes them as JSON in <tool_call> tags)",
+        )
+
+
+def test_a_program_in_place_of_a_template_is_named(tmp_path: Path) -> None:
+    tokenizer = CALL_FAMILIES["DeepSeek V3.2"].tokenizer()
+    template, tokenizer.chat_template = tokenizer.chat_template, None
+    model = write_tiny_checkpoint(tmp_path / "model", "llama", tokenizer=tokenizer)
+    for named in (None, "auto"):
+        with pytest.raises(UserError, match=r"save a template with the same text as .*jinja"):
+            choose_dialect(Recipe(name="r", model=model, dialect=named, stages={}))
+    assert choose_dialect(Recipe(name="r", model=model, dialect="autocoa", stages={})).why == ""
+    (model / "chat_template.jinja").write_text(template)
+    choice = choose_dialect(Recipe(name="r", model=model, stages={}))
+    assert (choice.name, choice.why[-13:]) == ("auto", "deepseek-v3.2")
 
 
 def test_a_run_keeps_what_auto_chose(tmp_path: Path) -> None:

@@ -332,6 +332,11 @@ class BaseDialect(ABC):
             )
         return self.render_call(calls[0])
 
+    def number_calls(self, calls: Sequence[ToolCall], before: int) -> list[ToolCall]:
+        """Return the calls of a turn with the ids that they have after so many earlier calls of the
+        chain; unchanged if the dialect writes none that count them."""
+        return list(calls)
+
     def render_observation(
         self, text: str, position: ObservationPosition = ONLY_OBSERVATION
     ) -> str:

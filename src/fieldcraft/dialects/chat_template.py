@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, TemplateError
@@ -24,6 +25,8 @@ from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.sampling import TurnEnd
 from fieldcraft.types import Tokenizer, UserError
 
+PROBE_TOOL = "lookup_gamma"  # name of a tool that no template contains
+DSML_TOKEN = "｜DSML｜"  # in the tags of calls of DeepSeek V3.2
 TURN_PLACEHOLDER = "\ue001"  # text of a turn while a chat template is rendered
 # Variables that the framework or transformers passes to a template.
 BUILTIN_VARIABLES = {
@@ -164,6 +167,33 @@ def mentions_role(tokenizer: Tokenizer, role: str) -> bool:
         for source in _iter_sources(tokenizer.chat_template)
         for quote in "'\""
     )
+
+
+def renders_calls(tokenizer: Tokenizer, variables: Mapping[str, Any]) -> bool:
+    """Return whether the chat template renders the tool calls of a message, in any format."""
+    for arguments in ({"query": "x"}, '{"query": "x"}'):  # templates expect one of them
+        function = {"name": PROBE_TOOL, "arguments": arguments}
+        call = {"id": "call00001", "type": "function", "function": function}
+        reply = {"role": "assistant", "content": "", "tool_calls": [call]}
+        # A template may reject such a conversation, or fail on the form of its arguments.
+        with suppress(UserError), raise_read_errors("the model's chat template", "correct it"):
+            text = render_chat(tokenizer, [{"role": "user", "content": "?"}, reply], **variables)
+            if PROBE_TOOL in text:
+                return True
+    return False
+
+
+def require_template_for_program(tokenizer: Tokenizer, folder: Path) -> None:
+    """Raise UserError for a tokenizer without a chat template whose model has a program that writes
+    its conversations, such as that of DeepSeek V3.2."""
+    added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
+    if tokenizer.chat_template is None and any(t.content == DSML_TOKEN for t in added.values()):
+        raise UserError(
+            f"{folder} has no chat template, because a program of DeepSeek writes the conversations"
+            f" of its model: save a template with the same text as {folder / 'chat_template.jinja'}"
+            " (for V3.2: models/templates/deepseek-ai-DeepSeek-V3.2.jinja of llama.cpp), or name"
+            " dialect=autocoa, which has text tags."
+        )
 
 
 def require_plain_opening(

@@ -72,8 +72,10 @@ def encode_demonstration(
         trajectory.segments.append(Segment(author, ids, dialect.tokenizer.decode(ids)))
 
     add(Author.PROMPT, dialect.encode_prompt(task.question, names.schemas))
+    call_count = 0  # in the chain
     for turn in turns:
         if turn.summary is not None:
+            call_count = 0
             add(Author.PROMPT, folding.encode_summary_prompt(dialect))
             add(Author.POLICY, folding.encode_summary(dialect, turn.summary))
             trajectory.folds.append(len(trajectory.segments))
@@ -83,6 +85,8 @@ def encode_demonstration(
             )
             add(Author.PROMPT, dialect.encode_prompt(question, names.schemas))
             continue
+        turn.calls = dialect.number_calls(turn.calls, call_count)
+        call_count += len(turn.calls)
         add(Author.POLICY, encode_turn(dialect, turn.thoughts, _render_turn_end(turn, dialect)))
         if turn.calls:
             turns_so_far = get_policy_turns(split_chains(trajectory)[-1])

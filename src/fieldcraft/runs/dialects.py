@@ -17,6 +17,7 @@ from fieldcraft.dialects import (
     make_dialect,
     resolve_dialect,
 )
+from fieldcraft.dialects.chat_template import renders_calls, require_template_for_program
 from fieldcraft.dialects.hermes import HermesDialect
 from fieldcraft.engine.generation_config import read_eos_token_ids
 from fieldcraft.runs.dialect_choice import AUTO_DIALECT, DialectChoice
@@ -24,6 +25,7 @@ from fieldcraft.terminal.console import print_line
 from fieldcraft.train.model import load_config, load_tokenizer
 from fieldcraft.types import UserError
 
+UNKNOWN_FORMAT_ADVICE = "dialect=hermes writes them as JSON in <tool_call> tags"
 TOKENIZER_ADVICE = "choose a model whose tokenizer preserves every text, like byte-level ones"
 TEXT_TAG_DIALECTS = (
     "autocoa",
@@ -37,13 +39,15 @@ def choose_dialect(recipe: Recipe, folder: Path | None = None) -> DialectChoice:
     The choice is `hermes` if the chat template renders calls in its format, `auto` if it renders
     them in another known one, otherwise, or if the model has no template or is created by the run,
     a dialect of text tags. If none of these supports the recipe's tools or the folds of its budget,
-    it is `hermes` with a built-in tool prompt. A recipe that names `auto` gets it for both.
+    it is `hermes` with a built-in tool prompt. A recipe that names `auto` gets it for both. For a
+    template with calls in an unknown format, the reason names the dialect that has JSON instead.
 
     Args:
         recipe: settings of the run.
         folder: folder of the model, by default the one that the recipe names.
 
-    Raises UserError for a tokenizer that cannot be read.
+    Raises UserError for a tokenizer that cannot be read, and for a model with a program in place of
+    a chat template.
     """
     if recipe.dialect not in (None, AUTO_DIALECT):
         return DialectChoice(name=str(recipe.dialect))
@@ -51,6 +55,7 @@ def choose_dialect(recipe: Recipe, folder: Path | None = None) -> DialectChoice:
     if folder is None:
         return _choose_for_tools(recipe, "the run creates the model, which learns one from scratch")
     tokenizer = load_tokenizer(folder)
+    require_template_for_program(tokenizer, folder)
     if tokenizer.chat_template is None:
         return _choose_for_tools(recipe, f"{folder} has no chat template")
     followed = (HermesDialect.name, AUTO_DIALECT)
@@ -61,7 +66,14 @@ def choose_dialect(recipe: Recipe, folder: Path | None = None) -> DialectChoice:
             return DialectChoice(
                 name=name, why=f"the chat template of {folder} writes tool calls{form}"
             )
-    return _choose_for_tools(recipe, f"the chat template of {folder} writes no tool calls")
+    if not renders_calls(tokenizer, recipe.chat_template_kwargs):
+        return _choose_for_tools(recipe, f"the chat template of {folder} writes no tool calls")
+    choice = _choose_for_tools(
+        recipe, f"the chat template of {folder} writes tool calls in an unknown format"
+    )
+    if choice.name == HermesDialect.name:
+        return choice
+    return DialectChoice(name=choice.name, why=f"{choice.why} ({UNKNOWN_FORMAT_ADVICE})")
 
 
 def _choose_for_tools(recipe: Recipe, reason: str) -> DialectChoice:

@@ -3,7 +3,8 @@
 import pytest
 
 from auto_parts import DIALECTS, EVERY, calls_of
-from call_families import CALL_FAMILIES, CALLS
+from call_families import CALL_FAMILIES
+from call_family import CALLS
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.thought_parser import StreamingThoughtParser, join_thoughts
 from fieldcraft.types import (
@@ -75,6 +76,17 @@ def test_calls_before_a_malformed_one_are_run(name: str, turn: str) -> None:
     assert isinstance(parsed, tuple)
     assert [type(call) for call in parsed] == [ToolCall, MalformedCall]
     assert parsed[0] == ToolCall("f", {"a": "x"})
+
+
+@EVERY
+def test_a_truncated_call_is_not_run_with_other_arguments(name: str) -> None:
+    dialect, calls = DIALECTS[name], calls_of(name)
+    text = dialect.render_calls(calls)
+    for end in range(len(text)):
+        parsed = dialect.parse([text[:end]])
+        read = parsed if isinstance(parsed, tuple) else ()
+        run = [call for call in read if isinstance(call, ToolCall)]
+        assert run == calls[: len(run)]
 
 
 @EVERY

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -93,7 +93,14 @@ class AutoDialect(HermesDialect):
 
     @cached_property
     def _answer_end(self) -> TurnEnd:
-        return find_turn_end(self.tokenizer, self.eos_ids, self.chat_template_kwargs)
+        end = find_turn_end(self.tokenizer, self.eos_ids, self.chat_template_kwargs)
+        if self.layout is None or end.text not in self.layout.answer_frame[1]:
+            return end
+        # The template writes a tag after the answer, which ends the turn only with the next token.
+        texts = [text for text in end.texts if text != end.text]
+        texts = sorted({*texts, self.layout.call_end}, key=len, reverse=True)
+        ids = end.ids - {end.token_id} | {self._call_end_id}
+        return TurnEnd(self._call_end_id, self.layout.call_end, ids, tuple(texts))
 
     @cached_property
     def turn_end(self) -> TurnEnd:
@@ -122,6 +129,15 @@ class AutoDialect(HermesDialect):
         """Special tokens that the tags consist of, and their ids."""
         special = get_special_tokens(self.tokenizer).items()
         return {text: i for i, text in special if any(text in tag for tag in self.tags)}
+
+    def number_calls(self, calls: Sequence[ToolCall], before: int) -> list[ToolCall]:
+        if self.layout is None or not self.layout.call_format.numbers_calls:
+            return super().number_calls(calls, before)
+        make_id = self.layout.call_format.make_call_id
+        return [
+            replace(call, call_id=make_id(replace(call, call_id=""), before + i))
+            for i, call in enumerate(calls)
+        ]
 
     def encode_policy_text(self, text: str) -> list[int]:
         if self.layout is None or not self._tag_ids:
@@ -199,8 +215,13 @@ class AutoDialect(HermesDialect):
         return Answer(text) if text else None
 
     def _parse_turn(self, text: str) -> TurnContent:
+        """Parse a turn without the token that ended it, and without the tags around an answer."""
         assert self.layout is not None
-        return self.layout.call_format.parse_turn(text, self.layout.thought_tags)
+        turn = self.layout.call_format.parse_turn(text, self.layout.thought_tags)
+        opening, closing = self.layout.answer_frame
+        if opening and not turn.calls:
+            turn.texts = [t.strip().removeprefix(opening).removesuffix(closing) for t in turn.texts]
+        return turn
 
     def render_thought(self, text: str) -> str:
         if self.layout is None:
@@ -232,7 +253,8 @@ class AutoDialect(HermesDialect):
         return text + self.layout.call_tail
 
     def render_answer(self, text: str) -> str:
-        return (self.layout.answer_opening if self.layout else "") + super().render_answer(text)
+        opening, closing = self.layout.answer_frame if self.layout else ("", "")
+        return f"{opening}{super().render_answer(text)}{closing}"
 
     def render_answer_opening(self, turn: str) -> str:
         if self.layout is None:
@@ -246,7 +268,7 @@ class AutoDialect(HermesDialect):
 
     @property
     def summary_prompt(self) -> str | None:
-        return (self.layout.answer_opening if self.layout else "") + (super().summary_prompt or "")
+        return (self.layout.answer_frame[0] if self.layout else "") + (super().summary_prompt or "")
 
     # -- grammar -------------------------------------------------------------------------------
 

@@ -39,6 +39,8 @@ class CallFormat(ABC):
     separator: str = ""
 
     name: ClassVar[str]
+    numbers_calls: ClassVar[bool] = False  # True: calls have numbers, from 0 on in a conversation
+    id_context: ClassVar[str] = "{}"  # text around the id of a call where a result repeats it
     is_anchored: ClassVar[bool] = False  # True: calls are only at the start of a reply
 
     @property
@@ -63,6 +65,11 @@ class CallFormat(ABC):
     def parse_turn(self, text: str, thought_tags: tuple[str, str]) -> TurnContent:
         """Parse a turn without the token that ended it."""
         return scan_turn(text, self, thought_tags)
+
+    def make_call_id(self, call: ToolCall, index: int) -> str:
+        """Return the id of the call of an index as it is written: its own if the format allows
+        it."""
+        return call.call_id or make_default_call_id(index)
 
     def find_calls(self, text: str, position: int, start: int) -> re.Match[str] | None:
         """Return the next text that starts calls in a reply, which begins at `start`."""
@@ -115,6 +122,14 @@ def find_json_end(text: str, position: int) -> int | None:
         return JSON_DECODER.raw_decode(text, position)[1]
     except (ValueError, RecursionError):
         return None
+
+
+def read_json(text: str) -> Any:
+    """Return a JSON value. Raises ValueError for what Python reads beyond JSON, such as NaN, and
+    RecursionError for values nested too deeply."""
+    value = json.loads(text)
+    json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    return value
 
 
 def parse_arguments(tool: str, payload: str, call_id: str = "") -> ToolCall | MalformedCall:

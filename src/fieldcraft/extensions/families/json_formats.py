@@ -12,7 +12,6 @@ from fieldcraft.dialects.calls import parse_call_json
 from fieldcraft.extensions.families.formats import (
     CallFormat,
     find_json_end,
-    make_default_call_id,
     parse_arguments,
     skip_space,
 )
@@ -109,7 +108,7 @@ class MistralFormat(CallFormat):
         return _MISTRAL_OPENER
 
     def render_calls(self, calls: Sequence[ToolCall]) -> str:
-        ids = [call.call_id or make_default_call_id(i) for i, call in enumerate(calls)]
+        ids = [self.make_call_id(call, i) for i, call in enumerate(calls)]
         if self.is_list:
             listed = ", ".join(map(self._render_item, calls, ids))
             return f"{CALLS}{self.space}[{listed}]"

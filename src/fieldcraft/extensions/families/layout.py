@@ -7,7 +7,7 @@ them, such as tags of thoughts and frames of results, is taken from the template
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fieldcraft.dialects.base import TEXT_PLACEHOLDER, BaseDialect, get_special_tokens
@@ -18,6 +18,7 @@ from fieldcraft.extensions.families.formats import (
     make_default_call_id,
 )
 from fieldcraft.extensions.families.harmony import HEADERS, HarmonyFormat
+from fieldcraft.extensions.families.invoke_formats import DsmlFormat, MiniMaxFormat
 from fieldcraft.extensions.families.json_formats import (
     ARGS,
     PYTHON_TAG,
@@ -30,6 +31,7 @@ from fieldcraft.extensions.families.markup_formats import (
     GlmFormat,
     QwenCoderFormat,
 )
+from fieldcraft.extensions.families.numbered_formats import CohereFormat, KimiFormat
 from fieldcraft.extensions.families.probes import (
     FORMS,
     PROBE_NAMES,
@@ -39,11 +41,12 @@ from fieldcraft.extensions.families.probes import (
     strip_prefill,
 )
 from fieldcraft.extensions.families.python_formats import (
+    LfmFormat,
     PythonFormat,
     PythonicFormat,
     ToolCodeFormat,
 )
-from fieldcraft.types import ObservationPosition, ToolCall
+from fieldcraft.types import MalformedCall, ObservationPosition, ToolCall
 
 VARIANTS: tuple[CallFormat, ...] = (
     QwenCoderFormat(),
@@ -56,6 +59,11 @@ VARIANTS: tuple[CallFormat, ...] = (
     *(MistralFormat(has_id=i, arguments_mark=a) for i in (True, False) for a in (ARGS, "")),
     GemmaFormat(),
     GemmaFormat(tags=("<start_function_call>", "<end_function_call>"), quote="<escape>"),
+    KimiFormat(),
+    CohereFormat(),
+    MiniMaxFormat(),
+    DsmlFormat(),
+    LfmFormat(),
     *(LlamaFormat(prefix=prefix) for prefix in (PYTHON_TAG, "")),
     ToolCodeFormat(),
     PythonicFormat(),
@@ -66,11 +74,15 @@ THOUGHT_TAGS = (
     ("[THINK]", "[/THINK]"),
     ("<|channel>thought", "<channel|>"),
     ("<|channel|>analysis<|message|>", "<|end|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
 )
-_LEAD_REGEX = re.compile(r"\s*(?:(?:<think>\s*)?</think>\s*)?")
+_LEAD_REGEX = re.compile(
+    r"\s*(?:(?:<think>\s*)?</think>\s*|<\|START_THINKING\|><\|END_THINKING\|>)?"
+)
 # Slots for the label of the result before and after a text of the template.
 _NAME_SLOTS, _ID_SLOTS = ("\ue010", "\ue011"), ("\ue012", "\ue013")
 _SLOT_REGEX = re.compile("[\ue010-\ue013]")
+UNKNOWN_CALL = ToolCall("unknown", {})  # instead of one whose label could forge a tag
 _LABEL_REGEX = re.compile(r"[\w.:/-]{1,64}")
 
 
@@ -78,6 +90,7 @@ _LABEL_REGEX = re.compile(r"[\w.:/-]{1,64}")
 class ResultFrames:
     """Text before, between and after the results of a turn, with slots for the tools and ids."""
 
+    call_format: CallFormat
     opening: str
     between: str
     closing: str
@@ -90,14 +103,18 @@ class ResultFrames:
             is_name = found[0] in _NAME_SLOTS
             slots = _NAME_SLOTS if is_name else _ID_SLOTS
             index = position.index + slots.index(found[0])
-            call = position.calls[index] if index < len(position.calls) else None
-            default = "unknown" if is_name else make_default_call_id(index)
-            call_id = call.call_id if isinstance(call, ToolCall) else ""
-            label = call.tool if is_name and call is not None else call_id
-            is_plain = _LABEL_REGEX.fullmatch(label) and not any(t in label for t in special)
-            return label if is_plain else default
+            call = position.calls[index] if index < len(position.calls) else UNKNOWN_CALL
+            for candidate in (call, UNKNOWN_CALL):
+                label = candidate.tool if is_name else self._make_id(candidate, index)
+                if _LABEL_REGEX.fullmatch(label) and not any(t in label for t in special):
+                    break
+            return label
 
         return _SLOT_REGEX.sub(fill_slot, frame)
+
+    def _make_id(self, call: ToolCall | MalformedCall, index: int) -> str:
+        known = call if isinstance(call, ToolCall) else ToolCall(call.tool or UNKNOWN_CALL.tool, {})
+        return self.call_format.make_call_id(known, index)
 
 
 @dataclass(frozen=True)
@@ -110,7 +127,8 @@ class TurnLayout:
         lead: start of a turn without a thought.
         thought: text before and after a thought.
         thought_tags: the tags in it.
-        answer_opening: text before an answer, after the thought.
+        answer_frame: text before an answer, after the thought, and text after it, before the token
+            that ends the turn.
         call_tail: white space after the last call.
         call_end: token that ends a turn with calls.
         results: text around results.
@@ -122,7 +140,7 @@ class TurnLayout:
     lead: str
     thought: tuple[str, str]
     thought_tags: tuple[str, str]
-    answer_opening: str
+    answer_frame: tuple[str, str]
     call_tail: str
     call_end: str
     results: ResultFrames
@@ -158,7 +176,7 @@ def _match_layout(probe: TemplateProbe, count: int) -> TurnLayout | None:
         lead, found, rest = text.partition(rendered)
         ended = _split_end(probe.dialect, rest)
         if found and _LEAD_REGEX.fullmatch(lead) and ended is not None:
-            frames = _split_results(ended[2], count)
+            frames = _split_results(ended[2], calls, call_format)
             if frames is not None:
                 return _complete_layout(probe, count, call_format, lead, ended[:2], frames)
     return None
@@ -183,24 +201,29 @@ def _split_end(dialect: BaseDialect, rest: str) -> tuple[str, str, str] | None:
     return (space, end, stripped.removeprefix(end)) if stripped.startswith(end) else None
 
 
-def _split_results(text: str, count: int) -> ResultFrames | None:
+def _split_results(
+    text: str, calls: Sequence[ToolCall], call_format: CallFormat
+) -> ResultFrames | None:
     """Split the text after a turn at the results, with slots in place of labels."""
     parts = text.split(TEXT_PLACEHOLDER)
     if len(parts) != 3:
         return None
-    for i, name in enumerate(PROBE_NAMES):
+    for i, call in enumerate(calls):
+        label = (call.tool, call_format.make_call_id(call, i), call_format.id_context)
         # The second result of a single call repeats the first label.
-        slots = (0, i) if count > 1 else (0, 0)
-        parts[0] = _put_slots(parts[0], name, i, 0)
-        parts[1] = _put_slots(parts[1], name, i, slots[1])
-        parts[2] = _put_slots(parts[2], name, i, 0)
+        slots = (0, i) if len(calls) > 1 else (0, 0)
+        parts[0] = _put_slots(parts[0], *label, 0)
+        parts[1] = _put_slots(parts[1], *label, slots[1])
+        parts[2] = _put_slots(parts[2], *label, 0)
+    if any(make_default_call_id(i) in part for i in range(len(calls)) for part in parts):
+        return None  # the id of a message, which the call has not
     opening, between, closing = parts
-    return ResultFrames(opening, between, strip_prefill(closing))
+    return ResultFrames(call_format, opening, between, strip_prefill(closing))
 
 
-def _put_slots(text: str, name: str, index: int, slot: int) -> str:
-    text = text.replace(name, _NAME_SLOTS[slot])
-    return text.replace(make_default_call_id(index), _ID_SLOTS[slot])
+def _put_slots(text: str, name: str, call_id: str, id_context: str, slot: int) -> str:
+    text = text.replace(id_context.format(call_id), id_context.format(_ID_SLOTS[slot]))
+    return text.replace(name, _NAME_SLOTS[slot])
 
 
 def _complete_layout(
@@ -216,8 +239,6 @@ def _complete_layout(
     protected = tuple(dict.fromkeys((*call_format.markers, *special, *THINK_TAGS)))
     complete = replace(_with_words(probe, call_format), protected=protected)
     thought, tags = _find_thought(probe, call_format, count)
-    before, has_turn, _ = probe.render_answer().partition(TURN_PLACEHOLDER)
-    is_channel = has_turn and isinstance(call_format, HarmonyFormat)
     quoted = probe.render_calls(make_probe_calls(count), f'{TEXT_PLACEHOLDER}"')
     return TurnLayout(
         call_format=complete,
@@ -225,7 +246,7 @@ def _complete_layout(
         lead=lead,
         thought=thought,
         thought_tags=tags,
-        answer_opening=before if is_channel else "",
+        answer_frame=_find_answer(probe, call_end[1]),
         call_tail=call_end[0],
         call_end=call_end[1],
         results=results,
@@ -233,9 +254,26 @@ def _complete_layout(
     )
 
 
+def _find_answer(probe: TemplateProbe, call_end: str) -> tuple[str, str]:
+    """Return the special tokens before and after an answer, except the token that ends the turn;
+    "" if there are none."""
+    before, _, after = probe.render_answer().partition(TURN_PLACEHOLDER)
+    lead = _LEAD_REGEX.match(before)
+    assert lead is not None
+    opening = before[lead.end() :]
+    special = get_special_tokens(probe.dialect.tokenizer).values()
+    if not any(token in opening for token in special):
+        return "", ""
+    closing, has_end, _ = after.partition(call_end)
+    return opening, closing if has_end else ""
+
+
 def _with_words(probe: TemplateProbe, call_format: CallFormat) -> CallFormat:
     """Return the format with the truth values of JSON, unless the template writes those of
-    Python."""
+    Python, and with lists of JSON, likewise."""
+    if isinstance(call_format, LfmFormat):
+        text = probe.render_calls(make_probe_calls(1, exact=[True]))
+        return replace(call_format, is_escaped="[true]" in text)
     if not isinstance(call_format, PythonFormat | QwenCoderFormat | GlmFormat):
         return call_format
     text = probe.render_calls(make_probe_calls(1, exact=True))

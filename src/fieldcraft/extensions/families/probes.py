@@ -17,10 +17,11 @@ from fieldcraft.types import ToolCall, UserError
 
 PROBE_NAMES = ("lookup_alpha", "lookup_beta")
 THOUGHT_PLACEHOLDER = "\ue006"
-THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking")  # of a message, by family
+THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking", "tool_plan")  # by family
 # A thought that the generation prompt opens, or opens and closes; DeepSeek V3.1 only closes it.
 _PREFILL_REGEX = re.compile(
-    r"(?:(?:<think>\s*)?</think>\s*|<think>\s*|<\|channel>thought\n(?:<channel\|>)?)\Z"
+    r"(?:(?:<think>\s*)?</think>\s*|<think>\s*|<\|channel>thought\n(?:<channel\|>)?"
+    r"|<\|START_THINKING\|>(?:<\|END_THINKING\|>)?)\Z"
 )
 PROBE_SCHEMAS = [
     {
@@ -61,9 +62,16 @@ class ProbeForm:
 
     has_text_arguments: bool  # arguments are JSON text, not an object
     content: str | None  # of a message without text; transformers leaves None out
+    ids_name_tools: bool  # ids of calls name the tool, as the template of Kimi K2 demands it
+
+    def make_call_id(self, call: ToolCall, index: int) -> str:
+        return f"functions.{call.tool}:{index}" if self.ids_name_tools else call.call_id
 
 
-FORMS = tuple(ProbeForm(*form) for form in product((False, True), (None, "")))
+FORMS = tuple(
+    ProbeForm(is_text, content, named)
+    for named, is_text, content in product((False, True), (False, True), (None, ""))
+)
 
 
 @dataclass(frozen=True)
@@ -88,13 +96,18 @@ class TemplateProbe:
         message = {
             "role": "assistant",
             "content": self.form.content,
-            "tool_calls": list(map(self._make_call, calls)),
+            "tool_calls": [self._make_call(call, i) for i, call in enumerate(calls)],
             **thought,
         }
-        answered = [calls[min(i, len(calls) - 1)] for i in range(2)]
+        answered = [min(i, len(calls) - 1) for i in range(2)]
         results = [
-            {"role": "tool", "content": result, "name": call.tool, "tool_call_id": call.call_id}
-            for call in answered
+            {
+                "role": "tool",
+                "content": result,
+                "name": calls[i].tool,
+                "tool_call_id": self.form.make_call_id(calls[i], i),
+            }
+            for i in answered
         ]
         return self._render_turn([message, *results])
 
@@ -118,8 +131,9 @@ class TemplateProbe:
             return self.dialect.render_conversation([question, *messages], PROBE_SCHEMAS)
         return ""
 
-    def _make_call(self, call: ToolCall) -> dict[str, Any]:
+    def _make_call(self, call: ToolCall, index: int) -> dict[str, Any]:
         arguments = call.arguments
         given = json.dumps(arguments) if self.form.has_text_arguments else arguments
         function = {"name": call.tool, "arguments": given}
-        return {"id": call.call_id, "type": "function", "function": function}
+        call_id = self.form.make_call_id(call, index)
+        return {"id": call_id, "type": "function", "function": function}

@@ -13,7 +13,9 @@ WORDS = {"true": True, "false": False, "null": None, "True": True, "False": Fals
 _WORD_REGEX = re.compile(r"[A-Za-z]+")
 _NUMBER_REGEX = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _STRING_REGEX = re.compile(r"\"((?:[^\"\\]|\\.)*+)\"|'((?:[^'\\]|\\.)*+)'", re.DOTALL)
-_ESCAPE_REGEX = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_ESCAPE_REGEX = re.compile(
+    r"\\(u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL
+)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\n": "", "0": "\0"}
 _ESCAPES |= {char: char for char in "\\'\"/"}
 _KEY_REGEX = re.compile(r"[^\s:=,(){}\[\]<>\"'|]+")
