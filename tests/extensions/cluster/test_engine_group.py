@@ -7,7 +7,6 @@ import pytest
 
 from cluster_parts import EngineGroupRig, ModelledEngine, make_probe, run_groups, run_rollout
 from fieldcraft.extensions.cluster.engine_group import MAX_CONSECUTIVE_FAILURES
-from fieldcraft.extensions.cluster.session_router import HALF_SPEED_TURNS, SessionRouter
 from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.types import UserError
 from virtual_time import virtually
@@ -79,24 +78,6 @@ def test_a_straggler_costs_less_than_a_fifth(groups: int) -> None:
     uneven, _ = virtually(steps(rig, 6, groups))
     assert uneven < even / 0.8
     assert rig.engines[0].sampled > 0  # it is still in use
-
-
-def test_an_engine_that_was_slow_gets_a_turn_again_some_time() -> None:
-    router = SessionRouter(2)
-    router.seconds_per_token = [5.0, 1.0]
-    turns = [router.route(f"s{i}", [i], {0, 1}, now=0.0) for i in range(15)]
-    assert {turn.engine for turn in turns} == {1}
-    later = []
-    for i in range(5000):
-        turn = turns.pop(0)
-        router.record(
-            f"s{i}", turn, ids=1, tokens=60, now=60.0 * (turn.num_concurrent + HALF_SPEED_TURNS)
-        )
-        router.forget(f"s{i}")
-        turns.append(router.route(f"s{i + 15}", [i + 15], {0, 1}, now=0.0))
-        later.append(turns[-1].engine)
-    assert 0 not in later[:500]
-    assert later[-500:].count(0) > 100  # as fast as the other one
 
 
 @pytest.mark.parametrize("when", [1.2, 1.5, 2.5])

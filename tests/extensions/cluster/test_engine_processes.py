@@ -119,7 +119,7 @@ def test_an_engine_may_be_killed_at_any_moment(
 
     async def work() -> None:
         await scene.group.update_weights(1)
-        process = await scene.engines.actors[moment.randrange(2)].get_process_id.remote()
+        process = await scene.engines.actors[moment.randrange(2)].actor.get_process_id.remote()
         pending = asyncio.create_task(turns(scene.group, 12, tokens=200))
         await asyncio.sleep(moment.uniform(0, 1))
         os.kill(process, signal.SIGKILL)
@@ -145,13 +145,13 @@ def test_an_engine_that_hangs_is_ended(
     engines: EnginePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It hangs before its first request, and the other engine may take any time."""
-    monkeypatch.setattr(engines._monitored_actors[1], "heartbeat_timeout_seconds", 2.0)
+    monkeypatch.setattr(engines.actors[1], "heartbeat_timeout_seconds", 2.0)
     scene = Scene(engines, tmp_path)
     local = LocalEngine(scene.model, TOKENIZER, max_num_seqs=32)
 
     async def work() -> None:
         await scene.group.update_weights(1)
-        process = await scene.engines.actors[1].get_process_id.remote()
+        process = await scene.engines.actors[1].actor.get_process_id.remote()
         os.kill(process, signal.SIGSTOP)
         found = await turns(scene.group, 12, tokens=200)
         await local.update_weights(1)

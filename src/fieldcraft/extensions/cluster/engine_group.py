@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 from fieldcraft.engine.weights import ProbeLogprobs, WeightSnapshot
@@ -43,6 +44,30 @@ class EngineClient(Protocol):
         """Free the caches as a `PolicyEngine` does."""
 
 
+@dataclass(eq=False)
+class _EngineState:
+    """State of an engine: its weights, its crashes, and the task that sends it newer weights."""
+
+    client: EngineClient
+    snapshot: WeightSnapshot | None = None  # None: it does not accept requests
+    crashes: int = 0
+    consecutive_failures: int = 0
+    update_task: asyncio.Task[None] | None = None  # the last one
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has crashed and has not been restarted yet."""
+        return self.snapshot is None and self.consecutive_failures > 0
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.consecutive_failures >= MAX_CONSECUTIVE_FAILURES
+
+    @property
+    def is_updating(self) -> bool:
+        return self.update_task is not None and not self.update_task.done()
+
+
 class EngineGroup:
     """Engines with the same weights; implements `PolicyEngine`. The group is independent of their
     location, and uses only the clock of the event loop.
@@ -64,22 +89,24 @@ class EngineGroup:
     ) -> None:
         self.version = 0
         self.last_update_metrics: dict[str, float] = {}  # cost of the last publish
-        self.engine_restarts = 0  # crashes so far; each restarts an engine until it is given up
-        self._clients = clients
+        self._engines = [_EngineState(client) for client in clients]
         self._take_snapshot = take_snapshot
         self._tolerance = tolerance
         self._log = log
         self._router = SessionRouter(len(clients))
         self._snapshot: WeightSnapshot | None = None  # the newest weights
         self._snapshot_lock = asyncio.Lock()  # trainers collect them once
-        self._loaded_snapshots: list[WeightSnapshot | None] = [None] * len(clients)
-        self._generations = [0] * len(clients)
-        self._consecutive_failures = [0] * len(clients)  # in a row
-        self._update_tasks: dict[
-            int, asyncio.Task[None]
-        ] = {}  # engines that are loading newer weights
-        self._failure: BaseException | None = None
         self._active_calls = 0
+
+    @property
+    def live_engines(self) -> list[int]:
+        """Indices of the engines that accept requests."""
+        return [i for i, engine in enumerate(self._engines) if engine.snapshot is not None]
+
+    @property
+    def engine_restarts(self) -> int:
+        """Number of crashes so far; each restarts an engine until it is given up."""
+        return sum(engine.crashes for engine in self._engines)
 
     async def generate(
         self, ids: Sequence[int], sampling: SamplingParams, session: str
@@ -106,11 +133,13 @@ class EngineGroup:
         """Drop all sessions. Raises RuntimeError while requests are active."""
         if self._active_calls:
             raise RuntimeError("the engines cannot sleep while they are generating")
-        for engine in self.live_engines:
+        for index in self.live_engines:
+            engine = self._engines[index]
+            crashes = engine.crashes
             try:
-                await self._clients[engine].sleep()
+                await engine.client.sleep()
             except ActorLostError as error:
-                self._mark_lost(engine, self._generations[engine], error)
+                self._mark_lost(engine, crashes, error)
 
     async def snapshot_weights(self) -> None:
         """Give the engines their own copy of the weights: the current ones, if none were published
@@ -130,10 +159,8 @@ class EngineGroup:
             self._snapshot, self.version = None, version  # None frees the old weights
             snapshot = self._snapshot = await self._take_snapshot(version)
         self._update_all()
-        while outdated := [
-            self._update_tasks[e] for e in self._update_tasks if not self._is_lost(e)
-        ]:
-            await self._wait_for_any(outdated)
+        while any(engine.is_updating and not engine.is_lost for engine in self._engines):
+            await self._wait_for_update()
         await self._wait_for_live()
         self.last_update_metrics = {
             "publish_seconds": clock() - start_time,
@@ -141,19 +168,11 @@ class EngineGroup:
             "engine_restarts": float(self.engine_restarts),
         }
 
-    @property
-    def live_engines(self) -> list[int]:
-        """Indices of the engines that accept requests."""
-        return [
-            engine for engine, snapshot in enumerate(self._loaded_snapshots) if snapshot is not None
-        ]
-
     async def close(self) -> None:
         """Cancel weight updates in flight."""
-        tasks = list(self._update_tasks.values())
-        for task in tasks:
+        for task in self._update_tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._update_tasks, return_exceptions=True)
 
     # ---- turns
 
@@ -161,22 +180,23 @@ class EngineGroup:
         self, ids: Sequence[int], sampling: SamplingParams, session: str
     ) -> Completion:
         clock, tokens = asyncio.get_running_loop().time, 0
-        request = self._router.route(session, ids, self.live_engines, clock())
-        self._release_from(request.previous_engine, session)
-        engine, generation = request.engine, self._generations[request.engine]
+        index, previous_index = self._router.route(session, ids, self.live_engines)
+        self._release_from(previous_index, session)
+        engine = self._engines[index]
+        start_time, crashes = clock(), engine.crashes
         try:
-            completion = await self._clients[engine].generate(ids, sampling, session)
-            tokens, self._consecutive_failures[engine] = len(completion.ids), 0
+            completion = await engine.client.generate(ids, sampling, session)
+            tokens, engine.consecutive_failures = len(completion.ids), 0
             return completion
         except ActorLostError as error:
-            self._mark_lost(engine, generation, error)
+            self._mark_lost(engine, crashes, error)
             raise
         finally:
-            self._router.record(session, request, len(ids), tokens, clock())
+            self._router.record(index, tokens, clock() - start_time)
 
-    def _release_from(self, engine: int | None, session: str) -> None:
-        if engine is not None and self._loaded_snapshots[engine] is not None:
-            self._clients[engine].release(session)
+    def _release_from(self, index: int | None, session: str) -> None:
+        if index is not None and self._engines[index].snapshot is not None:
+            self._engines[index].client.release(session)
 
     # ---- weights
 
@@ -192,61 +212,57 @@ class EngineGroup:
         if not self.live_engines:
             self._update_all()
         while not self.live_engines:
-            if not self._update_tasks:
+            if not any(engine.is_updating for engine in self._engines):
                 raise UserError(
                     f"all engines failed: each crashed {MAX_CONSECUTIVE_FAILURES} times in a row"
                     " without completing a request; see Ray's logs on this machine"
                     " (/tmp/ray/session_latest/logs)."
                 )
-            await self._wait_for_any(list(self._update_tasks.values()))
+            await self._wait_for_update()
 
-    async def _wait_for_any(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.sleep(0)  # lets the callbacks of finished tasks run
+    async def _wait_for_update(self) -> None:
+        """Wait until an update ends, and raise its error."""
+        pending = [task for task in self._update_tasks if not task.done()]
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        """Raise the error of an update that has failed."""
+        for task in self._update_tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    @property
+    def _update_tasks(self) -> list[asyncio.Task[None]]:
+        return [engine.update_task for engine in self._engines if engine.update_task is not None]
 
     def _update_all(self) -> None:
-        for engine in range(len(self._clients)):
+        for engine in self._engines:
             self._start_update(engine)
 
-    def _start_update(self, engine: int) -> None:
-        """Start to send the newest weights to an engine."""
-        if (
-            engine in self._update_tasks
-            or self._consecutive_failures[engine] >= MAX_CONSECUTIVE_FAILURES
-        ):
-            return
-        task = asyncio.create_task(self._push_weights(engine), name=self._clients[engine].name)
-        self._update_tasks[engine] = task
+    def _start_update(self, engine: _EngineState) -> None:
+        """Start to send the newest weights to an engine. Raises the error of a failed update."""
+        self._raise_failure()
+        if not (engine.is_updating or engine.is_given_up):
+            engine.update_task = asyncio.create_task(
+                self._push_weights(engine), name=engine.client.name
+            )
 
-        def on_done(task: asyncio.Task[None]) -> None:
-            del self._update_tasks[engine]
-            if not task.cancelled():
-                self._failure = self._failure or task.exception()
-
-        task.add_done_callback(on_done)
-
-    async def _push_weights(self, engine: int) -> None:
-        client = self._clients[engine]
-        while (
-            self._loaded_snapshots[engine] is None
-            or self._loaded_snapshots[engine] is not self._snapshot
-        ):
-            if self._consecutive_failures[engine] >= MAX_CONSECUTIVE_FAILURES:
+    async def _push_weights(self, engine: _EngineState) -> None:
+        while not engine.is_given_up:
+            snapshot = await self._get_latest_snapshot()
+            if engine.snapshot is snapshot:
                 return
-            snapshot, generation = await self._get_latest_snapshot(), self._generations[engine]
+            crashes = engine.crashes
             try:
-                await client.wait_until_ready()
-                probe = await client.load_snapshot(snapshot)
+                await engine.client.wait_until_ready()
+                probe = await engine.client.load_snapshot(snapshot)
             except ActorLostError as error:
-                self._mark_lost(engine, generation, error)
+                self._mark_lost(engine, crashes, error)
                 continue
-            self._require_probe_match(client, snapshot.probe.mean_abs_difference(probe.logprobs))
-            self._loaded_snapshots[engine] = snapshot
+            difference = snapshot.probe.mean_abs_difference(probe.logprobs)
+            self._require_probe_match(engine.client, difference)
+            engine.snapshot = snapshot
 
     def _require_probe_match(self, client: EngineClient, difference: float) -> None:
         if math.isnan(difference) or difference > self._tolerance:
@@ -258,27 +274,16 @@ class EngineGroup:
 
     # ---- crashes
 
-    def _is_lost(self, engine: int) -> bool:
-        """Return whether an engine has crashed and has not been restarted yet."""
-        return self._loaded_snapshots[engine] is None and self._consecutive_failures[engine] > 0
-
-    def _mark_lost(self, engine: int, generation: int, error: ActorLostError) -> None:
-        """Record that an engine has crashed. `generation` counts its restarts, and the crash may
-        already be recorded."""
-        if generation != self._generations[engine]:
+    def _mark_lost(self, engine: _EngineState, crashes: int, error: ActorLostError) -> None:
+        """Record that an engine has crashed. `crashes` is their number when the failed request
+        was sent: another request may already have recorded this crash."""
+        if crashes != engine.crashes:
             return
-        self._generations[engine] += 1
-        self._consecutive_failures[engine] += 1
-        self.engine_restarts += 1
-        self._loaded_snapshots[engine] = None
-        self._router.mark_lost(engine)
-        outcome = (
-            "restarted"
-            if self._consecutive_failures[engine] < MAX_CONSECUTIVE_FAILURES
-            else "given up"
-        )
+        engine.crashes += 1
+        engine.consecutive_failures += 1
+        engine.snapshot = None
+        outcome = "given up" if engine.is_given_up else "restarted"
         self._log(
-            f"{self._clients[engine].name} crashed ({error}); it is {outcome}, and its requests"
-            " are retried"
+            f"{engine.client.name} crashed ({error}); it is {outcome}, and its requests are retried"
         )
         self._start_update(engine)

@@ -160,14 +160,13 @@ class EnginePool:
         self._device = session.device
         self.resources = resources
         self.actors = [
-            session.start_actor(
-                placement, EngineActor, max_restarts=-1, max_concurrency=MAX_CONCURRENT_CALLS
+            MonitoredActor(
+                session.start_actor(
+                    placement, EngineActor, max_restarts=-1, max_concurrency=MAX_CONCURRENT_CALLS
+                ),
+                session.settings.heartbeat_timeout_seconds,
             )
             for placement in session.select_placements("engine")
-        ]
-        self._monitored_actors = [
-            MonitoredActor(actor, session.settings.heartbeat_timeout_seconds)
-            for actor in self.actors
         ]
         self._groups: dict[str, weakref.ref[EngineGroup]] = {}  # by model name
         self._num_models = 0
@@ -203,7 +202,7 @@ class EnginePool:
         self._num_models += 1
         clients = [
             RayEngineClient(monitored, index, name, spec)
-            for index, monitored in enumerate(self._monitored_actors)
+            for index, monitored in enumerate(self.actors)
         ]
         pack_snapshot = partial(pack_model, model) if source is None else source.pack_snapshot
         # Sessions continue while the weights are packed.
@@ -218,8 +217,8 @@ class EnginePool:
             group for reference in self._groups.values() if (group := reference()) is not None
         ]
         await asyncio.gather(*(group.close() for group in live_groups))
-        for actor in self.actors:
-            import_ray().kill(actor)
+        for monitored in self.actors:
+            import_ray().kill(monitored.actor)
 
     def _drop_unused(self) -> None:
         """Drop models that are no longer sampled from.
@@ -229,5 +228,5 @@ class EnginePool:
         """
         for name in [name for name, reference in self._groups.items() if reference() is None]:
             del self._groups[name]
-            for actor in self.actors:
-                actor.drop_model.remote(name)
+            for monitored in self.actors:
+                monitored.actor.drop_model.remote(name)

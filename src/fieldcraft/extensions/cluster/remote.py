@@ -86,20 +86,16 @@ class MonitoredActor:
         return result
 
     async def _monitor_heartbeat(self) -> None:
+        """Call `get_process_id` repeatedly, and kill the process when it does not respond."""
         with suppress(ActorLostError):
-            await _kill_if_unresponsive(self.actor, self.heartbeat_timeout_seconds)
+            while await _responds(self.actor, self.heartbeat_timeout_seconds):
+                await asyncio.sleep(self.heartbeat_timeout_seconds / HEARTBEAT_INTERVALS)
+            import_ray().kill(self.actor, no_restart=False)
             self._was_killed = True
 
 
-async def _kill_if_unresponsive(actor: Any, seconds: float) -> None:
-    """Call `get_process_id` of a process repeatedly, and kill it when it has not responded for
-    `seconds`. Raises ActorLostError if it crashes."""
-    while await _responds(actor, seconds):
-        await asyncio.sleep(seconds / HEARTBEAT_INTERVALS)
-    import_ray().kill(actor, no_restart=False)
-
-
 async def _responds(actor: Any, seconds: float) -> bool:
+    """Return whether a process responds within `seconds`. Raises ActorLostError if it crashes."""
     reply = asyncio.ensure_future(await_result(actor.get_process_id.remote()))
     # A busy event loop cannot receive a response; however long, this counts as one interval.
     for _ in range(HEARTBEAT_INTERVALS):
