@@ -64,7 +64,7 @@ def learn_letters(folder: Path, seed: int = 0, **stage: Any) -> list[dict[str, A
                 "max_concurrent": 4,
             },
             "budget": {"max_turn_tokens": 4, "max_context_tokens": 60, "max_calls": 2},
-            "stages": {"rl": STAGE | {"group_size": 6} | stage},
+            "stages": {"rl": STAGE | stage},
             "evaluation": {"splits": {"heldout": 4}},
         }
     )

@@ -29,18 +29,16 @@ def base_image() -> Iterator[tuple[str, str]]:
 @pytest.fixture(params=BACKENDS)
 def opened(request, tmp_path: Path) -> tuple[TerminalBackend, TerminalImage]:
     """A backend, and an image for it with a file, a variable and a working folder."""
-    base = "scratch"
-    backend: TerminalBackend = LocalTerminals()
-    if request.param == "container":
-        engine, base = request.getfixturevalue("base_image")
-        backend = ContainerTerminals(engine)
-    folder = tmp_path / "environment"
-    folder.mkdir()
-    (folder / "words.txt").write_text("bird\n")
-    (folder / "Dockerfile").write_text(
-        f"FROM {base}\nENV GREETING=hello\nWORKDIR /app\nCOPY words.txt .\n"
-    )
-    image = TerminalImage(name="a task", folder=folder, variables={"LEVEL": "high"}, memory_mb=256)
+    if request.param == "local":
+        return request.getfixturevalue("local")
+    engine, base = request.getfixturevalue("base_image")
+    return ContainerTerminals(engine), write_image(tmp_path, base)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> tuple[TerminalBackend, TerminalImage]:
+    """Our own sandbox, and an image."""
+    backend, image = LocalTerminals(), write_image(tmp_path, "scratch")
 
     async def open_once() -> None:
         async with backend.open_terminal(image):
@@ -51,3 +49,13 @@ def opened(request, tmp_path: Path) -> tuple[TerminalBackend, TerminalImage]:
     except UserError as error:
         pytest.skip(f"this system isolates no terminal: {error}")
     return backend, image
+
+
+def write_image(parent: Path, base: str) -> TerminalImage:
+    folder = parent / "environment"
+    folder.mkdir()
+    (folder / "words.txt").write_text("bird\n")
+    (folder / "Dockerfile").write_text(
+        f"FROM {base}\nENV GREETING=hello\nWORKDIR /app\nCOPY words.txt .\n"
+    )
+    return TerminalImage(name="a task", folder=folder, variables={"LEVEL": "high"}, memory_mb=256)

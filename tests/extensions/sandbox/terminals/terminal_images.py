@@ -51,6 +51,9 @@ def build_base_image(engine: str) -> Iterator[str]:
     """Import the image, and remove it with all images that were built from it."""
     archive, added = io.BytesIO(), set[str]()
     with tarfile.open(fileobj=archive, mode="w") as tar:
+        temporary = tarfile.TarInfo("tmp")
+        temporary.type, temporary.mode = tarfile.DIRTYPE, 0o1777
+        tar.addfile(temporary)
         for link in filter(os.path.islink, ("/bin", "/lib", "/lib64")):
             tar.add(link)
         for name in _PROGRAMS:
