@@ -123,7 +123,7 @@ def _build_root(disk_mb: int, owner: int) -> None:
                 flags = kernel.READ_ONLY | kernel.NO_SUID | kernel.NO_DEVICES
                 kernel.set_mount_flags(target, flags)
         os.close(source)
-    for path, destination in (links | _LINKS).items():
+    for path, destination in {**links, **_LINKS}.items():
         os.symlink(destination, _ROOT + path)
     with suppress(OSError):  # a container that masks parts of its /proc allows no other one
         flags = kernel.NO_SUID | kernel.NO_DEVICES | kernel.NO_EXECUTION
