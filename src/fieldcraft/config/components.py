@@ -193,6 +193,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "command": "fieldcraft.extensions.external_envs.command:CommandEnvironment",
         "openenv": "fieldcraft.extensions.external_envs.openenv:OpenEnvEnvironment",
         "verifiers": "fieldcraft.extensions.external_envs.verifiers:VerifiersEnvironment",
+        "harbor": "fieldcraft.extensions.external_envs.harbor:HarborEnvironment",
     },
     ComponentKind.TRACKER: {
         "tensorboard": f"{_TRACKERS}.tensorboard:TensorBoardTracker",

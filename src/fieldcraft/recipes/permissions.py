@@ -193,7 +193,7 @@ def _is_path(leaf: _TextLeaf) -> bool:
     recognised by their keys."""
     text = leaf.text
     known = leaf.key in _STORAGE_KEYS or (len(leaf.path) == 1 and leaf.key in _OPTIONAL_FILE_KEYS)
-    named = leaf.path[:2] == ("evaluation", "tasks") and bool(leaf.key)
+    named = leaf.path[:2] in (("evaluation", "tasks"), ("environment", "tasks")) and bool(leaf.key)
     return known or named or text.startswith(("/", "~")) or ".." in PurePath(text).parts
 
 

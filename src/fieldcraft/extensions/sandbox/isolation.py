@@ -67,9 +67,9 @@ def isolate_zygote(folders: Sequence[str], links: dict[str, str]) -> int:
     proc = os.open("/proc", os.O_PATH)
     user, group = os.getuid(), os.getgid()
     if user == 0 and not kernel.has_capability(kernel.SYSTEM_ADMINISTRATION):  # in a container
-        _apply_layer("user", lambda: _enter_namespace_of_root(proc))
+        _apply_layer("user", lambda: enter_namespace_of_root(proc))
     if user != 0:
-        _apply_layer("user", lambda: _enter_user_namespace(proc, kernel.NEW_USER, user, group))
+        _apply_layer("user", lambda: enter_user_namespace(proc, kernel.NEW_USER, user, group))
     _apply_layer("mount", lambda: kernel.unshare(kernel.NEW_MOUNT))
     _apply_layer("mount", lambda: _build_root(folders, links))
     if user == 0:
@@ -78,14 +78,14 @@ def isolate_zygote(folders: Sequence[str], links: dict[str, str]) -> int:
         os.setresuid(NOBODY_ID, NOBODY_ID, NOBODY_ID)
         kernel.set_dumpable(1)  # or its maps in /proc would belong to root
         _apply_layer(
-            "user", lambda: _enter_user_namespace(proc, kernel.NEW_USER, NOBODY_ID, NOBODY_ID)
+            "user", lambda: enter_user_namespace(proc, kernel.NEW_USER, NOBODY_ID, NOBODY_ID)
         )
         _apply_layer("mount", lambda: kernel.unshare(kernel.NEW_MOUNT))
     _apply_layer("pid", lambda: kernel.unshare(kernel.NEW_PID))
     return proc
 
 
-def _enter_namespace_of_root(proc: int) -> None:
+def enter_namespace_of_root(proc: int) -> None:
     """Enter a user namespace in which root, with all capabilities, and nobody are themselves. A
     process outside writes its maps, which have two entries: only root of the outside may."""
     process, (reader, writer) = os.getpid(), os.pipe()
@@ -110,13 +110,15 @@ def _enter_namespace_of_root(proc: int) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
-def _enter_user_namespace(proc: int, flags: int, user: int, group: int) -> None:
-    """Enter a new user namespace, in which this process is SANDBOX_ID with all capabilities."""
+def enter_user_namespace(
+    proc: int, flags: int, user: int, group: int, inner_id: int = SANDBOX_ID
+) -> None:
+    """Enter a new user namespace, in which this process is `inner_id` with all capabilities."""
     kernel.unshare(flags)
     for name, text in (
         ("setgroups", "deny"),
-        ("uid_map", f"{SANDBOX_ID} {user} 1"),
-        ("gid_map", f"{SANDBOX_ID} {group} 1"),
+        ("uid_map", f"{inner_id} {user} 1"),
+        ("gid_map", f"{inner_id} {group} 1"),
     ):
         file = os.open(f"self/{name}", os.O_WRONLY, dir_fd=proc)
         try:
@@ -192,7 +194,7 @@ def list_worker_layers(
 ) -> list[tuple[str, Callable[[], object]]]:
     """Return the steps of `isolate_worker` in order. A failing layer does not affect the others."""
     return [
-        ("user", lambda: _enter_user_namespace(proc, kernel.NEW_USER, SANDBOX_ID, SANDBOX_ID)),
+        ("user", lambda: enter_user_namespace(proc, kernel.NEW_USER, SANDBOX_ID, SANDBOX_ID)),
         (NETWORK, lambda: kernel.unshare(kernel.NEW_NETWORK)),
         (IPC, lambda: kernel.unshare(kernel.NEW_IPC)),
         (HOSTNAME, _set_host_name),

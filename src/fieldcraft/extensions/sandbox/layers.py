@@ -105,7 +105,7 @@ def require_no_missing_layers(missing: Mapping[str, str]) -> None:
     if core := [name for name in missing if name in CORE_LAYERS]:
         raise UserError(
             f"the sandbox lacks the {plural} {reasons}, and '{core[0]}' cannot be waived:"
-            f" {_advise_on_core_layers(' '.join(missing.values()))}, or {_ELSEWHERE}."
+            f" {advise_on_core_layers(' '.join(missing.values()))}, or {_ELSEWHERE}."
         )
     raise UserError(
         f"the sandbox lacks the {plural} {reasons}; use a system that supports it, or waive it"
@@ -113,7 +113,7 @@ def require_no_missing_layers(missing: Mapping[str, str]) -> None:
     )
 
 
-def _advise_on_core_layers(reasons: str) -> str:
+def advise_on_core_layers(reasons: str) -> str:
     """Return what makes the layers available that all others depend on."""
     if os.strerror(errno.ENOSYS) in reasons:
         return f"use Linux {_MIN_KERNEL} or newer"

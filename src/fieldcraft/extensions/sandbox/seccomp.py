@@ -12,17 +12,24 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
-from fieldcraft.extensions.sandbox.syscalls import AARCH64, X86_64
+from fieldcraft.extensions.sandbox.syscalls import (
+    AARCH64,
+    SHELL_AARCH64,
+    SHELL_X86_64,
+    X86_64,
+)
 
 _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
     "x86_64": (0xC000003E, X86_64),
     "aarch64": (0xC00000B7, AARCH64),
 }
+_SHELL_CALLS: Mapping[str, Mapping[str, int]] = {"x86_64": SHELL_X86_64, "aarch64": SHELL_AARCH64}
 _LOAD, _AND, _EQUAL, _ABOVE, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x25, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _NEW_NAMESPACES = 0x7E020080  # every CLONE_NEW* flag of clone
 _UNIX, _STREAM, _KIND = 1, 1, 0xF
+_SHELL_ADDRESS_FAMILIES = (1, 2, 10, 16)  # Unix, IPv4, IPv6, netlink
 _TERMINAL_QUERIES = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS FIONREAD FIONBIO FION/CLEX
 _PRCTL_HARMLESS = (3, 15, 16, 39, 0x53564D41)  # dumpable? names, no_new_privs?, names of mappings
 
@@ -105,6 +112,11 @@ _CHECKED_CALLS: Mapping[str, Callable[[], list[_BpfInstruction]]] = {
     "prlimit64": lambda: _allow_values(0, (0,)),  # not for other processes
     "socketpair": _allow_stream_socketpair,
 }
+# A terminal has its own files, network and IPC, so locks, ioctls and datagrams lead nowhere else.
+_CHECKED_SHELL_CALLS: Mapping[str, Callable[[], list[_BpfInstruction]]] = {
+    **{name: _CHECKED_CALLS[name] for name in ("clone", "clone3", "prctl", "prlimit64")},
+    "socket": lambda: _allow_values(0, _SHELL_ADDRESS_FAMILIES),
+}
 
 
 def get_architecture() -> str:
@@ -119,7 +131,23 @@ def get_architecture() -> str:
 @cache  # built by the template and inherited by workers
 def build_filter() -> bytes:
     """Build the filter for this machine. Raises OSError as `get_architecture` does."""
-    audit_architecture, numbers = _ARCHITECTURES[get_architecture()]
+    return _assemble(_ARCHITECTURES[get_architecture()][1], _CHECKED_CALLS)
+
+
+def build_shell_filter() -> bytes:
+    """Build the filter of a terminal, in which all programs of the system can run. Raises OSError
+    as `get_architecture` does."""
+    machine = get_architecture()
+    numbers = {**_ARCHITECTURES[machine][1], **_SHELL_CALLS[machine]}
+    return _assemble(numbers, _CHECKED_SHELL_CALLS)
+
+
+def _assemble(
+    numbers: Mapping[str, int], checked_calls: Mapping[str, Callable[[], list[_BpfInstruction]]]
+) -> bytes:
+    """Return a program that allows the system calls of `numbers` on this machine, some of them
+    only with certain arguments."""
+    audit_architecture, _ = _ARCHITECTURES[get_architecture()]
     program = [
         _make_instruction(_LOAD, _ARCHITECTURE),
         _make_instruction(_EQUAL, audit_architecture, 1, 0),
@@ -127,15 +155,15 @@ def build_filter() -> bytes:
         _make_instruction(_LOAD, _NUMBER),
     ]
     for first, last in _find_ranges(
-        numbers[name] for name in numbers.keys() - _CHECKED_CALLS.keys()
+        numbers[name] for name in numbers.keys() - checked_calls.keys()
     ):
         program += [
             _make_instruction(_AT_LEAST, first, 0, 2),
             _make_instruction(_ABOVE, last, 1, 0),
             _ALLOW_CALL,
         ]
-    for name in sorted(numbers.keys() & _CHECKED_CALLS.keys()):
-        body = _CHECKED_CALLS[name]()
+    for name in sorted(numbers.keys() & checked_calls.keys()):
+        body = checked_calls[name]()
         program += [_make_instruction(_EQUAL, numbers[name], 0, len(body)), *body]
     return b"".join([*program, _return_error()])
 

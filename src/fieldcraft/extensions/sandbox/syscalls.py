@@ -95,3 +95,32 @@ AARCH64: Mapping[str, int] = _parse_table(
     "clone=220 clone3=435 ioctl=29 prctl=167 prlimit64=261 socketpair=199 "
     "fcntl=25 flock=32 "
 )
+
+# What a shell and the programs of a system need in addition: execution, sockets within the own
+# network, owners and extended attributes of files, timers, users (without capabilities).
+SHELL_X86_64: Mapping[str, int] = _parse_table(
+    "execve=59 execveat=322 socket=41 connect=42 accept=43 accept4=288 bind=49 listen=50 "
+    "setsockopt=54 sendmmsg=307 recvmmsg=299 "
+    "chown=92 fchown=93 lchown=94 fchownat=260 mknod=133 mknodat=259 setxattr=188 lsetxattr=189 "
+    "fsetxattr=190 getxattr=191 lgetxattr=192 fgetxattr=193 listxattr=194 llistxattr=195 "
+    "flistxattr=196 removexattr=197 lremovexattr=198 fremovexattr=199 inotify_init=253 "
+    "inotify_init1=294 inotify_add_watch=254 inotify_rm_watch=255 splice=275 tee=276 vmsplice=278 "
+    "sync=162 syncfs=306 "
+    "setuid=105 setgid=106 setreuid=113 setregid=114 setgroups=116 setresuid=117 setresgid=119 "
+    "setrlimit=160 setpriority=141 sched_setaffinity=203 sched_setscheduler=144 "
+    "sched_get_priority_max=146 sched_get_priority_min=147 pidfd_open=434 pidfd_send_signal=424 "
+    "timer_create=222 timer_settime=223 timer_gettime=224 timer_getoverrun=225 timer_delete=226 "
+)
+
+SHELL_AARCH64: Mapping[str, int] = _parse_table(
+    "execve=221 execveat=281 socket=198 connect=203 accept=202 accept4=242 bind=200 listen=201 "
+    "setsockopt=208 sendmmsg=269 recvmmsg=243 "
+    "fchown=55 fchownat=54 mknodat=33 setxattr=5 lsetxattr=6 fsetxattr=7 getxattr=8 lgetxattr=9 "
+    "fgetxattr=10 listxattr=11 llistxattr=12 flistxattr=13 removexattr=14 lremovexattr=15 "
+    "fremovexattr=16 inotify_init1=26 inotify_add_watch=27 inotify_rm_watch=28 vmsplice=75 "
+    "splice=76 tee=77 sync=81 syncfs=267 "
+    "setregid=143 setgid=144 setreuid=145 setuid=146 setresuid=147 setresgid=149 setgroups=159 "
+    "setrlimit=164 setpriority=140 sched_setscheduler=119 sched_setaffinity=122 "
+    "sched_get_priority_max=125 sched_get_priority_min=126 pidfd_open=434 pidfd_send_signal=424 "
+    "timer_create=107 timer_gettime=108 timer_getoverrun=109 timer_settime=110 timer_delete=111 "
+)

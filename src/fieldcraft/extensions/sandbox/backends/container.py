@@ -111,7 +111,7 @@ class ContainerHost:
         name = f"fieldcraft-{os.getpid()}-{secrets.token_hex(6)}"
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._make_command(name, command, limits),
+                *self.make_command(name, command, limits),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=PIPE,
@@ -119,13 +119,14 @@ class ContainerHost:
             )
         except OSError as error:
             raise MachineError(f"The container engine does not start ({error}).") from error
-        machine = ContainerMachine(process)
+        machine = ContainerMachine(process, name)
         try:
             yield machine
         finally:
             await run_to_the_end(self._remove(name, machine))
 
-    def _make_command(self, name: str, command: Sequence[str], limits: SandboxLimits) -> list[str]:
+    def make_command(self, name: str, command: Sequence[str], limits: SandboxLimits) -> list[str]:
+        """Return the command that runs another one in a new container of this name."""
         memory = f"{limits.memory_mb + _GUEST_MEMORY_MB}m"
         flags = {
             "name": name,
@@ -176,11 +177,11 @@ async def _wait_or_kill(process: Process) -> None:
 class ContainerMachine:
     """`base.Machine`: the process of the engine's command, which ends with the container."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, name: str) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        self.process = process
+        self.process, self.name = process, name
         self._stdin, self._stdout = process.stdin, process.stdout
         self._errors = asyncio.create_task(_read_tail(process.stderr))
         self._unread: asyncio.Task[bytes] | None = None  # output at the end

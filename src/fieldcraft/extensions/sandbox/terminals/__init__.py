@@ -1,0 +1,1 @@
+"""Terminals: isolated machines with a shell, in our own sandbox or in containers."""
