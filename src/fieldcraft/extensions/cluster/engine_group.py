@@ -56,7 +56,7 @@ class _EngineState:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has crashed and has not been restarted yet."""
+        """State of an engine that has crashed and has not been restarted yet."""
         return self.snapshot is None and self.consecutive_failures > 0
 
     @property

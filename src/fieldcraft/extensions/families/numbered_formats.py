@@ -1,5 +1,4 @@
-"""Formats of calls with numbers, which count on over the turns of a conversation: Kimi K2, and
-Command R7B and A of Cohere."""
+"""Formats of calls with numbers that count on over a conversation: Kimi K2, Cohere Command."""
 
 from __future__ import annotations
 

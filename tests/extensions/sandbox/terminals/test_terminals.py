@@ -12,12 +12,13 @@ from typing import TypeVar
 import pytest
 
 from fieldcraft.extensions.sandbox.terminals.base import (
+    MAX_PROCESSES,
     OUTPUT_BYTES,
-    CommandResult,
     Terminal,
     TerminalBackend,
     TerminalError,
     TerminalImage,
+    TerminalResult,
 )
 from fieldcraft.extensions.sandbox.terminals.containers import ContainerTerminals
 from fieldcraft.extensions.sandbox.terminals.local import LocalTerminals
@@ -37,10 +38,10 @@ def use(opened: Opened, work: Callable[[Terminal], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def run(opened: Opened, *commands: str, seconds: float = LONG) -> list[CommandResult]:
+def run(opened: Opened, *commands: str, seconds: float = LONG) -> list[TerminalResult]:
     """Run commands one after the other in one terminal."""
 
-    async def work(terminal: Terminal) -> list[CommandResult]:
+    async def work(terminal: Terminal) -> list[TerminalResult]:
         return [await terminal.run(("bash", "-c", line), seconds) for line in commands]
 
     return use(opened, work)
@@ -63,10 +64,10 @@ def test_terminals_share_nothing(opened: Opened) -> None:
 
 
 def test_an_input_that_is_not_read(opened: Opened) -> None:
-    def work(terminal: Terminal) -> Awaitable[CommandResult]:
+    def work(terminal: Terminal) -> Awaitable[TerminalResult]:
         return terminal.run(("sh", "-c", "seq 100000 | head -n 1"), LONG, bytes(2**20))
 
-    assert use(opened, work) == CommandResult(0, "1\n")
+    assert use(opened, work) == TerminalResult(0, "1\n")
 
 
 def test_both_streams_and_bytes_that_are_no_text(opened: Opened) -> None:
@@ -82,7 +83,7 @@ def test_a_long_output_keeps_its_ends(opened: Opened) -> None:
 
 
 def test_input_and_variables(opened: Opened) -> None:
-    def work(terminal: Terminal) -> Awaitable[CommandResult]:
+    def work(terminal: Terminal) -> Awaitable[TerminalResult]:
         command = ("sh", "-c", "cat; echo $LEVEL")
         return terminal.run(command, LONG, b"given\n" * 20_000, {"LEVEL": "low"})
 
@@ -92,7 +93,7 @@ def test_input_and_variables(opened: Opened) -> None:
 
 
 def test_a_command_that_does_not_exist(opened: Opened) -> None:
-    def work(terminal: Terminal) -> Awaitable[CommandResult]:
+    def work(terminal: Terminal) -> Awaitable[TerminalResult]:
         return terminal.run(("no-such-command",), LONG)
 
     assert use(opened, work).exit_code == 127
@@ -105,13 +106,13 @@ def test_a_command_without_an_end(opened: Opened) -> None:
 
 
 def test_a_cancelled_command_is_ended(local: Opened) -> None:
-    async def work(terminal: Terminal) -> CommandResult:
+    async def work(terminal: Terminal) -> TerminalResult:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
                 await terminal.run(("sleep", "1000"), LONG)
         return await terminal.run(("echo", "after"), LONG)
 
-    assert use(local, work) == CommandResult(0, "after\n")
+    assert use(local, work) == TerminalResult(0, "after\n")
 
 
 def test_background_processes_go_on(opened: Opened) -> None:
@@ -136,7 +137,7 @@ def test_no_network_but_the_own_one(opened: Opened) -> None:
 
 
 def test_commands_one_at_a_time(opened: Opened) -> None:
-    async def work(terminal: Terminal) -> Sequence[CommandResult]:
+    async def work(terminal: Terminal) -> Sequence[TerminalResult]:
         line = "if [ -e busy ]; then echo both; fi; echo > busy; sleep 0.1; rm busy"
         jobs = [terminal.run(("bash", "-c", line), LONG) for _ in range(3)]
         return await asyncio.gather(*jobs)
@@ -243,3 +244,31 @@ def test_images_that_are_not_built(
     image = TerminalImage(name="a task", folder=tmp_path, build_seconds=seconds)
     with pytest.raises(TerminalError, match=cause):
         run((ContainerTerminals(engine), image), "true")
+
+
+FORK = """
+import os, signal
+children = 0
+try:
+    while children < 2000:
+        if os.fork() == 0:
+            signal.pause()
+        children += 1
+except BlockingIOError:
+    print(children)
+"""
+
+
+def test_the_number_of_processes_is_limited(local: Opened) -> None:
+    """Two terminals at once have the whole number each."""
+
+    async def count(terminal: Terminal) -> int:
+        return int((await terminal.run(("python3", "-c", FORK), LONG)).output)
+
+    async def count_in_two() -> list[int]:
+        backend, image = local
+        async with backend.open_terminal(image) as one, backend.open_terminal(image) as two:
+            return [await count(one), await count(two)]
+
+    for children in asyncio.run(count_in_two()):
+        assert MAX_PROCESSES - 10 < children < MAX_PROCESSES

@@ -11,6 +11,7 @@ from typing import Protocol
 from fieldcraft.types import UserError
 
 OUTPUT_BYTES = 65_536  # retained from the output of a command
+MAX_PROCESSES = 512  # of a terminal, with their threads
 
 
 class TerminalError(Exception):
@@ -18,7 +19,7 @@ class TerminalError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CommandResult:
+class TerminalResult:
     """Result of a command.
 
     `exit_code` is as in `subprocess`, and None if the command was ended at its time limit.
@@ -67,7 +68,7 @@ class Terminal(Protocol):
         seconds: float,
         stdin: bytes = b"",
         variables: Mapping[str, str] | None = None,
-    ) -> CommandResult:
+    ) -> TerminalResult:
         """Run a program and its arguments in the working folder of the image, with these variables
         in addition to those of the image. At the time limit, or if this call is cancelled, the
         processes of its session are killed. Raises TerminalError."""

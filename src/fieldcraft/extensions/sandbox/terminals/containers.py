@@ -20,16 +20,16 @@ from fieldcraft.extensions.sandbox.backends.container import (
 from fieldcraft.extensions.sandbox.backends.machines import run_to_the_end
 from fieldcraft.extensions.sandbox.limits import OutputBuffer, SandboxLimits
 from fieldcraft.extensions.sandbox.terminals.base import (
+    MAX_PROCESSES,
     OUTPUT_BYTES,
-    CommandResult,
     TerminalError,
     TerminalImage,
+    TerminalResult,
 )
 from fieldcraft.types import UserError
 
 _START_TIMEOUT_SECONDS = 120.0
 _KILL_TIMEOUT_SECONDS = 10.0
-_MAX_PROCESSES = 1024
 _CHUNK_BYTES = 2**16
 _READY = b"ready\n"
 _NO_NETWORK = "none"
@@ -75,7 +75,7 @@ class ContainerTerminals:
         name = image.docker_image or await self._build(image)
         network = self._network if image.internet else _NO_NETWORK
         host = TerminalContainerHost(self._engine, name, network, image.cpus)
-        limits = SandboxLimits(memory_mb=image.memory_mb, processes=_MAX_PROCESSES)
+        limits = SandboxLimits(memory_mb=image.memory_mb, processes=MAX_PROCESSES)
         try:
             async with host.open_machine(_KEEP_OPEN, limits, 0.0) as machine:
                 await _wait_until_ready(machine)
@@ -155,7 +155,7 @@ class ContainerTerminal:
         seconds: float,
         stdin: bytes = b"",
         variables: Mapping[str, str] | None = None,
-    ) -> CommandResult:
+    ) -> TerminalResult:
         """Run a command, see `base.Terminal`. At its time limit all processes but the first of the
         container are killed."""
         given = {**self._variables, **(variables or {})}
@@ -176,7 +176,7 @@ class ContainerTerminal:
                 raise
             if exit_code is None:
                 await self._kill_all()
-        return CommandResult(exit_code, buffer.render(), buffer.omitted_bytes)
+        return TerminalResult(exit_code, buffer.render(), buffer.omitted_bytes)
 
     async def _kill_all(self) -> None:
         process = await asyncio.create_subprocess_exec(

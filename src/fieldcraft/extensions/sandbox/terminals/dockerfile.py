@@ -23,7 +23,7 @@ _FOLDER_MODE = 0o755
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """What a Dockerfile adds to its base image.
+    """Contribution of a Dockerfile to its base image.
 
     Attributes:
         folder: working folder, an absolute path.
@@ -106,9 +106,9 @@ class _Build:
                 raise _UnsupportedError("it runs only FROM, COPY, WORKDIR and ENV")
             actions[instruction](arguments)
         except _UnsupportedError as error:
-            shown = f"{instruction} {arguments}"[:80]
+            step = f"{instruction} {arguments}"[:80]
             raise UserError(
-                f"our own sandbox cannot follow line {line} of {self.path} ({shown}: {error}): use"
+                f"our own sandbox cannot follow line {line} of {self.path} ({step}: {error}): use"
                 " the backend container."
             ) from error
 

@@ -18,10 +18,11 @@ from pydantic import PositiveInt
 from fieldcraft.extensions.sandbox.backends.machines import run_to_the_end
 from fieldcraft.extensions.sandbox.layers import advise_on_core_layers
 from fieldcraft.extensions.sandbox.terminals.base import (
+    MAX_PROCESSES,
     OUTPUT_BYTES,
-    CommandResult,
     TerminalError,
     TerminalImage,
+    TerminalResult,
 )
 from fieldcraft.extensions.sandbox.terminals.dockerfile import ImageFiles, read_dockerfile
 from fieldcraft.types import UserError
@@ -63,7 +64,8 @@ class LocalTerminals:
         files = self._get_files(image)
         disk_mb = min(self._disk_mb, image.disk_mb)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-s", "-m", _MODULE, str(disk_mb), str(image.memory_mb)),
+            *(sys.executable, "-P", "-s", "-m", _MODULE),
+            *map(str, (disk_mb, image.memory_mb, MAX_PROCESSES)),
             env={"PYTHONPATH": _PACKAGE_ROOT, "PATH": os.defpath},
             cwd="/",
             stdin=PIPE,
@@ -132,7 +134,7 @@ class LocalTerminal:
         seconds: float,
         stdin: bytes = b"",
         variables: Mapping[str, str] | None = None,
-    ) -> CommandResult:
+    ) -> TerminalResult:
         """Run a command, see `base.Terminal`."""
         return await self._request(command, seconds, stdin, variables or {}, self._folder)
 
@@ -143,7 +145,7 @@ class LocalTerminal:
         stdin: bytes,
         variables: Mapping[str, str],
         folder: str,
-    ) -> CommandResult:
+    ) -> TerminalResult:
         request = {
             "command": list(command),
             "folder": folder,
@@ -162,7 +164,7 @@ class LocalTerminal:
             while self._unread_replies:
                 reply = await self._read_message()
                 self._unread_replies -= 1
-        return CommandResult(**reply)
+        return TerminalResult(**reply)
 
     async def _read_message(self) -> dict[str, Any]:
         line = await self._stdout.readline()

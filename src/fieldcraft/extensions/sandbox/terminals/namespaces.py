@@ -1,6 +1,6 @@
 """First process of a terminal in our own sandbox: namespaces, a root of its own, and no privileges.
 
-    python -m fieldcraft.extensions.sandbox.terminals.namespaces DISK_MB MEMORY_MB
+    python -m fieldcraft.extensions.sandbox.terminals.namespaces DISK_MB MEMORY_MB PROCESSES
 
 The root is in memory and can be written. It contains the programs of this machine, read-only. The
 outer process only waits for the inner one, which is the first of its namespace: when it exits, the
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import socket
 import struct
 import sys
@@ -50,7 +51,7 @@ _INODES_PER_MIB = 256
 
 
 def main() -> None:
-    disk_mb, memory_mb = map(int, sys.argv[1:])
+    disk_mb, memory_mb, processes = map(int, sys.argv[1:])
     try:
         proc = os.open("/proc", os.O_PATH)
         is_root = _enter_namespaces(proc)
@@ -69,7 +70,7 @@ def main() -> None:
         if is_root:
             _become_nobody(proc)
         _fill_root(files)
-        _drop_privileges()
+        _drop_privileges(processes)
     except OSError as error:
         write_message({"missing": str(error)})
         return
@@ -152,7 +153,9 @@ def _fill_root(files: Mapping[str, bytes]) -> None:
         os.chmod(path, 0o1777)
 
 
-def _drop_privileges() -> None:
+def _drop_privileges(processes: int) -> None:
+    # The kernel counts the processes of a user in each user namespace separately.
+    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
     kernel.drop_capabilities()
     kernel.set_no_new_privileges()
     kernel.die_with_parent()  # changes of the user revoke it
