@@ -54,6 +54,9 @@ def build_base_image(engine: str) -> Iterator[str]:
         temporary = tarfile.TarInfo("tmp")
         temporary.type, temporary.mode = tarfile.DIRTYPE, 0o1777
         tar.addfile(temporary)
+        home = tarfile.TarInfo("root")
+        home.type, home.mode = tarfile.DIRTYPE, 0o700
+        tar.addfile(home)
         for link in filter(os.path.islink, ("/bin", "/lib", "/lib64")):
             tar.add(link)
         for name in _PROGRAMS:

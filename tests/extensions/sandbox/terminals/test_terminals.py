@@ -105,19 +105,28 @@ def test_a_command_without_an_end(opened: Opened) -> None:
     assert (after.exit_code, after.output) == (0, "after\n")
 
 
-def test_a_cancelled_command_is_ended(local: Opened) -> None:
+def test_a_cancelled_command_is_ended(opened: Opened) -> None:
     async def work(terminal: Terminal) -> TerminalResult:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
                 await terminal.run(("sleep", "1000"), LONG)
-        return await terminal.run(("echo", "after"), LONG)
+        return await terminal.run(("sh", "-c", "echo after"), LONG)
 
-    assert use(local, work) == TerminalResult(0, "after\n")
+    assert use(opened, work) == TerminalResult(0, "after\n")
+
+
+WAIT = "while [ ! -f done ]; do sleep 0.05; done; cat done"
 
 
 def test_background_processes_go_on(opened: Opened) -> None:
-    wait = "while [ ! -f done ]; do sleep 0.05; done; cat done"
-    started, found = run(opened, "(sleep 0.2; echo noise; echo yes > done) & echo begun", wait)
+    begin = "(while [ ! -f go ]; do sleep 0.05; done; echo yes > done) > log 2>&1 & echo begun"
+    started, found = run(opened, begin, f"echo > go; {WAIT}")
+    assert (started.output, found.output) == ("begun\n", "yes\n")
+
+
+def test_background_processes_that_print(local: Opened) -> None:
+    begin = "(while [ ! -f go ]; do sleep 0.05; done; echo noise; echo yes > done) & echo begun"
+    started, found = run(local, begin, f"echo > go; {WAIT}")
     assert (started.output, found.output) == ("begun\n", "yes\n")
 
 

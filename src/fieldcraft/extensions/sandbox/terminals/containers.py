@@ -112,7 +112,10 @@ class ContainerTerminals:
         process = await asyncio.create_subprocess_exec(
             *(self._engine, *arguments), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT
         )
-        return await _communicate(process, seconds, OutputBuffer(OUTPUT_BYTES))
+        try:
+            return await _communicate(process, seconds, OutputBuffer(OUTPUT_BYTES))
+        finally:
+            await _kill(process)
 
 
 class TerminalContainerHost(ContainerHost):
@@ -171,22 +174,23 @@ class ContainerTerminal:
             )
             try:
                 exit_code, _ = await _communicate(process, seconds, buffer, stdin)
-            except asyncio.CancelledError:
-                await run_to_the_end(self._kill_all())
-                raise
-            if exit_code is None:
-                await self._kill_all()
+            finally:
+                if process.returncode is None:
+                    await run_to_the_end(self._end(process))
         return TerminalResult(exit_code, buffer.render(), buffer.omitted_bytes)
 
-    async def _kill_all(self) -> None:
-        process = await asyncio.create_subprocess_exec(
+    async def _end(self, process: Process) -> None:
+        """End a command: first its processes in the container, which have the engine's pipes."""
+        killing = await asyncio.create_subprocess_exec(
             *(self._engine, "exec", self._name, *_KILL_ALL),
             stdin=DEVNULL,
             stdout=DEVNULL,
             stderr=DEVNULL,
         )
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _KILL_TIMEOUT_SECONDS)
+            await asyncio.wait_for(killing.wait(), _KILL_TIMEOUT_SECONDS)
+        await _kill(killing)
+        await _kill(process)
 
 
 async def _wait_until_ready(machine: ContainerMachine) -> None:
@@ -205,8 +209,8 @@ async def _wait_until_ready(machine: ContainerMachine) -> None:
 async def _communicate(
     process: Process, seconds: float, buffer: OutputBuffer, stdin: bytes = b""
 ) -> tuple[int | None, str]:
-    """Return the exit code of a process, None if it was killed after `seconds`, and its output,
-    which is added to the buffer. It is killed as well if this call is cancelled."""
+    """Return the exit code of a process, None if it still runs after `seconds`, and its output,
+    which is added to the buffer."""
     assert process.stdout is not None
 
     async def write() -> None:
@@ -227,12 +231,16 @@ async def _communicate(
             await asyncio.gather(write(), read())
     except TimeoutError:
         return None, buffer.render()
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
     return process.returncode, buffer.render()
+
+
+async def _kill(process: Process) -> None:
+    """Kill a process of the engine if it still runs. Another process may have its pipes."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _KILL_TIMEOUT_SECONDS)
 
 
 def _hash(folder: Path) -> str:
