@@ -21,8 +21,8 @@ def test_an_unknown_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     assert sentence(capsys) == (
         "bench/ has no script 'speed': use one of answers, async, checkpoint, connections,"
         " engine, generate, graders, math_answers, memory, output_layer, prefixes, rankings,"
-        " ranks, sampling, sandbox, scaling, search, sessions, simulator, train, vectors, view,"
-        " vllm_engine, words."
+        " ranks, routing, sampling, sandbox, scaling, search, sessions, simulator, train, vectors,"
+        " view, vllm_engine, words."
     )
 
 
