@@ -1,8 +1,13 @@
 """Shared helpers of the sandbox tests."""
 
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from fieldcraft.extensions.sandbox.backends.container import ENGINES
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
 
 # Limits for programs that end without help, even on a slow machine.
@@ -46,3 +51,13 @@ def parents() -> dict[int, int]:
             if fields:
                 found.append((int(fields[19]), int(folder.name), int(fields[1])))  # start, parent
     return {process: parent for _, process, parent in sorted(found)}
+
+
+def find_engine() -> str:
+    """Return a container engine that runs. Skips the test if there is none."""
+    for engine in ENGINES:
+        if shutil.which(engine) is not None:
+            done = subprocess.run([engine, "version"], capture_output=True, check=False)
+            if done.returncode == 0:
+                return engine
+    pytest.skip("no container engine (docker or podman) runs on this machine")

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 from backend_parts import LIMITS, SETTINGS
-from container_images import find_engine, list_containers, open_image
+from container_images import list_containers, open_image
+from sandbox_parts import find_engine
 
 from fieldcraft.extensions.sandbox.limits import SandboxLimits
 from fieldcraft.extensions.sandbox.sandbox import Sandbox

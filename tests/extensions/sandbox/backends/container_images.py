@@ -5,31 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from fieldcraft.extensions.sandbox.backends.container import ENGINES
-
 # Modules whose shared libraries the image needs
 _MODULES = "ctypes, hashlib, json, resource, selectors, sqlite3, ssl, urllib.request, zlib"
 _LEFT_OUT = {"site-packages", "test", "idlelib", "__pycache__", "tkinter", "ensurepip"}
 _SILENT = "#!{python} -S\nimport time\ntime.sleep(3600)\n"
-
-
-def find_engine() -> str:
-    """Return a container engine that runs. Skips the test if there is none."""
-    for engine in ENGINES:
-        if shutil.which(engine) is not None:
-            done = subprocess.run([engine, "version"], capture_output=True, check=False)
-            if done.returncode == 0:
-                return engine
-    pytest.skip("no container engine (docker or podman) runs on this machine")
 
 
 def _list_shared_libraries() -> list[str]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from terminal_images import build_base_image, find_engine, list_containers
+from sandbox_parts import find_engine
+from terminal_images import build_base_image, list_containers
 
 from fieldcraft.extensions.sandbox.terminals.base import TerminalBackend, TerminalImage
 from fieldcraft.extensions.sandbox.terminals.containers import ContainerTerminals

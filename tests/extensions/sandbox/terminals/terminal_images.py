@@ -11,10 +11,6 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pytest
-
-from fieldcraft.extensions.sandbox.backends.container import ENGINES
-
 BASE_IMAGE = "localhost/fieldcraft-test:terminal"
 _PROGRAMS = ("sh", "bash", "tar", "cat", "chmod", "mkdir", "rm", "head", "sleep", "ls", "seq", "id")
 
@@ -24,16 +20,6 @@ def run_engine(engine: str, *arguments: str, data: bytes | None = None) -> str:
     done = subprocess.run(command, input=data, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
-
-
-def find_engine() -> str:
-    """Return a container engine that runs. Skips the test if there is none."""
-    for engine in ENGINES:
-        if shutil.which(engine) is not None:
-            done = subprocess.run([engine, "version"], capture_output=True, check=False)
-            if done.returncode == 0:
-                return engine
-    pytest.skip("no container engine (docker or podman) runs on this machine")
 
 
 def list_containers(engine: str) -> list[str]:
