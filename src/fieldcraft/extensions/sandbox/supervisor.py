@@ -40,7 +40,8 @@ ENVIRONMENT: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    "MALLOC_ARENA_MAX": "2",  # each arena takes address space, which is limited
+    # An arena for another thread would reserve 64 MiB of the address space, which is limited.
+    "MALLOC_ARENA_MAX": "1",
 }
 # Folder of this package; an editable installation is not in site-packages.
 _PACKAGE_ROOT = str(Path(__file__).parents[3])

@@ -31,6 +31,18 @@ PROGRAMS = {
         0,
         "",
     ),
+    "memory beside threads": (
+        "import threading\n"
+        "threading.stack_size(2**18)\n"
+        "end = threading.Event()\n"
+        "def work():\n    x = [bytes(1000)]; end.wait()\n"
+        "for i in range(4): threading.Thread(target=work).start()\n"
+        "try: print(len(bytes(220 * 2**20)) >> 20)\n"
+        "finally: end.set()",
+        "220\n",
+        0,
+        "",
+    ),
     "a handler": ("import atexit; atexit.register(print, 'end')", "end\n", 0, ""),
     "closed streams": ("import sys; sys.stdout.close(); sys.stdout = None", "", 0, ""),
     "the order of sets": ("print({'a', 'b', 'c'} == {*'abc'}, hash('a') == hash('a'))",

@@ -36,8 +36,14 @@ ANSWER_TIMEOUT_SECONDS = 15.0  # after the time limit of a program, which the gu
 IDLE_SECONDS = 1800.0  # how long a machine waits for the next call of a session
 _FLOOD_FACTOR = 256  # times the retained output, as in the own sandbox
 MAX_LINE_BYTES = 64 * 2**20
-# As in the own sandbox: a program prints a set in the same order each time, with one thread.
-_ENVIRONMENT = ("PYTHONHASHSEED=0", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
+# As in the own sandbox: a program prints a set in the same order each time, libraries use one
+# thread, and threads reserve no address space.
+_ENVIRONMENT = (
+    "PYTHONHASHSEED=0",
+    "OMP_NUM_THREADS=1",
+    "OPENBLAS_NUM_THREADS=1",
+    "MALLOC_ARENA_MAX=1",
+)
 _SANDBOX_PACKAGE = "fieldcraft.extensions.sandbox"
 
 
