@@ -3,7 +3,8 @@
     pip install trl
     python bench/train.py [--step grpo|sft] [--groups 1] [--group 64] [--prompt 236] [--answer 40]
                           [--common 0] [--shortest N] [--by-length]
-                          [--shape small|smollm2] [--features 128] [--layers 4] [--words 512]
+                          [--shape small|smollm2|smollm2-360m]
+                          [--features 128] [--layers 4] [--words 512]
                           [--dtype float32|bfloat16] [--recompute | --no-recompute]
                           [--rows 8] [--micro-tokens 4096] [--threads 1] [--repeats 5]
 
@@ -14,11 +15,11 @@ examples have from SHORTEST (default: half) to all of PROMPT + ANSWER tokens, of
 ANSWER are trained. All start with the same COMMON tokens, like instructions. With `--by-length` TRL
 gets them sorted by length. `--rows` and `--micro-tokens` are the micro-batches of TRL and
 fieldcraft: give each its fastest. TRL recomputes activations in the backward pass, its default,
-unless `--no-recompute` is given. `--shape smollm2` is the shape of SmolLM2-135M, instead of
-FEATURES, LAYERS and WORDS. Both compute in DTYPE and store float32 weights: TRL by autocast. Loss
-and gradient norm of the first step show that both compute the same. The peak is the maximum memory
-of a step above the memory in use at its start (Linux). Seconds are CPU time, which depends less on
-other programs; on a GPU they are wall time.
+unless `--no-recompute` is given. `--shape smollm2` or `smollm2-360m` is the shape of SmolLM2-135M
+or 360M, instead of FEATURES, LAYERS and WORDS. Both compute in DTYPE and store float32 weights: TRL
+by autocast. Loss and gradient norm of the first step show that both compute the same. The peak is
+the maximum memory of a step above the memory in use at its start (Linux). Seconds are CPU time,
+which depends less on other programs; on a GPU they are wall time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -36,12 +38,8 @@ import typer
 from datasets import Dataset
 from tokenizers import Tokenizer, models
 from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    PreTrainedConfig,
     PreTrainedTokenizerFast,
     PrinterCallback,
-    Qwen3Config,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -49,6 +47,8 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
+from _record import RECORD_HELP, append_record
+from _shapes import Shape, make_model
 from _step_costs import StepCosts
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
@@ -67,48 +67,9 @@ class Step(StrEnum):
     SFT = "sft"
 
 
-class Shape(StrEnum):
-    SMALL = "small"
-    SMOLLM2 = "smollm2"
-
-
 class Number(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
-
-
-def small(features: int, layers: int, words: int) -> Qwen3Config:
-    return Qwen3Config(
-        vocab_size=words,
-        hidden_size=features,
-        intermediate_size=3 * features,
-        num_hidden_layers=layers,
-        num_attention_heads=features // 32,
-        num_key_value_heads=features // 32,
-        head_dim=32,
-        tie_word_embeddings=True,
-    )
-
-
-def smollm2() -> LlamaConfig:
-    """Return the configuration of SmolLM2-135M."""
-    return LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        head_dim=64,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-    )
-
-
-def make_model(config: PreTrainedConfig) -> Any:
-    device = "cuda" if torch.cuda.is_available() else "cpu"  # as in TRL
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).to(device)
 
 
 def make_tokenizer(words: int) -> PreTrainedTokenizerFast:
@@ -341,15 +302,15 @@ def main(
     micro_tokens: int = 4096,
     threads: int = 1,
     repeats: int = 5,
+    record: Annotated[Path | None, typer.Option(help=RECORD_HELP)] = None,
 ) -> None:
     if groups * group % rows:
         raise SystemExit(f"{groups * group} rollouts are not a multiple of {rows}: change --rows.")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(threads)
     optim = Optim(lr=RATE, micro_batch_tokens=micro_tokens)
-    config = smollm2() if shape is Shape.SMOLLM2 else small(features, layers, words)
-    words, number = config.vocab_size, getattr(torch, dtype)
-    ours, theirs = make_model(config), make_model(config)
+    ours, theirs = (make_model(shape, features, layers, words) for _ in range(2))
+    words, number = ours.config.vocab_size, getattr(torch, dtype)
     rounds = 1 + repeats  # the first is not counted: allocations, selection of kernels
     with tempfile.TemporaryDirectory() as folder:
         settings = peer_settings(rows, groups * group, rounds, folder, number, recompute)
@@ -369,6 +330,13 @@ def main(
         trainer.train()
     print(f"\n{step.value}: {groups} x {group}, {prompt} + {answer} tokens, {threads} thread(s)")
     print_spent(turns)
+    if record is not None:
+        spent = turns.spent.items()
+        append_record(
+            record,
+            {name: statistics.median(costs.seconds[1:]) for name, costs in spent},
+            {name: max(costs.bytes[1:]) for name, costs in spent},
+        )
 
 
 def print_spent(turns: TakingTurns) -> None:
