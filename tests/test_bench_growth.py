@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from script_modules import load_script
 
 
