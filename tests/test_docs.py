@@ -148,7 +148,7 @@ SLOW = {  # complete recipes, each as a small run, take a while
     *("otc.md", "runs.md", "serving.md", "tools.md", "worlds.md", "your-environment.md"),
     "your-model.md",
 }
-LONG = {"README.md", "your-data.md", "your-tool.md"}
+LONG = {"README.md", "your-data.md", "your-tool.md", "lab-notes/demo.md"}
 NOT_RUN = ("fieldcraft bench ", "fieldcraft agreement ")  # minutes; data or a model of the user
 
 

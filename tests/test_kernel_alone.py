@@ -75,6 +75,7 @@ def test_it_trains_with_a_tool(alone: Path) -> None:
     assert asked.returncode == 0, asked.stdout + asked.stderr
 
 
+@pytest.mark.long
 def test_a_part_of_an_extension_is_refused_by_its_name(alone: Path) -> None:
     for change in ("dialect=autocoa", "tools=[search]", "tools=[python]"):
         done = fieldcraft(alone, "check", "recipe.yaml", change)

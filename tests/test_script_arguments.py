@@ -25,6 +25,7 @@ def run(script: Path, argument: str, folder: Path) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_has_help(script: Path, tmp_path: Path) -> None:
     done = run(script, "--help", tmp_path)

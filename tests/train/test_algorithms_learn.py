@@ -34,9 +34,12 @@ CASES: dict[str, dict[str, Any]] = {
     "otc-grpo": {"rewards": {"otc-grpo": 1.0}},
     "otc-ppo": {"algorithm": "ppo", "rewards": {"otc-ppo": 1.0}},
 }
+FAST = {"grpo", "ppo", "dapo", "otc-grpo"}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name not in FAST)) for name in CASES]
+)
 def test_exact_match_rises(name: str) -> None:
     stage = bandit(**CASES[name])
     rows = [step(stage, number) for number in range(STEPS)]

@@ -87,6 +87,7 @@ def test_a_server_that_prints_is_told_of_in_one_sentence(
     assert (record.levelname, record.exc_info, record.exc_text) == ("WARNING", None, None)
 
 
+@pytest.mark.long
 def test_a_server_says_what_it_has(tmp_path: Path) -> None:
     tools = listed(write_server(tmp_path))
     assert [t.name for t in tools] == ["note", "count", "fail", "end", "picture", "secret"]
@@ -107,6 +108,7 @@ def test_a_server_says_what_it_has(tmp_path: Path) -> None:
     assert not lives(process)
 
 
+@pytest.mark.long
 def test_only_some_of_them_with_a_prefix(tmp_path: Path) -> None:
     command = write_server(tmp_path)
     tools = listed(command, only=["count", "note"], prefix="my_")
@@ -163,7 +165,7 @@ def test_a_shared_server_is_started_once_and_ends_with_the_loop(tmp_path: Path) 
     assert [lives(process) for process in started(tmp_path)] == [False]
 
 
-@pytest.mark.parametrize("connection", ["rollout", "shared"])
+@pytest.mark.parametrize("connection", ["rollout", pytest.param("shared", marks=pytest.mark.long)])
 def test_a_server_that_ends_is_started_again_by_the_next_call(
     connection: str, tmp_path: Path
 ) -> None:
@@ -185,6 +187,7 @@ WITH_ALL_THREE = SERVER.replace(
 ).replace("import os, sys", "import os, sys, anyio")
 
 
+@pytest.mark.long
 def test_calls_beside_one_another_fail_together_and_one_start_follows(tmp_path: Path) -> None:
     """Concurrent calls: the server exits once all three have arrived."""
 
@@ -279,6 +282,7 @@ def test_a_server_that_never_lists_its_tools() -> None:
         asyncio.run(make(command).list_tools(0.2))
 
 
+@pytest.mark.long
 def test_a_name_that_a_server_lists_twice_is_its_first_tool(tmp_path: Path) -> None:
     tools = [
         {"name": "a", "description": text, "inputSchema": OBJECT} for text in ("first", "second")
@@ -339,6 +343,7 @@ def test_a_pattern_that_matches_for_ever_ends_one_call(tmp_path: Path) -> None:
     assert call(command, x="aaa") == "done"
 
 
+@pytest.mark.long
 def test_answers_are_compared_with_the_schema_that_the_server_names(tmp_path: Path) -> None:
     output = OBJECT | {"properties": {"n": {"type": "integer"}}, "required": ["n"]}
     tools = [{"name": "a", "inputSchema": OBJECT, "outputSchema": output}]
@@ -349,6 +354,7 @@ def test_answers_are_compared_with_the_schema_that_the_server_names(tmp_path: Pa
         call(write_lister(tmp_path, tools, result))
 
 
+@pytest.mark.long
 def test_more_tools_than_a_model_can_be_shown(tmp_path: Path) -> None:
     tools = [{"name": f"t{i}", "inputSchema": OBJECT} for i in range(1001)]
     command = write_lister(tmp_path, tools)
@@ -357,7 +363,7 @@ def test_more_tools_than_a_model_can_be_shown(tmp_path: Path) -> None:
     assert len(listed(command, only=["t7"])) == 1
 
 
-@pytest.mark.parametrize("connection", ["rollout", "shared"])
+@pytest.mark.parametrize("connection", ["rollout", pytest.param("shared", marks=pytest.mark.long)])
 def test_a_server_at_a_url_that_goes_and_comes_back(connection: str, tmp_path: Path) -> None:
     async def use_tools(tools: dict[str, Tool]) -> list[str]:
         answers = [await tools["note"](text="a")]
@@ -377,6 +383,7 @@ def test_a_server_at_a_url_that_goes_and_comes_back(connection: str, tmp_path: P
                 end(process)
 
 
+@pytest.mark.long
 def test_the_time_server_of_the_protocol_s_authors() -> None:
     async def use_tools(tools: dict[str, Tool]) -> str:
         assert list(tools) == ["get_current_time", "convert_time"]

@@ -40,6 +40,7 @@ def test_a_model_that_packed_batches_change_is_refused(
         ShardedTrainer(ranks, spec)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("context", [1, 2])
 def test_latent_attention_is_equal(pool: Pool, tmp_path: Path, context: int) -> None:
     """Latent attention has keys that are wider than its values."""
