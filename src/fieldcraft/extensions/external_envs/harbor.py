@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -149,17 +149,14 @@ class HarborRunner:
         harbor_task = self.tasks[task.id]
         trajectory = Trajectory(task)
         try:
-            with report_wait("a rollout", f"one of {self.limiter.max_concurrent} terminals"):
-                slot = self.limiter.slot()
-                await slot.acquire()
-            try:
-                async with self.backend.open_terminal(harbor_task.image) as terminal:
-                    await self._run_agent(terminal, harbor_task, trajectory, policy, key)
-                    if trajectory.status is not Status.ERROR:
-                        reward = await run_tests(terminal, harbor_task)
-                        set_environment_reward(trajectory, reward)
-            finally:
-                slot.release()
+            async with AsyncExitStack() as stack:
+                with report_wait("a rollout", f"one of {self.limiter.max_concurrent} terminals"):
+                    await stack.enter_async_context(self.limiter.slot())
+                opened = self.backend.open_terminal(harbor_task.image)
+                terminal = await stack.enter_async_context(opened)
+                await self._run_agent(terminal, harbor_task, trajectory, policy, key)
+                if trajectory.status is not Status.ERROR:
+                    set_environment_reward(trajectory, await run_tests(terminal, harbor_task))
         except (EnvironmentContractError, TerminalError) as error:
             trajectory.status, trajectory.error = Status.ERROR, describe_defect(error)
         return trajectory
