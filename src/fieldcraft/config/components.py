@@ -98,6 +98,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         RUBRIC: "fieldcraft.rewards.criteria:CriteriaReward",
         PAIRWISE: "fieldcraft.rewards.pairwise:PairwiseReward",
         "repair": "fieldcraft.rewards.rollouts:RepairReward",
+        "double_check": "fieldcraft.rewards.double_checks:DoubleCheckReward",
         "otc-grpo": f"{_COST}:OtcGrpoReward",
         "otc-ppo": f"{_COST}:OtcPpoReward",
         "math": "fieldcraft.extensions.math.reward:MathReward",
@@ -129,6 +130,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
     # Besides the folders of extensions/worlds/.
     ComponentKind.WORLD: {
         "reasoning-gym": "fieldcraft.extensions.worlds.reasoning_gym:ReasoningGymWorld",
+        "gazetteer-web": "fieldcraft.extensions.worlds.gazetteer.web_world:GazetteerWebWorld",
     },
     ComponentKind.WORKFLOW: {
         "workflow": f"{_WORKFLOWS}:react",

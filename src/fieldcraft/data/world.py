@@ -48,6 +48,7 @@ class World(ABC):
     synthesis_kinds: ClassVar[Sequence[str]] = ()  # the kinds of questions that `synthesise` makes
     site: str | None = None  # address of its passages as a web site, if a run serves them
     snippet_parts: int | None = None  # parts of a passage in search results, see `make_snippet`
+    max_links: int | None = None  # links of a page of that site to other passages; None: all
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -274,13 +274,15 @@ class RequestCost:
     """Requests with their input and output tokens; `cost` is None if a price is unknown.
 
     Tokens are counted as billed by an endpoint without a prompt cache: each request reads its whole
-    prompt.
+    prompt. `instructions` are those of the `read` tokens that are the same in each request to a
+    member of a team.
     """
 
     requests: int
     read: int
     written: int
     cost: float | None = None
+    instructions: int = 0
 
     def as_meta(self) -> dict[str, Any]:
         """Return the costs for the metadata of a task, where `compute_cost` looks them up."""
@@ -297,7 +299,7 @@ def compute_cost(trajectory: Trajectory, prices: TokenPrices | None = None) -> R
     if prices is None or found.cost is not None:
         return found
     cost = (found.read * prices[0] + found.written * prices[1]) / 1e6
-    return RequestCost(found.requests, found.read, found.written, cost)
+    return replace(found, cost=cost)
 
 
 def _count_policy_cost(trajectory: Trajectory) -> RequestCost:
@@ -331,6 +333,7 @@ def compute_cost_metrics(
         "requests_mean": sum(item.requests for item in costs) / n,
         "prompt_tokens_mean": sum(item.read for item in costs) / n,
         "completion_tokens_mean": sum(item.written for item in costs) / n,
+        "member_prompt_tokens_mean": sum(item.instructions for item in costs) / n,
         "cost_mean": None if cost is None else cost / n,
         "tokens_per_success": per_success(sum(item.read + item.written for item in costs)),
         "calls_per_success": per_success(sum(t.num_executed_calls for t in trajectories)),

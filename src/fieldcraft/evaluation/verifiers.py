@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 
+from fieldcraft.rewards.double_checks import read_last_score
 from fieldcraft.rewards.judge import quote
 from fieldcraft.rewards.verdict import match_equal_answers
 from fieldcraft.tools.chat_client import ChatClient, ChatRequestError
@@ -16,7 +17,6 @@ from fieldcraft.types import Trajectory
 Verifier = Callable[[Sequence[Trajectory]], Awaitable[int]]
 
 PICKED_REWARD = "picked"  # the reward that is 1 for the selected sample, and 0 for the others
-SCORE_PATTERN = re.compile(r"The score this time is\s*:\s*([1-4])", re.I)
 MAX_REPLY_TOKENS = 2048  # per reply: models may reason first
 MAX_WORK_CHARACTERS = 2000  # characters of a chain in the request
 
@@ -47,7 +47,7 @@ async def pick_majority(samples: Sequence[Trajectory]) -> int:
 async def pick_double_checked(samples: Sequence[Trajectory]) -> int:
     """Return the index of the sample whose last double check has the highest score (dialects of
     AFM); ties are resolved by the most frequent answer."""
-    scores = [_read_last_score(sample) for sample in samples]
+    scores = [read_last_score(sample) or 0 for sample in samples]
     best = [index for index, score in enumerate(scores) if score == max(scores)]
     return await _pick_most_frequent(samples, best)
 
@@ -103,8 +103,3 @@ async def _pick_most_frequent(samples: Sequence[Trajectory], indices: Sequence[i
     counts = Counter(same)
     del counts[None]
     return max(zip(indices, same, strict=True), key=lambda candidate: counts[candidate[1]])[0]
-
-
-def _read_last_score(sample: Trajectory) -> int:
-    scores = SCORE_PATTERN.findall("".join(sample.policy_turns))
-    return int(scores[-1]) if scores and sample.answer else 0

@@ -166,9 +166,9 @@ def test_one_chain_of_all_seats() -> None:
         "planner": 1, "lead": 2, "search": 1, "reflection": 1, "suggested_answer": 1,
         "double_check": 1,
     }  # fmt: skip
-    # planner, lead, search, reflection, lead, suggested_answer, double_check
     assert list(reconstruct_requests(found.steps)) == [
-        (0, 2), (2, 2), (2, 5), (6, 8), (8, 8), (8, 11), (11, 13),
+        (0, 2, "planner"), (2, 2, "lead"), (2, 5, "search"), (6, 8, "reflection"), (8, 8, "lead"),
+        (8, 11, "suggested_answer"), (11, 13, "double_check"),
     ]  # fmt: skip
     [message] = scripts["double_check"].requests[0]["messages"]
     assert message["content"].startswith("You check the suggested answer of a team")

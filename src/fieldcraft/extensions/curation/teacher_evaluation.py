@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -85,29 +85,44 @@ def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> Answe
     world, encoder = require_world(context.data_source), context.load_encoder(model)
     demonstrate = world.team_demonstration if name == "team" else world.single_agent_demonstration
 
+    prompts = _get_member_prompts(context)
+
     async def answer(task: Task, key: str) -> Trajectory:
         steps = demonstrate(task, random.Random(f"{context.recipe.seed}:{name}:{key}"))
         if name == "team":
-            cost = _compute_team_cost(task, steps, encoder.dialect)
+            cost = _compute_team_cost(task, steps, encoder.dialect, prompts)
             task = replace(task, meta=task.meta | cost.as_meta())
         return encoder.encode(task, steps)
 
     return answer
 
 
-def _compute_team_cost(task: Task, steps: Sequence[DemoStep], dialect: Dialect) -> RequestCost:
-    """Return the tokens that the members of AFM's team would have read and written. Their prompts
-    are excluded, because a small tokenizer would overcount them."""
+def _get_member_prompts(context: RunContext) -> Mapping[str, str]:
+    """Return the prompts of the members of the recipe's team; empty for a tiny model, whose
+    tokenizer would overcount them."""
+    settings, is_pretrained = context.recipe.teacher, context.recipe.model is not None
+    if settings.team is None or not is_pretrained:
+        return {}
+    return find_team(settings.team).member_prompts(context.tools)
 
-    def count_tokens(part: Sequence[DemoStep]) -> int:
-        return sum(len(dialect.tokenizer.encode(render_step(step))) for step in part)
 
-    question = len(dialect.tokenizer.encode(task.question))
-    spans = list(reconstruct_requests(steps))
-    prompt_tokens = sum(question + count_tokens(steps[:start]) for start, _ in spans)
-    return RequestCost(
-        len(spans), prompt_tokens, sum(count_tokens(steps[start:end]) for start, end in spans)
-    )
+def _compute_team_cost(
+    task: Task, steps: Sequence[DemoStep], dialect: Dialect, prompts: Mapping[str, str]
+) -> RequestCost:
+    """Return the tokens that the members of AFM's team would have read and written. A request
+    consists of the member's prompt, if there is one in `prompts`, the question and the chain so
+    far; the names of the requested parts are not counted."""
+
+    def count_tokens(text: str) -> int:
+        return len(dialect.tokenizer.encode(text))
+
+    sizes = [count_tokens(render_step(step)) for step in steps]
+    lengths = {member: count_tokens(prompt) for member, prompt in prompts.items()}
+    requests = [*reconstruct_requests(steps)]
+    instructions = sum(lengths.get(request.member, 0) for request in requests)
+    read = sum(sum(sizes[: r.start]) + count_tokens(task.question) for r in requests)
+    written = sum(sum(sizes[r.start : r.end]) for r in requests)
+    return RequestCost(len(requests), read + instructions, written, instructions=instructions)
 
 
 def _make_model_teacher(teacher: TeamAgent | PromptedAgent) -> AnswerFunction:

@@ -132,7 +132,12 @@ def _with_fresh_budget(rollout: RolloutSession) -> RolloutSession:
 
 
 async def append_search(rollout: RolloutSession, query: str) -> None:
-    """Search, and append the result.
+    """Search, and append the result."""
+    await append_call(rollout, ToolCall("search", {"query": query}))
+
+
+async def append_call(rollout: RolloutSession, call: ToolCall) -> None:
+    """Call a tool, and append the result.
 
     If only a token ends a turn, this token is appended first: the model did not end its turn.
     """
@@ -140,7 +145,7 @@ async def append_search(rollout: RolloutSession, query: str) -> None:
     if not dialect.stop_strings and not dialect.turn_end.ends_turn(trajectory.segments[-1].ids):
         end_segment = Segment(Author.TOOL, [dialect.turn_end.token_id], dialect.turn_end.text)
         trajectory.segments.append(end_segment)
-    await rollout.run_calls((ToolCall("search", {"query": query}),))
+    await rollout.run_calls((call,))
 
 
 def finish_from_text(rollout: RolloutSession, first_turn: int = 0) -> None:

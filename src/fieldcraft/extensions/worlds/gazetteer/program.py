@@ -7,7 +7,8 @@ the results, and follows the facts. It uses the search and the budget of the run
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 
 from fieldcraft.data.passages import parse_results
@@ -37,7 +38,8 @@ ARTICLE_KINDS = {
 
 async def program(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
     """Search for every fact, and answer with the result; give no answer if a search fails."""
-    return await env.run_session(Trajectory(task), policy, key, _answer)
+    run = QuestionProgram(_read_article).run
+    return await env.run_session(Trajectory(task), policy, key, run)
 
 
 async def one_search(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
@@ -50,61 +52,89 @@ async def _answer_at_once(conversation: RolloutSession) -> None:
     question = conversation.trajectory.task.question
     await append_search(conversation, question)
     results = parse_results(conversation.trajectory.calls[-1].observation) or []
-    for relation, _ in _match_wordings(question, QUESTION_WORDINGS):
+    for relation in list_requested(question):
         for title, text in results[:1]:
             if value := parse_article(title, text).get((title, relation)):
                 conversation.finish(Answer(value))
                 return
 
 
-async def _answer(conversation: RolloutSession) -> None:
-    found = await _find_answer(conversation, conversation.trajectory.task.question)
-    if found is not None:
-        conversation.finish(Answer(found))
-
-
-async def _find_answer(conversation: RolloutSession, question: str) -> str | None:
-    for _, names in _match_wordings(question, {"": COUNT_WORDINGS}):
-        borders = await _look_up_fact(conversation, names["of"], "neighbours")
-        return None if borders is None else str(len(_split_names(borders)))
-    for _, names in _match_wordings(question, {"": COMMON_NEIGHBOUR_WORDINGS}):
-        around = [await _look_up_fact(conversation, name, "neighbours") for name in names.values()]
-        common = set.intersection(*(set(_split_names(neighbours or "")) for neighbours in around))
-        return next(iter(sorted(common)), None)
-    for relation, names in _match_wordings(question, COMPARISON_WORDINGS):
-        return await _find_larger(conversation, relation, [*names.values()])
-    for relation, names in _match_wordings(question, QUESTION_WORDINGS):
-        return await _look_up_fact(conversation, names["of"], relation)
-    return None
-
-
-async def _find_larger(conversation: RolloutSession, relation: str, names: list[str]) -> str | None:
-    sizes: dict[str, int] = {}
-    for phrase in names:
-        name = await _resolve_phrase(conversation, phrase)
-        value = await _look_up_fact(conversation, name or phrase, relation)
-        if name is None or value is None:
-            return None
-        sizes[name] = int(value.replace(",", ""))
-    return max(sizes, key=lambda name: sizes[name])
-
-
-async def _resolve_phrase(conversation: RolloutSession, phrase: str) -> str | None:
-    """Return the place that a phrase names or describes."""
-    for relation, names in _match_wordings(phrase, PHRASE_WORDINGS):
-        return await _look_up_fact(conversation, names["of"], relation)
-    return phrase
-
-
-async def _look_up_fact(conversation: RolloutSession, phrase: str, relation: str) -> str | None:
+async def _read_article(conversation: RolloutSession, name: str, relation: str) -> str | None:
     """Return the object of a relation of a place, as stated in the first article about it."""
-    name = await _resolve_phrase(conversation, phrase)
-    for kind in ARTICLE_KINDS.get(relation, ("country",)) if name else ():
+    for kind in ARTICLE_KINDS.get(relation, ("country",)):
         await append_search(conversation, f"{name} {kind}")
         for title, text in parse_results(conversation.trajectory.calls[-1].observation) or []:
             if title == name and (value := parse_article(title, text).get((title, relation))):
                 return value
     return None
+
+
+# -- from facts to the answer ------------------------------------------------------------------
+
+# Returns the object of a relation of a place, None if it was not found.
+FactReader = Callable[[RolloutSession, str, str], Awaitable[str | None]]
+
+
+@dataclass(frozen=True)
+class QuestionProgram:
+    """Program that parses a question, and answers it from the facts that `read_fact` finds."""
+
+    read_fact: FactReader
+
+    async def run(self, conversation: RolloutSession) -> None:
+        """Answer the question of a rollout, or leave it without an answer."""
+        found = await self._find_answer(conversation, conversation.trajectory.task.question)
+        if found is not None:
+            conversation.finish(Answer(found))
+
+    async def _find_answer(self, conversation: RolloutSession, question: str) -> str | None:
+        for _, names in _match_wordings(question, {"": COUNT_WORDINGS}):
+            borders = await self._look_up_fact(conversation, names["of"], "neighbours")
+            return None if borders is None else str(len(split_names(borders)))
+        for _, names in _match_wordings(question, {"": COMMON_NEIGHBOUR_WORDINGS}):
+            around = [
+                await self._look_up_fact(conversation, name, "neighbours")
+                for name in names.values()
+            ]
+            common = set.intersection(
+                *(set(split_names(neighbours or "")) for neighbours in around)
+            )
+            return next(iter(sorted(common)), None)
+        for relation, names in _match_wordings(question, COMPARISON_WORDINGS):
+            return await self._find_larger(conversation, relation, [*names.values()])
+        for relation, names in _match_wordings(question, QUESTION_WORDINGS):
+            return await self._look_up_fact(conversation, names["of"], relation)
+        return None
+
+    async def _find_larger(
+        self, conversation: RolloutSession, relation: str, names: list[str]
+    ) -> str | None:
+        sizes: dict[str, int] = {}
+        for phrase in names:
+            name = await self._resolve_phrase(conversation, phrase)
+            value = await self._look_up_fact(conversation, name or phrase, relation)
+            if name is None or value is None:
+                return None
+            sizes[name] = int(value.replace(",", ""))
+        return max(sizes, key=lambda name: sizes[name])
+
+    async def _resolve_phrase(self, conversation: RolloutSession, phrase: str) -> str | None:
+        """Return the place that a phrase names or describes."""
+        for relation, names in _match_wordings(phrase, PHRASE_WORDINGS):
+            return await self._look_up_fact(conversation, names["of"], relation)
+        return phrase
+
+    async def _look_up_fact(
+        self, conversation: RolloutSession, phrase: str, relation: str
+    ) -> str | None:
+        """Return the object of a relation of the place that a phrase names or describes."""
+        name = await self._resolve_phrase(conversation, phrase)
+        return await self.read_fact(conversation, name, relation) if name else None
+
+
+def list_requested(question: str) -> list[str]:
+    """Return the relations that a question about a chain may ask for."""
+    return [relation for relation, _ in _match_wordings(question, QUESTION_WORDINGS)]
 
 
 def _match_wordings(
@@ -124,8 +154,10 @@ def _make_pattern(template: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-def _split_names(listed: str) -> list[str]:
+def split_names(listed: str) -> list[str]:
     """Return the names in a list of an article."""
     if listed == "no other country":
         return []
-    return re.split(r", | and ", listed)
+    *names, last = listed.split(", ")
+    first, separator, final = last.rpartition(" and ")  # `and` may also be part of a name
+    return [*names, first, final] if separator else [*names, last]

@@ -235,23 +235,22 @@ class CommonNeighbourQuestion(GazetteerQuestion):
     def facts(self) -> list[FactKey]:
         return [(self.first, "neighbours"), (self.second, "neighbours")]
 
-    def _find_common_neighbours(self) -> list[str]:
+    @property
+    def common_neighbours(self) -> list[str]:
+        """All countries that border both."""
         first, second = (set(self.world.get_value(fact).members) for fact in self.facts())
         return sorted((first & second) - {self.first, self.second})
 
     @property
     def has_unique_answer(self) -> bool:
         """Return whether there is exactly one such country, and the gazetteer contains it."""
-        return (
-            len(self._find_common_neighbours()) == 1
-            and self._find_common_neighbours()[0] in self.world.places
-        )
+        return len(self.common_neighbours) == 1 and self.common_neighbours[0] in self.world.places
 
     def answer(self) -> FactValue:
-        return self.world.get_value((self._find_common_neighbours()[0], "name"))
+        return self.world.get_value((self.common_neighbours[0], "name"))
 
     def conclusion(self) -> str:
-        return f"Both border {self._find_common_neighbours()[0]}."
+        return f"Both border {self.common_neighbours[0]}."
 
     def wordings(self) -> tuple[str, ...]:
         return tuple(
