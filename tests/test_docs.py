@@ -132,6 +132,7 @@ SHORTER |= {f"fieldcraft {word} autocoa-1.5b": REAL for word in ("check", "run")
 for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
     SHORTER[f"fieldcraft run {own} "] = [*REAL[:3], *shrink("rl", "rl")]
 SHORTER["fieldcraft check smollm2 "] = ["budget.max_context_tokens=2048"]
+SHORTER["fieldcraft check smollm2-afm "] = ["budget.max_context_tokens=16384"]
 for checked in ("torl", "my-mcp.yaml", "my-web.yaml"):
     SHORTER[f"fieldcraft check {checked}"] = REAL[:2]
 SHORTER["fieldcraft run my-parts.yaml"] = [

@@ -8,8 +8,12 @@ import pytest
 
 from checkpoints import write_tiny_checkpoint
 from collecting_parts import FakeTeacher, settings, status
+from fieldcraft.dialects.afm_grades import make_double_check
+from fieldcraft.evaluation.summary import RequestCost
+from fieldcraft.extensions.curation.teacher_evaluation import compute_team_cost
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.tools.serving import serve_in_thread
+from fieldcraft.types import Answer, Observation, Thought, ThoughtRole, ToolCall
 
 TINY = [
     *("afm-mini", "device=cpu", "world.people=40", "world.variants=2", "tiny_model.layers=2"),
@@ -92,6 +96,7 @@ def test_a_model_behind_an_endpoint_answers_as_one_agent(tmp_path: Path) -> None
             assert (row.is_correct, row.num_executed_calls) == (True, 1)
             assert row.task.meta["spent"] == {
                 "requests": 2, "read": 200, "written": 20, "cost": pytest.approx(0.0004),
+                "instructions": 0,
             }  # fmt: skip
         else:
             assert (row.is_correct, row.answer, row.well_formed) == (False, None, False)
@@ -129,3 +134,26 @@ def test_a_world_without_a_team_is_told_before_the_run(
     assert "the world has no scripted agent: set teacher.model" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+def test_the_cost_of_a_team_counts_what_each_member_reads() -> None:
+    """Tokens are words here; each step has a label of its own, such as `Thought:`."""
+    steps = [
+        Thought("I plan."),  # 3 words with its label
+        Thought("Look up Ada.", ThoughtRole.PLAN),  # 4
+        Thought("I search."),  # 3
+        ToolCall("search", {"query": "Ada"}),  # 4: Call: search {"query": "Ada"}
+        Observation("Ada lives in Oslo."),  # 5
+        Thought("I know."),  # 3
+        Thought("Oslo", ThoughtRole.SUGGEST),  # 3
+        Thought("It is right."),  # 4
+        make_double_check(4),  # 7
+        Answer("Oslo"),
+    ]
+    prompts = {"planner": "You plan.", "lead": "You lead it.", "search": "You search the web."}
+    cost = compute_team_cost("Where is Ada?", steps, prompts, lambda text: len(text.split()))
+    # planner, lead, search, lead, suggested_answer, double_check
+    chains = 0 + 7 + 7 + 19 + 19 + 25
+    instructions = 2 + 3 + 4 + 3
+    written = 7 + 0 + 7 + 0 + 6 + 11
+    assert cost == RequestCost(6, chains + 6 * 3 + instructions, written, None, instructions)

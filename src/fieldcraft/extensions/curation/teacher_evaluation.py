@@ -26,7 +26,7 @@ from fieldcraft.records.costs import CostModel
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.evaluating import evaluate_environment
 from fieldcraft.tools.factory import collect_costs
-from fieldcraft.types import DemoStep, Dialect, Status, Task, ToolCall, Trajectory
+from fieldcraft.types import DemoStep, Status, Task, ToolCall, Trajectory
 
 AnswerFunction = Callable[[Task, str], Awaitable[Trajectory]]
 
@@ -87,10 +87,13 @@ def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> Answe
 
     prompts = _get_member_prompts(context)
 
+    def count_tokens(text: str) -> int:
+        return len(encoder.dialect.tokenizer.encode(text))
+
     async def answer(task: Task, key: str) -> Trajectory:
         steps = demonstrate(task, random.Random(f"{context.recipe.seed}:{name}:{key}"))
         if name == "team":
-            cost = _compute_team_cost(task, steps, encoder.dialect, prompts)
+            cost = compute_team_cost(task.question, steps, prompts, count_tokens)
             task = replace(task, meta=task.meta | cost.as_meta())
         return encoder.encode(task, steps)
 
@@ -106,21 +109,20 @@ def _get_member_prompts(context: RunContext) -> Mapping[str, str]:
     return find_team(settings.team).member_prompts(context.tools)
 
 
-def _compute_team_cost(
-    task: Task, steps: Sequence[DemoStep], dialect: Dialect, prompts: Mapping[str, str]
+def compute_team_cost(
+    question: str,
+    steps: Sequence[DemoStep],
+    prompts: Mapping[str, str],
+    count_tokens: Callable[[str], int],
 ) -> RequestCost:
     """Return the tokens that the members of AFM's team would have read and written. A request
     consists of the member's prompt, if there is one in `prompts`, the question and the chain so
     far; the names of the requested parts are not counted."""
-
-    def count_tokens(text: str) -> int:
-        return len(dialect.tokenizer.encode(text))
-
     sizes = [count_tokens(render_step(step)) for step in steps]
     lengths = {member: count_tokens(prompt) for member, prompt in prompts.items()}
     requests = [*reconstruct_requests(steps)]
     instructions = sum(lengths.get(request.member, 0) for request in requests)
-    read = sum(sum(sizes[: r.start]) + count_tokens(task.question) for r in requests)
+    read = sum(sum(sizes[: r.start]) + count_tokens(question) for r in requests)
     written = sum(sum(sizes[r.start : r.end]) for r in requests)
     return RequestCost(len(requests), read + instructions, written, instructions=instructions)
 
