@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fieldcraft.config.choices import parse_signature
 from fieldcraft.config.plan import Step
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.data.steps_io import make_untokenised_trajectory
+from fieldcraft.dialects.tool_names import CALLED_KEY
 from fieldcraft.evaluation.summary import RequestCost
 from fieldcraft.extensions.curation.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
 from fieldcraft.extensions.curation.teachers import (
@@ -101,12 +103,19 @@ def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> Answe
 
 
 def _get_member_prompts(context: RunContext) -> Mapping[str, str]:
-    """Return the prompts of the members of the recipe's team; empty for a tiny model, whose
-    tokenizer would overcount them."""
+    """Return the prompts of the members of the recipe's team, those of tools also under the other
+    names of the tools; empty for a tiny model, whose tokenizer would overcount them."""
     settings, is_pretrained = context.recipe.teacher, context.recipe.model is not None
     if settings.team is None or not is_pretrained:
         return {}
-    return find_team(settings.team).member_prompts(context.tools)
+    prompts = find_team(settings.team).member_prompts(context.tools)
+    aliases = {
+        parse_signature(text).name: prompts[tool.name]
+        for tool in context.tools
+        for names in tool.schema.get(CALLED_KEY, {}).values()
+        for text in names
+    }
+    return prompts | aliases
 
 
 def compute_team_cost(

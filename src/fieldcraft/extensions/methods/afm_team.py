@@ -47,10 +47,12 @@ You check the suggested answer of a team and trust nobody. Go through the questi
 and compare each with what the tools returned. Then give a score: 4 if the answer is right and \
 proved, 3 if it has slight defects, 2 if it is mostly wrong, 1 if it is wrong or only guessed.""",
 }
-TOOL_PROMPTS = {
-    "search": """\
+SEARCH_PROMPT = """\
 You are the search agent of a team. Think about what the plan needs next, then write the query: a \
-few words that name what is looked for. Do not repeat a query that was tried.""",
+few words that name what is looked for. Do not repeat a query that was tried."""
+TOOL_PROMPTS = {
+    "search": SEARCH_PROMPT,
+    "web_search": SEARCH_PROMPT,
     "crawl_page": """\
 You are the agent of a team that reads pages. Think about which page that was found tells most, \
 then write its address.""",

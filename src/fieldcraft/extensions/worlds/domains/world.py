@@ -1,10 +1,10 @@
 """World of two domains, which a recipe can name.
 
-Questions of Abacus need programs, and those of Atlas a search. Each is asked with only the tool of
-its domain, which the prompt calls by its own name, or by one that does not occur in training. So a
-model that was trained to call one tool can be tested on questions that need the other one. The base
-model learns the contents of both domains: it reads the base texts of each, and records of answered
-questions. The demonstrations of a domain add only how its tool is called.
+Questions of Abacus need programs, and those of Atlas or of the gazetteer a search. Each is asked
+with only the tool of its domain, which the prompt calls by its own name, or by one that does not
+occur in training. So a model that was trained to call one tool can be tested on questions that need
+the other one. The base model learns the contents of both domains: it reads the base texts of each,
+and records of answered questions. The demonstrations of a domain add only how its tool is called.
 
 Records are plain text. They hold thoughts, programs, queries and results, one per line, without
 tool names or call syntax. A large model has read programs, and queries with their results, before
@@ -18,10 +18,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.instantiation import instantiate
+from fieldcraft.config.names import resolve
 from fieldcraft.data.world import Demonstration, World
 from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.dialects.encoding import DemonstrationEncoder
@@ -31,7 +32,6 @@ from fieldcraft.extensions.worlds.abacus.questions import SPLITS as ABACUS_SPLIT
 from fieldcraft.extensions.worlds.abacus.questions import draw_train_tasks, make_abacus
 from fieldcraft.extensions.worlds.abacus.world import AbacusWorld
 from fieldcraft.extensions.worlds.atlas.questions import SPLITS as ATLAS_SPLITS
-from fieldcraft.extensions.worlds.atlas.world import AtlasWorld
 from fieldcraft.types import (
     Answer,
     Author,
@@ -61,11 +61,11 @@ class DomainsWorld(World):
 
     splits: ClassVar[Mapping[str, str]] = {
         "code": f"Abacus, with python alone: {ABACUS_SPLITS['heldout']}",
-        "search": f"Atlas, with search alone: {ATLAS_SPLITS['heldout']}",
+        "search": f"An encyclopedia, with search alone: {ATLAS_SPLITS['heldout']}",
         "code_unseen": "The first of code once more, with names that no training shows",
         "search_unseen": "The first of search once more, with names that no training shows",
         "code_known": f"Abacus, with python alone: {ABACUS_SPLITS['known']}",
-        "search_known": f"Atlas, with search alone: {ATLAS_SPLITS['known']}",
+        "search_known": f"An encyclopedia, with search alone: {ATLAS_SPLITS['known']}",
     }
     datasets = (
         "base",
@@ -79,25 +79,32 @@ class DomainsWorld(World):
         seed: int,
         code: dict[str, Any] | None = None,
         search: dict[str, Any] | None = None,
+        encyclopedia: Literal["atlas", "gazetteer"] = "atlas",
     ) -> None:
         """Make the worlds of both domains.
 
         Args:
             seed: seed of the run.
             code: settings of the world Abacus.
-            search: settings of the world Atlas.
+            search: settings of the world that is searched.
+            encyclopedia: world that is searched. The gazetteer is for pretrained models: it has no
+                texts for a base model. Every place is looked up.
 
         Raises:
-            UserError: a setting is unknown to a world; or Atlas would have no entities of a kind,
-                or none to ask about.
+            UserError: a setting is unknown to a world; or the world that is searched cannot be
+                made.
         """
         super().__init__(seed)
         offered = {"seed": seed}
         self.code: AbacusWorld = instantiate(
             ComponentKind.WORLD, "abacus", AbacusWorld, code or {}, offered
         )
-        self.search: AtlasWorld = instantiate(
-            ComponentKind.WORLD, "atlas", AtlasWorld, search or {}, offered
+        self.search: World = instantiate(
+            ComponentKind.WORLD,
+            encyclopedia,
+            resolve(ComponentKind.WORLD, encyclopedia),
+            search or {},
+            offered,
         )
 
     @property
@@ -149,6 +156,11 @@ class DomainsWorld(World):
         """Return the base texts of both domains, or the demonstrations of one domain, in which the
         tool has its own name or the names of the recipe."""
         if dataset == "base":
+            if "base" not in self.search.datasets:
+                raise UserError(
+                    "the data set 'base' is for the encyclopedia atlas: leave the stage out, and"
+                    " give a pretrained model."
+                )
             return self._make_base_texts(
                 BASE_SIZE if count is None else min(count, BASE_SIZE), encoder.dialect
             )
