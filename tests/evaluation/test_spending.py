@@ -59,6 +59,7 @@ def test_sums_a_success() -> None:
         "requests_mean": 1.5,
         "prompt_tokens_mean": 20,
         "completion_tokens_mean": 6,
+        "member_prompt_tokens_mean": 0,
         "cost_mean": 32,
         "tokens_per_success": 52,
         "calls_per_success": 1,

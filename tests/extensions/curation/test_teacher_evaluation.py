@@ -10,7 +10,7 @@ from checkpoints import write_tiny_checkpoint
 from collecting_parts import FakeTeacher, settings, status
 from fieldcraft.dialects.afm_grades import make_double_check
 from fieldcraft.evaluation.summary import RequestCost
-from fieldcraft.extensions.curation.teacher_evaluation import compute_team_cost
+from fieldcraft.extensions.curation.team_costs import compute_team_cost
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Answer, Observation, Thought, ThoughtRole, ToolCall

@@ -19,8 +19,8 @@ from fieldcraft.extensions.curation.team import (
     TeamAgent,
     TeamMember,
     parse_sections,
-    reconstruct_requests,
 )
+from fieldcraft.extensions.curation.team_costs import reconstruct_requests
 from fieldcraft.extensions.methods.afm_team import AFM_TEAM
 from fieldcraft.tools.base import tool
 from fieldcraft.tools.chat_client import ChatReply, ChatRequestError, TokenUsage

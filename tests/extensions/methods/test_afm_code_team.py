@@ -13,7 +13,8 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.extensions.curation.react_agent import AgentAttempt, AttemptStatus
-from fieldcraft.extensions.curation.team import TeamAgent, TeamMember, reconstruct_requests
+from fieldcraft.extensions.curation.team import TeamAgent, TeamMember
+from fieldcraft.extensions.curation.team_costs import reconstruct_requests
 from fieldcraft.extensions.methods.afm_code import AfmCodeDialect
 from fieldcraft.extensions.methods.afm_code_team import AFM_CODE_TEAM, PROMPTS, find_fault
 from fieldcraft.tools.base import tool

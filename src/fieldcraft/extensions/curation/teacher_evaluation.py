@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,12 +23,13 @@ from fieldcraft.extensions.curation.teachers import (
     require_world,
     resolve_teacher_decoding,
 )
-from fieldcraft.extensions.curation.team import TeamAgent, reconstruct_requests, render_step
+from fieldcraft.extensions.curation.team import TeamAgent
+from fieldcraft.extensions.curation.team_costs import compute_team_cost
 from fieldcraft.records.costs import CostModel
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.evaluating import evaluate_environment
 from fieldcraft.tools.factory import collect_costs
-from fieldcraft.types import DemoStep, Status, Task, ToolCall, Trajectory
+from fieldcraft.types import Status, Task, ToolCall, Trajectory
 
 AnswerFunction = Callable[[Task, str], Awaitable[Trajectory]]
 
@@ -116,24 +117,6 @@ def _get_member_prompts(context: RunContext) -> Mapping[str, str]:
         for text in names
     }
     return prompts | aliases
-
-
-def compute_team_cost(
-    question: str,
-    steps: Sequence[DemoStep],
-    prompts: Mapping[str, str],
-    count_tokens: Callable[[str], int],
-) -> RequestCost:
-    """Return the tokens that the members of AFM's team would have read and written. A request
-    consists of the member's prompt, if there is one in `prompts`, the question and the chain so
-    far; the names of the requested parts are not counted."""
-    sizes = [count_tokens(render_step(step)) for step in steps]
-    lengths = {member: count_tokens(prompt) for member, prompt in prompts.items()}
-    requests = [*reconstruct_requests(steps)]
-    instructions = sum(lengths.get(request.member, 0) for request in requests)
-    read = sum(sum(sizes[: r.start]) + count_tokens(question) for r in requests)
-    written = sum(sum(sizes[r.start : r.end]) for r in requests)
-    return RequestCost(len(requests), read + instructions, written, instructions=instructions)
 
 
 def _make_model_teacher(teacher: TeamAgent | PromptedAgent) -> AnswerFunction:

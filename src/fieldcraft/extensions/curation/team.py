@@ -20,9 +20,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from fieldcraft.dialects.thought_parser import split_reasoning
 from fieldcraft.environments.guards import ToolContractError, ToolTimeoutError, run_with_timeout
@@ -74,15 +74,6 @@ ROLE_LABELS = {
     ThoughtRole.SUGGEST: "Suggested answer",
     ThoughtRole.CHECK: "Double check",
     ThoughtRole.SUMMARY: "Summary",
-}
-LEAD = "lead"  # the member of AFM's team that decides what comes next
-# Members of AFM's team that write a thought of each role.
-ROLE_MEMBERS = {
-    ThoughtRole.PLAN: "planner",
-    ThoughtRole.REFLECT: "reflection",
-    ThoughtRole.SUGGEST: "suggested_answer",
-    ThoughtRole.CHECK: "double_check",
-    ThoughtRole.SUMMARY: "summary",
 }
 FENCED_PATTERN = re.compile(r"```\w*\n(.*?)\n?```", re.DOTALL)
 
@@ -323,36 +314,6 @@ def render_step(step: DemoStep) -> str:
             return f"Observation: {text}"
         case Answer(text):
             return f"Answer: {text}"
-
-
-class TeamRequest(NamedTuple):
-    """A request to a member of AFM's team, which reads the first `start` steps of a chain, and
-    after whose reply it has `end` steps."""
-
-    start: int
-    end: int
-    member: str
-
-
-def reconstruct_requests(steps: Sequence[DemoStep]) -> Iterator[TeamRequest]:
-    """Yield the requests that a team would have made to write a chain. The lead, which decides what
-    comes next, adds no steps."""
-    start = 0  # index of the first step that the next member writes
-    for end, step in enumerate(steps, start=1):
-        match step:
-            case ToolCall(tool):
-                yield TeamRequest(start, start, LEAD)
-                yield TeamRequest(start, end, tool)
-            case Thought(role=ThoughtRole.SUGGEST):
-                yield TeamRequest(start, start, LEAD)
-                yield TeamRequest(start, end, ROLE_MEMBERS[ThoughtRole.SUGGEST])
-            case Thought(role=ThoughtRole.THINK) | Answer():
-                continue  # the first step of a member's text; an answer that passed is copied
-            case Thought(role=role):
-                yield TeamRequest(start, end, ROLE_MEMBERS[role])
-            case Observation():
-                pass
-        start = end
 
 
 def parse_sections(reply: ChatReply, sections: Mapping[str, Sequence[str]]) -> dict[str, str] | str:
