@@ -24,10 +24,12 @@ EMPTY: Mapping[str, int] = MappingProxyType({})
 class Calculation:
     """Value of an expression, with its operations in the order in which they are computed.
 
-    `is_exact`: every division is without remainder, and no intermediate value is negative.
+    `largest` is the largest of its numbers and results. `is_exact`: every division is without
+    remainder, and no result is negative.
     """
 
     value: int
+    largest: int
     statements: tuple[str, ...]
     is_exact: bool
 
@@ -37,8 +39,14 @@ class _Evaluator:
     numbers: Mapping[str, int]
     statements: list[str] = field(default_factory=list)
     is_exact: bool = True
+    largest: int = 0
 
     def evaluate(self, node: ast.expr) -> int:
+        value = self._evaluate(node)
+        self.largest = max(self.largest, value)
+        return value
+
+    def _evaluate(self, node: ast.expr) -> int:
         match node:
             case ast.Constant(int(value)):
                 return value
@@ -70,7 +78,7 @@ def calculate(expression: str, numbers: Mapping[str, int] = EMPTY) -> Calculatio
     """
     evaluator = _Evaluator(numbers)
     value = evaluator.evaluate(_parse(expression))
-    return Calculation(value, tuple(evaluator.statements), evaluator.is_exact)
+    return Calculation(value, evaluator.largest, tuple(evaluator.statements), evaluator.is_exact)
 
 
 @lru_cache(maxsize=256)

@@ -15,8 +15,9 @@ from fieldcraft.extensions.worlds.schoolbook.expressions import Calculation, cal
 
 NUM_TRAINED_WORDINGS = 6  # of eight; the others occur only in evaluations
 ENTRY = "e"  # slot whose number is in the records, not in the question
-SIZES = (1, 2, 3)  # digits of the largest numbers
-MAX_NUMBER = 999
+# Digits of the largest number of a question; 0: neither a number nor a result exceeds MAX_SMALL.
+SIZES = (0, 1, 2, 3)
+MAX_SMALL = 12
 FEW = range(2, 10)  # numbers of boxes, friends, days
 TRIES_PER_PROBLEM = 2000  # draws of numbers, most of which do not divide evenly
 
@@ -28,15 +29,15 @@ class ProblemKind:
     Args:
         name: name, also of its wordings.
         expression: expression of its slots, as in `{a} + {b}`.
-        few: slots with small numbers; the others have as many digits as the problem.
-        totals: slots from which others are taken, whose numbers may be larger.
+        sizes: sizes with enough problems.
+        few: slots with small numbers.
         minutes: slots with minutes of an hour.
     """
 
     name: str
     expression: str
+    sizes: Sequence[int] = SIZES
     few: str = ""
-    totals: str = ""
     minutes: str = ""
 
     @cached_property
@@ -44,11 +45,6 @@ class ProblemKind:
         """Slots of the expression, in alphabetic order."""
         fields = (name for _, name, _, _ in string.Formatter().parse(self.expression) if name)
         return tuple(sorted(set(fields)))
-
-    @property
-    def sizes(self) -> Sequence[int]:
-        """Sizes of its problems; minutes of an hour have at most two digits."""
-        return SIZES[:-1] if self.minutes else SIZES
 
     @property
     def is_recorded(self) -> bool:
@@ -76,12 +72,13 @@ class ProblemKind:
         return self.render({slot: slot for slot in self.slots})
 
     def draw_numbers(self, rng: random.Random, size: int) -> dict[str, int] | None:
-        """Draw numbers with at most `size` digits, whose results are exact, positive and of less
-        than seven digits; None if none were found."""
+        """Draw numbers of a size, whose results are exact and positive; None if none were
+        found."""
         for _ in range(TRIES_PER_PROBLEM):
             numbers = {slot: rng.choice(self._get_range(slot, size)) for slot in self.slots}
             found = self.calculate(numbers)
-            if found.is_exact and 0 < found.value < 10**6 and self._is_worth_asking(numbers):
+            is_sound = found.is_exact and found.value > 0 and self._is_worth_asking(numbers)
+            if is_sound and get_size(numbers, found) == size:
                 return numbers
         return None
 
@@ -89,42 +86,44 @@ class ProblemKind:
         if slot in self.few:
             return FEW
         if slot in self.minutes:
-            return range(max(2, 10 ** (size - 1)), min(10**size, 60))
-        if slot in self.totals:
-            return range(2, min(10 ** (size + 1), MAX_NUMBER + 1))
-        if self.totals and size == SIZES[-1]:
-            return range(100, 300)  # the total has three digits, too
-        return range(max(2, 10 ** (size - 1)), 10**size)
+            return range(2, 60 if size > 1 else 10)
+        return range(2, 10**size if size else MAX_SMALL + 1)
 
     def _is_worth_asking(self, numbers: Mapping[str, int]) -> bool:
         """Return whether no two numbers are equal, unless the kind has many."""
         return len(set(numbers.values())) == len(numbers) or len(numbers) > 2
 
 
+def get_size(numbers: Mapping[str, int], calculation: Calculation) -> int:
+    """Return the size of a problem, one of SIZES."""
+    is_small = calculation.largest <= MAX_SMALL
+    return 0 if is_small else len(str(max(numbers.values())))
+
+
 KINDS: Mapping[str, ProblemKind] = {
     kind.name: kind
     for kind in (
         ProblemKind("gain", "{a} + {b}"),
-        ProblemKind("loss", "{a} - {b}"),
+        ProblemKind("loss", "{a} - {b}", (0, 2, 3)),
         ProblemKind("groups", "{a} * {b}", few="b"),
-        ProblemKind("share", "{a} // {b}", few="b"),
-        ProblemKind("difference", "{a} - {b}"),
-        ProblemKind("higher", "max({a}, {b})"),
-        ProblemKind("lower", "min({a}, {b})"),
-        ProblemKind("weeks", "{a} * 7"),
+        ProblemKind("share", "{a} // {b}", (0, 2, 3), few="b"),
+        ProblemKind("difference", "{a} - {b}", (0, 2, 3)),
+        ProblemKind("higher", "max({a}, {b})", (0, 2, 3)),
+        ProblemKind("lower", "min({a}, {b})", (0, 2, 3)),
+        ProblemKind("weeks", "{a} * 7", (1, 2, 3)),
         ProblemKind("rate", "{a} * {b}", few="b"),
-        ProblemKind("minutes", "{a} * 60 + {b}", few="a", minutes="b"),
-        ProblemKind("change", "{c} - {a} * {b}", few="b", totals="c"),
+        ProblemKind("minutes", "{a} * 60 + {b}", (1, 2), few="a", minutes="b"),
+        ProblemKind("change", "{c} - {a} * {b}", (0, 2, 3), few="b"),
         ProblemKind("earnings", "{a} * {b} - {c}", few="b"),
         ProblemKind("join_share", "({a} + {b}) // {c}", few="c"),
-        ProblemKind("left_share", "({a} - {b}) // {c}", few="c", totals="a"),
-        ProblemKind("unit_price", "{a} // {b} * {c}", few="bc"),
-        ProblemKind("two_kinds", "{a} * {b} + {c} * {d}", few="ac"),
-        ProblemKind("trip", "{a} - {b} * {c} - {d}", few="b", totals="a"),
-        ProblemKind("packs", "({a} * {b} - {c}) // {d}", few="ad"),
-        ProblemKind("record_sum", "{e} + {a}"),
-        ProblemKind("record_product", "{e} * {a}", few="a"),
-        ProblemKind("record_share", "{a} // {e}", few="e"),
+        ProblemKind("left_share", "({a} - {b}) // {c}", (0, 2, 3), few="c"),
+        ProblemKind("unit_price", "{a} // {b} * {c}", (2, 3), few="bc"),
+        ProblemKind("two_kinds", "{a} * {b} + {c} * {d}", (1, 2, 3), few="ac"),
+        ProblemKind("trip", "{a} - {b} * {c} - {d}", (2, 3), few="b"),
+        ProblemKind("packs", "({a} * {b} - {c}) // {d}", (1, 2, 3), few="ad"),
+        ProblemKind("record_sum", "{e} + {a}", (1, 2, 3)),
+        ProblemKind("record_product", "{e} * {a}", (1, 2, 3), few="a"),
+        ProblemKind("record_share", "{a} // {e}", (2, 3), few="e"),
     )
 }
 

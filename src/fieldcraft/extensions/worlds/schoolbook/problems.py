@@ -143,6 +143,7 @@ class Ability:
             "size": problem.size,
             "hops": problem.kind.hops,
             "problem": problem.name,
+            "cluster": problem.name,
             "wording": wording,
             "known": self.is_known(problem),
             "recall": self.get_rate(problem),

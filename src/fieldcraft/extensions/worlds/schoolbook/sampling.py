@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from fieldcraft.extensions.worlds.schoolbook.kinds import ENTRY, KINDS, SIZES
+from fieldcraft.extensions.worlds.schoolbook.kinds import ENTRY, KINDS
 from fieldcraft.extensions.worlds.schoolbook.problems import (
     Ability,
     Problem,
@@ -54,7 +55,8 @@ def make_record_problems(rng: random.Random, count: int, heldout: bool) -> list[
     names = iterate_names(rng, heldout)
     problems: list[Problem] = []
     while len(problems) < count:
-        kind, size = rng.choice(RECORD_KINDS), rng.choice(SIZES)
+        kind = rng.choice(RECORD_KINDS)
+        size = rng.choice(kind.sizes)
         numbers = kind.draw_numbers(rng, size)
         if numbers is None:
             continue
@@ -93,7 +95,7 @@ class ProblemSampler:
 
     def draw(self, rng: random.Random) -> Problem | None:
         """Draw a problem of any kind; None if it belongs to the other side."""
-        if self.known and rng.random() < self.known:
+        if self.known and rng.random() < self.known and self._known_groups:
             return self.draw_known(rng)
         if rng.random() < RECORD_SHARE:
             return rng.choice(self.recorded)
@@ -101,11 +103,13 @@ class ProblemSampler:
         return self._draw_numbers(rng, Problem(kind, rng.choice(kind.sizes), {}))
 
     def draw_known(self, rng: random.Random) -> Problem | None:
-        """Draw a problem that the model can solve in its head, or any if there are none."""
-        groups = [group for group in list_head_groups() if self.ability.is_known(group)]
-        if not groups:
-            return replace(self, known=0.0).draw(rng)
-        return self._draw_numbers(rng, rng.choice(groups))
+        """Draw a problem that the model can solve in its head; None if there are none."""
+        groups = self._known_groups
+        return self._draw_numbers(rng, rng.choice(groups)) if groups else None
+
+    @cached_property
+    def _known_groups(self) -> list[Problem]:
+        return [group for group in list_head_groups() if self.ability.is_known(group)]
 
     def draw_repair(self, rng: random.Random) -> Problem | None:
         problem = rng.choice(self.recorded)
@@ -130,17 +134,26 @@ DrawProblem = Callable[[random.Random], Problem | None]
 
 
 def draw_distinct(
-    rng: random.Random, count: int, draw: DrawProblem, condition: Callable[[Problem], bool]
-) -> Iterator[Problem]:
-    """Yield up to `count` distinct problems that satisfy a condition."""
-    found: set[str] = set()
+    sampler: ProblemSampler,
+    rng: random.Random,
+    split: str,
+    count: int,
+    draw: DrawProblem,
+) -> list[Task]:
+    """Return up to `count` distinct questions of a split. A problem may be asked in several
+    wordings, whose results are correlated."""
+    tasks: dict[str, Task] = {}
     for _ in range(TRIES_PER_QUESTION * count):
-        if len(found) == count:
-            return
-        problem = draw(rng)
-        if problem is not None and problem.name not in found and condition(problem):
-            found.add(problem.name)
-            yield problem
+        if len(tasks) == count:
+            break
+        if (problem := draw(rng)) is not None:
+            is_reserved = split == "wordings"
+            wording = (
+                draw_reserved_wording(problem, rng) if is_reserved else draw_trained_wording(rng)
+            )
+            task = sampler.ability.make_task(problem, split, wording)
+            tasks.setdefault(task.id, task)
+    return list(tasks.values())
 
 
 def draw_demonstrable(sampler: ProblemSampler, rng: random.Random, count: int) -> list[Problem]:
@@ -155,32 +168,21 @@ def draw_demonstrable(sampler: ProblemSampler, rng: random.Random, count: int) -
 
 def draw_train_tasks(sampler: ProblemSampler, seed: int, count: int) -> list[Task]:
     """Return up to `count` distinct questions for reinforcement learning."""
-    rng = random.Random(f"tasks:{seed}")
-    problems = draw_distinct(rng, count, sampler.draw, lambda each: not is_demonstrable(each))
-    return [
-        sampler.ability.make_task(each, "train", draw_trained_wording(rng)) for each in problems
-    ]
+
+    def draw(rng: random.Random) -> Problem | None:
+        problem = sampler.draw(rng)
+        return None if problem is None or is_demonstrable(problem) else problem
+
+    return draw_distinct(sampler, random.Random(f"tasks:{seed}"), "train", count, draw)
 
 
 def draw_evaluation_tasks(sampler: ProblemSampler, seed: int, split: str, count: int) -> list[Task]:
-    """Return up to `count` distinct questions of a split, which do not occur in training."""
+    """Return up to `count` distinct questions of a split, none of whose problems occur in
+    training."""
     draws: Mapping[str, DrawProblem] = {
         "known": sampler.draw_known,
         "unknown": sampler.draw_unknown,
         "repair": sampler.draw_repair,
     }
-    rng, ability = random.Random(f"{split}:{seed}"), sampler.ability
-    problems = draw_distinct(
-        rng,
-        count,
-        draws.get(split, sampler.draw),
-        lambda each: split != "known" or ability.is_known(each),
-    )
-    return [
-        ability.make_task(
-            each,
-            split,
-            draw_reserved_wording(each, rng) if split == "wordings" else draw_trained_wording(rng),
-        )
-        for each in problems
-    ]
+    draw = draws.get(split, sampler.draw)
+    return draw_distinct(sampler, random.Random(f"{split}:{seed}"), split, count, draw)
