@@ -61,7 +61,7 @@ def test_the_first_line_of_a_continuation_is_graded() -> None:
         engine = ScriptedEngine(dialect.tokenizer, [message])
         assert (
             asyncio.run(
-                KnowledgeProber(engine, dialect, Grader(ExactMatch())).is_correct(probe, "key")
+                KnowledgeProber(engine, dialect, Grader(ExactMatch()), 16).is_correct(probe, "key")
             )
             is right
         )

@@ -46,6 +46,7 @@ class World(ABC):
     toolless_datasets: ClassVar[Sequence[str]] = ()  # the datasets that never use a tool
     pair_sets: ClassVar[Sequence[str]] = ()  # names of the sets of contrastive pairs
     synthesis_kinds: ClassVar[Sequence[str]] = ()  # the kinds of questions that `synthesise` makes
+    max_probe_tokens: ClassVar[int] = 16  # length of the completions of `probes`
     site: str | None = None  # address of its passages as a web site, if a run serves them
     snippet_parts: int | None = None  # parts of a passage in search results, see `make_snippet`
     max_links: int | None = None  # links of a page of that site to other passages; None: all
@@ -102,8 +103,9 @@ class World(ABC):
         raise UserError("the world has no pairs: give pairs=FILE, or leave the stage out.")
 
     def probes(self) -> list[Task]:
-        """Return questions for single facts, as prompts that a model completes with the answer, or
-        an empty list if the world knows what its models were taught. A run asks them first."""
+        """Return questions for single facts or skills, as prompts that a model completes with the
+        answer, or an empty list if the world knows what its models were taught. A run asks them
+        first. `meta["kind"]` names the group of a probe in the log."""
         return []
 
     def with_probe_rates(self, rates: Mapping[str, float]) -> World:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import shutil
 import zlib
-from collections import Counter
 from pathlib import Path
+from statistics import fmean
 
 from fieldcraft.config.hub_names import get_fieldcraft_cache
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.sample_tallies import TallyJournal, sample_answers
+from fieldcraft.data.world import World
 from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.engine.base import Engine
 from fieldcraft.hub.model_conversion import hash_file
@@ -30,7 +31,6 @@ from fieldcraft.types import KNOWN_ACCURACY_THRESHOLD, Answer, Dialect, Task
 PHASE_NAME = "knowledge"
 SAMPLES_PER_PROBE = 8  # for each probe
 PROBE_TEMPERATURE = 0.7
-MAX_ANSWER_TOKENS = 16
 MAX_CONCURRENT_PROBES = 64  # concurrent samples
 
 
@@ -44,19 +44,19 @@ async def measure_knowledge(context: RunContext, model: Path) -> None:
     cached = (
         get_fieldcraft_cache()
         / "knowledge"
-        / f"{_make_cache_key(model, probes, context.recipe)}.jsonl"
+        / f"{_make_cache_key(model, world, probes, context.recipe)}.jsonl"
     )
     if cached.exists() and not journal.exists():
         shutil.copyfile(cached, journal)
     tallies = TallyJournal(journal)
     if missing := [probe for probe in probes if probe.id not in tallies.get_tallies(PROBED_MODEL)]:
-        await _sample_probes(context, model, tallies, probes)
+        await _sample_probes(context, model, tallies, probes, world.max_probe_tokens)
         make_folder(cached.parent)
         with atomic_file(cached) as draft:
             shutil.copyfile(journal, draft)
         context.emit(
             LogMessage(
-                f"{PHASE_NAME}: {len(missing)} facts were probed {SAMPLES_PER_PROBE} times each"
+                f"{PHASE_NAME}: {len(missing)} probes were answered {SAMPLES_PER_PROBE} times each"
             )
         )
     context.set_data_source(with_knowledge(context.data_source, journal))
@@ -65,11 +65,11 @@ async def measure_knowledge(context: RunContext, model: Path) -> None:
 
 
 async def _sample_probes(
-    context: RunContext, model: Path, tallies: TallyJournal, probes: list[Task]
+    context: RunContext, model: Path, tallies: TallyJournal, probes: list[Task], max_tokens: int
 ) -> None:
     dialect = load_dialect(context.recipe, model)
     engine = context.make_engine(context.load_policy_model(model), dialect)
-    prober = KnowledgeProber(engine, dialect, Grader(context.verdict_reward))
+    prober = KnowledgeProber(engine, dialect, Grader(context.verdict_reward), max_tokens)
 
     def on_task(done: int) -> None:
         context.emit(JobsCompleted(PHASE_NAME, done, ""))
@@ -90,7 +90,8 @@ class KnowledgeProber:
     """Prober of a model, which continues probes as text. Its samples are the same in every run, so
     that runs with different seeds assume the same knowledge."""
 
-    def __init__(self, engine: Engine, dialect: Dialect, grader: Grader) -> None:
+    def __init__(self, engine: Engine, dialect: Dialect, grader: Grader, max_tokens: int) -> None:
+        self.max_tokens = max_tokens
         self.engine = engine
         self.dialect = dialect
         self.grader = grader
@@ -98,7 +99,7 @@ class KnowledgeProber:
     async def is_correct(self, probe: Task, key: str) -> bool:
         """Return whether the first line of one continuation is an accepted answer."""
         sampling = SamplingParams(
-            MAX_ANSWER_TOKENS,
+            self.max_tokens,
             PROBE_TEMPERATURE,
             stop=("\n",),
             seed=zlib.crc32(key.encode()),
@@ -113,29 +114,35 @@ class KnowledgeProber:
 
 
 def extract_answer(text: str) -> str:
-    """Return the answer in a continuation: its first line, without the full stop of a sentence."""
-    return text.partition("\n")[0].strip().rstrip(".")
+    """Return the answer in a continuation: its first line, without the full stop of a sentence. If
+    it is a calculation, return the last result."""
+    return text.partition("\n")[0].rpartition("=")[2].strip().rstrip(".")
 
 
 def describe_knowledge(tallies: TallyJournal, probes: list[Task]) -> list[str]:
-    """Return one sentence: the number of known facts for each relation."""
-    tallies_by_probe = tallies.get_tallies(PROBED_MODEL)
-    total = Counter(str(probe.meta["relation"]) for probe in probes)
-    known = Counter(
-        str(probe.meta["relation"])
-        for probe in probes
-        if (tallies_by_probe[probe.id].rate or 0.0) >= KNOWN_ACCURACY_THRESHOLD
+    """Return two sentences: the number of known probes of each kind, and the share of correct
+    samples of each kind."""
+    rates: dict[str, list[float]] = {}
+    for probe in probes:
+        tally = tallies.get_tallies(PROBED_MODEL)[probe.id]
+        rates.setdefault(str(probe.meta["kind"]), []).append(tally.rate or 0.0)
+    known = ", ".join(
+        f"{kind} {sum(rate >= KNOWN_ACCURACY_THRESHOLD for rate in found)} of {len(found)}"
+        for kind, found in rates.items()
     )
-    parts = ", ".join(f"{relation} {known[relation]} of {total[relation]}" for relation in total)
-    return [f"{PHASE_NAME}: known in {KNOWN_ACCURACY_THRESHOLD} of the samples or more: {parts}"]
+    shares = ", ".join(f"{kind} {fmean(found):.2f}" for kind, found in rates.items())
+    return [
+        f"{PHASE_NAME}: known in {KNOWN_ACCURACY_THRESHOLD} of the samples or more: {known}",
+        f"{PHASE_NAME}: share of correct samples: {shares}",
+    ]
 
 
-def _make_cache_key(model: Path, probes: list[Task], recipe: Recipe) -> str:
+def _make_cache_key(model: Path, world: World, probes: list[Task], recipe: Recipe) -> str:
     """Return a cache key of the measurement: the model's weights, the probes, and the prompt
     settings."""
     files = sorted((*model.glob("*.safetensors"), *model.glob("tokenizer.json")))
     digest = hashlib.sha256("".join(map(hash_file, files)).encode())
-    settings = (SAMPLES_PER_PROBE, PROBE_TEMPERATURE, MAX_ANSWER_TOKENS, recipe.policy_dtype)
+    settings = (SAMPLES_PER_PROBE, PROBE_TEMPERATURE, world.max_probe_tokens, recipe.policy_dtype)
     digest.update(repr(settings).encode())
     for probe in probes:
         digest.update(repr((probe.id, probe.question, probe.answers)).encode())

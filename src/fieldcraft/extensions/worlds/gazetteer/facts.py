@@ -164,13 +164,13 @@ def make_probes(world: Gazetteer) -> list[Task]:
             f"{place.name}{ID_SEPARATOR}{relation}",
             make_few_shot_prompt(world, place, relation),
             place.facts[relation].accepted,
-            {"relation": relation},
+            {"kind": relation},
         )
         for place in world.places.values()
         for relation in list_relations(place)
         if relation not in NEVER_KNOWN_RELATIONS
     ]
-    return sorted(found, key=lambda task: str(task.meta["relation"]))
+    return sorted(found, key=lambda task: str(task.meta["kind"]))
 
 
 def parse_probe_id(probe: str) -> FactKey:
