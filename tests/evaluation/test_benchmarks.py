@@ -6,6 +6,10 @@ import pytest
 
 from fieldcraft.config.hub_names import parse_hub_dataset
 from fieldcraft.evaluation.benchmarks import find_suite, load_benchmarks, load_suites
+from fieldcraft.extensions.external_envs.bfcl.questions import (
+    MULTI_TURN_CATEGORIES,
+    SINGLE_TURN_CATEGORIES,
+)
 from fieldcraft.types import UserError
 
 SETS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wiki", "musique", "bamboogle")
@@ -26,8 +30,8 @@ def written(path: Path, text: str) -> str:
 
 def test_every_benchmark_says_where_its_data_are_and_how_it_is_graded() -> None:
     for name, benchmark in load_benchmarks().items():
-        assert benchmark.hub or benchmark.published_file, name
-        assert benchmark.columns.keys() >= {"question"}, name
+        assert benchmark.hub or benchmark.published_file or benchmark.environment, name
+        assert benchmark.environment or benchmark.columns.keys() >= {"question"}, name
         assert ("tests" in benchmark.columns) == (benchmark.graded_by == "tests"), name
         assert benchmark.licence, name
         assert benchmark.source, name
@@ -105,6 +109,11 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
         ("benchmarks: {mine: {hub_file: a.jsonl}}", "set hub"),
         ("benchmarks: {mine: {file: q.jsonl, graded_by: emm}}", "is no grading rule: use one of"),
         ("benchmarks: {mine: {file: q.jsonl, columns: {answr: a}}}", "columns"),
+        ("benchmarks: {mine: {environment: text, file: q.jsonl}}", "but not both"),
+        ("benchmarks: {mine: {environment: tools}}", "must name an external environment"),
+        ("benchmarks: {mine: {environment: text, graded_by: em}}", "use one of environment"),
+        ("benchmarks: {mine: {file: q.jsonl, graded_by: environment}}", "is no grading rule"),
+        ("benchmarks: {nq: {budget: {max_turn_tokens: 9}}}", "budget applies to a benchmark with"),
     ],
 )
 def test_a_mistake_in_a_suite_is_named(tmp_path: Path, text: str, expected: str) -> None:
@@ -115,3 +124,37 @@ def test_an_unknown_suite_is_named() -> None:
     assert "did you mean 'search-r1'?" in refused("search-r2")
     assert "does not exist" in refused("none/mine.yaml")
     assert "there is no benchmark 'gsm'" in refused(None, "gsm")
+
+
+def test_the_suites_of_bfcl_have_all_categories() -> None:
+    for name, categories in (
+        ("bfcl", SINGLE_TURN_CATEGORIES), ("bfcl-multi-turn", MULTI_TURN_CATEGORIES)
+    ):  # fmt: skip
+        found = [b.environment for b in find_suite(name, []).benchmarks.values()]
+        assert [e and e.settings for e in found] == [{"categories": [c]} for c in categories]
+    titles = [benchmark.title for benchmark in find_suite("bfcl", []).benchmarks.values()]
+    assert len(set(titles)) == len(titles)
+
+
+def test_an_interpreter_is_that_of_the_environments() -> None:
+    python = Path("/envs/bfcl/bin/python")
+    suite = find_suite(None, ["nq", "bfcl-multiple"]).with_python(python)
+    assert suite.benchmarks["nq"] == load_benchmarks()["nq"]
+    environment = suite.benchmarks["bfcl-multiple"].environment
+    assert environment is not None
+    assert environment.settings == {"categories": ["multiple"], "python": str(python)}
+    unchanged = load_benchmarks()["bfcl-multiple"].environment
+    assert unchanged is not None
+    assert "python" not in unchanged.settings
+    with pytest.raises(UserError, match="--python names the interpreter of a benchmark"):
+        find_suite("search-r1", []).with_python(python)
+
+
+def test_a_benchmark_of_an_own_environment_is_graded_by_it(tmp_path: Path) -> None:
+    text = "benchmarks: {games: {environment: {name: text, env: 'a:B'}, budget: {max_calls: 2}}}"
+    games = find_suite(written(tmp_path, text), []).benchmarks["games"]
+    assert games.graded_by == "environment"
+    assert games.origin == "environment text"
+    own = "benchmarks: {bfcl-multiple: {environment: {name: bfcl, categories: [parallel]}}}"
+    changed = find_suite(written(tmp_path, own), []).benchmarks["bfcl-multiple"]
+    assert changed.size is None  # not that of the published selection

@@ -8,6 +8,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 import fieldcraft as fc
+from call_families import CALL_FAMILIES
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from families import FAMILIES
 from fieldcraft.config.recipe import Recipe
@@ -240,3 +241,29 @@ def test_ask_says_the_choice(
 def test_an_exported_checkpoint_has_the_name(tmp_path: Path, models: dict[str, Path]) -> None:
     export(models["base"], tmp_path / "out", "float32")
     assert json.loads((tmp_path / "out" / "fieldcraft.json").read_text())["dialect"] == "autocoa"
+
+
+@pytest.mark.parametrize(
+    ("model", "environment", "name"),
+    [
+        ("tools", "bfcl", "hermes"),
+        ("chat", "bfcl", "hermes"),  # the tools of a question are described in its prompt
+        ("base", "bfcl", "hermes"),
+        ("chat", "text", "autocoa"),  # not used: a game has only the chat template
+    ],
+)
+def test_an_environment_may_call_tools_in_the_dialect(
+    models: dict[str, Path], model: str, environment: str, name: str
+) -> None:
+    recipe = recipe_of(models[model], environment={"name": environment})
+    assert choose_dialect(recipe).name == name
+
+
+def test_an_environment_that_calls_tools_follows_the_template(tmp_path: Path) -> None:
+    tokenizer = CALL_FAMILIES["Llama 3.1"].tokenizer()
+    model = write_tiny_checkpoint(tmp_path, "llama", tokenizer=tokenizer)
+    names = {
+        name: choose_dialect(recipe_of(model, environment={"name": name}, dialect="auto")).name
+        for name in ("bfcl", "text")
+    }
+    assert names == {"bfcl": "auto", "text": "autocoa"}

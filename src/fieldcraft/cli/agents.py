@@ -153,6 +153,11 @@ DataOption = Annotated[
     typer.Option(help="Folder with files of benchmarks, such as nq.jsonl, instead of the hub."),
 ]
 
+PythonOption = Annotated[
+    Path | None,
+    typer.Option(help="Python interpreter that has the package of a benchmark, such as bfcl-eval."),
+]
+
 
 @app.command("eval")
 def evaluate(
@@ -161,6 +166,7 @@ def evaluate(
     suite: SuiteOption = None,
     benchmark: BenchmarkOption = None,
     data: DataOption = None,
+    python: PythonOption = None,
     index: IndexOption = None,
     search_url: SearchUrlOption = None,
     tool: ToolsOption = None,
@@ -200,6 +206,8 @@ def evaluate(
         raise UserError("a suite has its own questions: leave out --tasks and --simulator.")
     if data is not None and not asks_suite:
         raise UserError("--data has files of benchmarks: give --suite or --benchmark.")
+    if python is not None and not asks_suite:
+        raise UserError("--python is for benchmarks: give --suite or --benchmark.")
     questions = _read_questions(tasks, max_left_out)[:limit] if tasks else []
     require_valid_agents(model, dialect, index, search_url)
     with announce_imports():
@@ -219,7 +227,8 @@ def evaluate(
         }
 
     if asks_suite:
-        evaluate_suite(suite, benchmark or [], data, limit, keys, settings, load_agents, out)
+        named = (suite, benchmark or [], data, limit)
+        evaluate_suite(*named, keys, settings, load_agents, out, python)
         return
     judge = run_async(open_judge(settings, None if out is None else out / "judge.sqlite"))
     agents = load_agents(**keys)

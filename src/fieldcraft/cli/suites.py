@@ -58,11 +58,13 @@ def evaluate_suite(
     judge_settings: JudgeConfig,
     load_agents: AgentLoader,
     out: Path | None,
+    python: Path | None = None,
 ) -> None:
     """Evaluate agents on a suite and print its tables. All questions are read before an agent is
-    loaded. Raises UserError for an unknown suite or benchmark; exits with status 2 if benchmarks
-    have no data."""
+    loaded. `python` is the interpreter of the environments of benchmarks. Raises UserError for an
+    unknown suite or benchmark; exits with status 2 if benchmarks have no data."""
     suite = find_suite(name, [*selected])
+    suite = suite if python is None else suite.with_python(python)
     from fieldcraft.runs.build import open_judge
     from fieldcraft.runs.event_loop import run_async
     from fieldcraft.runs.suites import SuiteEvaluation, find_rules, read_suite
@@ -95,7 +97,7 @@ def evaluate_suite(
 
 
 def _exit_with(errors: Sequence[str]) -> None:
-    for error in errors:
+    for error in dict.fromkeys(errors):  # benchmarks of one environment have the same
         print_line(f"fieldcraft: {error}", file=sys.stderr)
     if errors:
         raise typer.Exit(2)

@@ -214,6 +214,18 @@ class EnvironmentConfig(ComponentConfig):
     def is_external(self) -> bool:
         return self.name != TOOL_ENVIRONMENT
 
+    @property
+    def calls_tools(self) -> bool:
+        """Return whether the policy calls tools in the format of its dialect; other external
+        environments use only its chat template. Their class states it as `calls_tools`."""
+        if not self.is_external:
+            return True
+        try:
+            found = resolve(ComponentKind.ENVIRONMENT, self.name)
+        except ComponentError:  # reported where the environment is made
+            return False
+        return getattr(found, "calls_tools", False) is True
+
 
 def is_external_environment(environment: Any) -> bool:
     """Return whether the unparsed value of the recipe key `environment` names an external

@@ -196,6 +196,7 @@ BUILTIN_COMPONENTS: Mapping[ComponentKind, Mapping[str, str]] = {
         "openenv": "fieldcraft.extensions.external_envs.openenv:OpenEnvEnvironment",
         "verifiers": "fieldcraft.extensions.external_envs.verifiers:VerifiersEnvironment",
         "harbor": "fieldcraft.extensions.external_envs.harbor:HarborEnvironment",
+        "bfcl": "fieldcraft.extensions.external_envs.bfcl.environment:BfclEnvironment",
     },
     ComponentKind.TRACKER: {
         "tensorboard": f"{_TRACKERS}.tensorboard:TensorBoardTracker",

@@ -58,7 +58,7 @@ def _iter_types(schema: Any) -> Iterator[str]:
         return
     declared = schema.get("type")
     yield from [declared] if isinstance(declared, str) else declared or ()
-    for value in schema.get("enum", ()):
+    for value in () if declared else schema.get("enum", ()):
         yield "string" if isinstance(value, str) else ""
     for union in ("anyOf", "oneOf"):
         for choice in schema.get(union, ()):

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BeforeValidator, Field, PositiveInt, ValidationError
 
 from fieldcraft.config.base import ConfigSection
+from fieldcraft.config.choices import ENVIRONMENT_REWARD, EnvironmentConfig
 from fieldcraft.config.hub_names import parse_hub_dataset
 from fieldcraft.config.names import suggest_name
 from fieldcraft.config.validation_errors import describe_validation_error
@@ -20,6 +21,7 @@ from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.types import UserError
 
 BY_TESTS = "tests"  # value of `graded_by`: each question is graded by its own tests
+PYTHON_KEY = "python"  # setting of an environment: the interpreter that has its package
 Temperature = Annotated[float, Field(ge=0)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 ColumnRole = Literal["question", "answer", "tests"]
@@ -35,6 +37,8 @@ class Benchmark(ConfigSection):
     hub_file: str | None = None
     published_file: str | None = None
     file: Path | None = None  # a user's own file, instead of the published data
+    environment: EnvironmentConfig | None = None  # of questions that are not in files
+    budget: dict[str, Any] = Field(default={})
     columns: dict[ColumnRole, str] = Field(default={})
     graded_by: str = "em"
     size: PositiveInt | None = None
@@ -48,9 +52,16 @@ class Benchmark(ConfigSection):
     def find_violations(self) -> Iterator[str]:
         if self.hub is not None and parse_hub_dataset(self.hub) is None:
             yield f"hub={self.hub} is not a data set: write hub:org/name/configuration:split"
-        if self.graded_by not in (BY_TESTS, *TASK_GRADERS):
-            names = ", ".join((BY_TESTS, *TASK_GRADERS))
+        rules = (ENVIRONMENT_REWARD,) if self.environment else (BY_TESTS, *TASK_GRADERS)
+        if self.graded_by not in rules:
+            names = ", ".join(rules)
             yield f"graded_by={self.graded_by} is no grading rule: use one of {names}"
+        if self.environment and (self.hub or self.published_file or self.file):
+            yield "an environment has its own questions: give it, or a file, but not both"
+        if self.environment and not self.environment.is_external:
+            yield "environment must name an external environment, such as bfcl or text"
+        if self.budget and not self.environment:
+            yield "budget applies to a benchmark with an environment only: remove it"
         if self.hub_file is not None and self.hub is None:
             yield "hub_file is a file of the repository hub: set hub"
         if self.samples > 1 and not self.temperature:
@@ -59,6 +70,8 @@ class Benchmark(ConfigSection):
     @property
     def origin(self) -> str:
         """Place of its data, for a table."""
+        if self.environment is not None:
+            return f"environment {self.environment.name}"
         if self.file is not None:
             return str(self.file)
         if self.hub_file is not None:
@@ -106,6 +119,21 @@ class Suite(ConfigSection):
         if samples is None:  # greedy samples would be identical
             samples = benchmark.samples if self.temperature is None else 1
         return {"temperature": temperature, "top_p": top_p, "samples": samples}
+
+    def with_python(self, python: Path) -> Suite:
+        """Return the suite with an interpreter for the packages of its environments. Raises
+        UserError if it has no environment."""
+        changed: dict[str, Benchmark] = {}
+        for name, benchmark in self.benchmarks.items():
+            if benchmark.environment is not None:
+                environment = benchmark.environment.model_copy(update={PYTHON_KEY: str(python)})
+                changed[name] = benchmark.model_copy(update={"environment": environment})
+        if not changed:
+            raise UserError(
+                "--python names the interpreter of a benchmark that has one of its own, such as"
+                " bfcl-multiple, and none is asked: leave it out."
+            )
+        return self.model_copy(update={"benchmarks": {**self.benchmarks, **changed}})
 
     def select(self, names: list[str]) -> Suite:
         """Return the suite with some of its benchmarks. Raises UserError for an unknown name."""
@@ -201,6 +229,8 @@ def _resolve(name: str, change: Any, folder: Path) -> dict[str, Any]:
     if isinstance(file := own.get("file"), str):
         own = {**own, "file": folder / Path(file).expanduser()}
     usual: dict[str, Any] = {"title": name} if known is None else known.model_dump()
+    if "environment" in own:
+        usual |= {"graded_by": ENVIRONMENT_REWARD, "size": None}
     if known is not None and "file" in own and "columns" not in own:
         usual["columns"] = {}  # a file may be in any format that is read
     return {**usual, **own}

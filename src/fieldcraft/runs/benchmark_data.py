@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from fieldcraft.config.choices import EnvironmentConfig
 from fieldcraft.config.hub_names import identify_hub_dataset, parse_hub_dataset
 from fieldcraft.data.gold_answers import ANSWER_KEYS, QUESTION_KEYS
 from fieldcraft.data.records import Record, RecordError, read_records
@@ -21,6 +23,7 @@ from fieldcraft.rewards.answers import RULES
 from fieldcraft.rewards.grading import JUDGE, MATH, resolve_grader
 from fieldcraft.rewards.judge import JUDGE_RULES
 from fieldcraft.rewards.programs import TEST_REWARD_NAMES
+from fieldcraft.runs.build import make_environment
 from fieldcraft.types import Task, UserError
 
 SPLIT_KEY = "split"  # of `meta`; a benchmark is one split
@@ -61,9 +64,13 @@ def read_benchmark(
 
     Its file is `benchmark.file`, or the one with its name in `folder`, or fetched from the hub.
 
-    Raises UserError if there is none, if the hub denies it, if it has other columns, and for
-    questions that its grading rule cannot grade.
+    Questions of an environment are all of its tasks.
+
+    Raises UserError if there is none, if the hub denies it, if it has other columns, for questions
+    that its grading rule cannot grade, and for an environment that cannot be read.
     """
+    if benchmark.environment is not None:
+        return _read_environment(name, benchmark, benchmark.environment, limit)
     file = find_file(name, benchmark, folder)
     records = adapt_records(read_records(file.path), file.columns, file.source)
     read = parse_tasks(records, file.source, benchmark.max_left_out)
@@ -71,6 +78,32 @@ def read_benchmark(
     return BenchmarkData(
         tasks, file, dict(read.rejected_counts), [*_list_warnings(benchmark, read, file)]
     )
+
+
+def _read_environment(
+    name: str, benchmark: Benchmark, config: EnvironmentConfig, limit: int | None
+) -> BenchmarkData:
+    environment = make_environment(config)
+    train, heldout = environment.tasks(0)
+    read = ParsedTasks([*train, *heldout], Counter())
+    if not read.tasks:
+        raise UserError(
+            f"the environment '{config.name}' of the benchmark '{name}' has no tasks: use one that"
+            " brings its own."
+        )
+    source = describe_environment(config)
+    file = DataFile(Path(config.name), source, source.rpartition(" ")[2], {})
+    tasks = [
+        replace(task, meta=task.meta | {"data_source": name})
+        for task in select_tasks(read.tasks, limit)
+    ]
+    return BenchmarkData(tasks, file, {}, [*_list_warnings(benchmark, read, file)])
+
+
+def describe_environment(config: EnvironmentConfig) -> str:
+    """Return the source of the questions and rewards of an environment: its attribute `source`,
+    with a version, or its name. Raises UserError for an environment that cannot be made."""
+    return str(getattr(make_environment(config), "source", f"environment {config.name}"))
 
 
 def _list_warnings(benchmark: Benchmark, read: ParsedTasks, file: DataFile) -> Iterator[str]:

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
 
-from fieldcraft.config.choices import ToolConfig
+from fieldcraft.config.choices import EnvironmentConfig, ToolConfig
 from fieldcraft.config.components import (
     AUTO_VERDICT,
     BUILTIN_COMPONENTS,
@@ -155,10 +155,13 @@ def _open_world_sites(world: WorldConfig | None, seed: int) -> InProcessSites:
 
 def make_external_environment(recipe: Recipe) -> Environment | None:
     """Return the external environment of a recipe, None if the recipe uses tools. Raises UserError
-    for invalid settings, and for an object that is not an environment."""
-    config = recipe.environment
-    if not config.is_external:
-        return None
+    like `make_environment`."""
+    return make_environment(recipe.environment) if recipe.environment.is_external else None
+
+
+def make_environment(config: EnvironmentConfig) -> Environment:
+    """Return an external environment. Raises UserError for invalid settings, and for an object that
+    is not an environment."""
     factory = resolve(ComponentKind.ENVIRONMENT, config.name)
     if not callable(factory):
         raise UserError(

@@ -59,7 +59,7 @@ def choose_dialect(recipe: Recipe, folder: Path | None = None) -> DialectChoice:
     if tokenizer.chat_template is None:
         return _choose_for_tools(recipe, f"{folder} has no chat template")
     followed = (HermesDialect.name, AUTO_DIALECT)
-    for name in followed[:1] if recipe.environment.is_external else followed:
+    for name in followed if recipe.environment.calls_tools else followed[:1]:
         if call_format := _find_template_format(name, recipe, tokenizer, folder):
             name = recipe.dialect or name
             form = "" if name == HermesDialect.name else f" in the format {call_format}"
@@ -80,6 +80,8 @@ def _choose_for_tools(recipe: Recipe, reason: str) -> DialectChoice:
     """Return the dialect of a model whose template has no tool calls."""
     # The tools of a server are unknown until it is queried.
     called = {name for tool in recipe.tools for name in tool.all_names or {tool.name}}
+    if recipe.environment.is_external and recipe.environment.calls_tools:
+        called = {"the tools of each question"}
     for name in TEXT_TAG_DIALECTS:
         dialect = resolve_dialect(name)
         can_fold = recipe.budget.fold is None or dialect.default_summary_instruction is not None
@@ -115,12 +117,11 @@ def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
     tokenizer = load_tokenizer(folder)
     _require_known_tokens(tokenizer, folder)
     dialect = _make_dialect(choose_dialect(recipe, folder).name, recipe, tokenizer, folder)
-    # External environments use only the chat template, which is also encoded in parts.
-    is_external = recipe.environment.is_external
+    # Most external environments use only the chat template, which is also encoded in parts.
     if (
-        errors := check_part_encoding(dialect.tokenizer)
-        if is_external
-        else check_round_trip(dialect)
+        errors := check_round_trip(dialect)
+        if recipe.environment.calls_tools
+        else check_part_encoding(dialect.tokenizer)
     ):
         raise UserError(
             f"{errors[0][:-1]}, so the dialect '{dialect.name}' cannot be used with {folder}:"

@@ -30,8 +30,14 @@ from fieldcraft.records.reading import read_json
 from fieldcraft.records.trajectories import write_trajectories
 from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.runs.agent import Agent
-from fieldcraft.runs.benchmark_data import BenchmarkData, describe_rule, read_benchmark
+from fieldcraft.runs.benchmark_data import (
+    BenchmarkData,
+    describe_environment,
+    describe_rule,
+    read_benchmark,
+)
 from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.suite_agents import SuiteAgent
 from fieldcraft.types import UserError
 from fieldcraft.version import __version__
 
@@ -61,7 +67,7 @@ class SuiteEvaluation:
         benchmark. Raises UserError for invalid sampling keys, and for an agent that cannot be
         evaluated."""
         graded = {
-            label: agent.with_settings(verdict_reward=AUTO_VERDICT)
+            label: SuiteAgent(agent.with_settings(verdict_reward=AUTO_VERDICT))
             for label, agent in agents.items()
         }
         for agent in graded.values():  # before any model is loaded
@@ -82,12 +88,14 @@ class SuiteEvaluation:
             keys = {key: keys[key] for key in ("temperature", "samples")}
         return {key: value for key, value in keys.items() if value is not None}
 
-    def _prepare(self, agent: Agent, name: str) -> Agent:
-        """Return the agent with the sampling of a benchmark, for all of its questions."""
+    def _prepare(self, agent: SuiteAgent, name: str) -> Agent:
+        """Return the agent in the environment of a benchmark, with its sampling for all of its
+        questions."""
         samples = {"*": self.get_sampling(name)["samples"]}
-        return agent.with_sampling(**{**self.get_sampling(name), "samples": samples})
+        found = agent.find_variant(self.suite.benchmarks[name])
+        return found.with_sampling(**{**self.get_sampling(name), "samples": samples})
 
-    def _evaluate(self, label: str, agent: Agent, name: str, emit: EventHandler) -> Entry:
+    def _evaluate(self, label: str, agent: SuiteAgent, name: str, emit: EventHandler) -> Entry:
         """Return the entry of a model and a benchmark, which may be that of an earlier command."""
         file, key = self._entry_file(label, name), self._describe_conditions(agent, name)
         if file is not None and file.exists():
@@ -95,7 +103,7 @@ class SuiteEvaluation:
             if stored.get("conditions") == key:
                 emit(LogMessage(f"{label}, {name}: from {file}"))
                 return stored
-        agent.load_parts()
+        agent.load_parts(self.suite.benchmarks[name])
         started, title = time.perf_counter(), f"{label}, {name}"
         prepared, tasks = self._prepare(agent, name), self.data[name].tasks
         trajectories = run_async(prepared.run_evaluation(tasks, self.judge, title, emit))
@@ -117,12 +125,12 @@ class SuiteEvaluation:
         readable = re.sub(r"[^\w.-]+", "-", label).strip("-.")[-60:]
         return self.out / f"{readable}-{unique}" / f"{name}.json"
 
-    def _describe_conditions(self, agent: Agent, name: str) -> Entry:
+    def _describe_conditions(self, agent: SuiteAgent, name: str) -> Entry:
         """Return everything that determines the answers of a model and their grades, as JSON."""
         conditions = {
-            "weights": list(_list_weight_files(agent.model)),
+            "weights": list(_list_weight_files(agent.agent.model)),
             "recipe": dump_recipe(self._prepare(agent, name).recipe),
-            "index": agent.index and str(agent.index),
+            "index": agent.agent.index and str(agent.agent.index),
             "questions": self.data[name].fingerprint,
             "rule": self.rules[name],
             "judge": self.judge_settings and self.judge_settings.model_dump(),
@@ -203,7 +211,14 @@ def find_rules(suite: Suite, judge_model: str | None) -> tuple[dict[str, str], l
     errors: list[str] = []
     for name, benchmark in suite.benchmarks.items():
         try:
-            rules[name] = describe_rule(benchmark.graded_by, judge_model)
+            if benchmark.environment is None:
+                rules[name] = describe_rule(benchmark.graded_by, judge_model)
         except UserError as error:
             errors.append(f"the benchmark '{name}' cannot be graded: {error}")
+            continue
+        try:
+            if benchmark.environment is not None:
+                rules[name] = describe_environment(benchmark.environment)
+        except UserError as error:
+            errors.append(str(error))
     return rules, errors

@@ -33,6 +33,7 @@ from fieldcraft.types import (
         ("x", {"type": "integer"}, "x"),
         ("NaN", {"type": "number"}, "NaN"),
         ("5", {"enum": ["5", "6"]}, "5"),
+        ('["a"]', {"type": "array", "enum": ["a", "b"]}, ["a"]),
         ('"x"', {}, '"x"'),
         ("7", None, 7),
     ],

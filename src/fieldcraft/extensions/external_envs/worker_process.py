@@ -51,7 +51,7 @@ class WorkerProcess:
         except OSError as error:
             raise UserError(
                 f"environment.python={self.command[0]} is not a working Python interpreter"
-                f" ({error}): give the path of the interpreter that has verifiers."
+                f" ({error}): give the path of the interpreter that has the environment's package."
             ) from error
         self._write(self.handshake)
         assert self._process.stdout is not None

@@ -1,0 +1,1 @@
+"""Berkeley Function Calling Leaderboard: its questions and checkers, in another interpreter."""
