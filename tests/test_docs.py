@@ -131,7 +131,8 @@ REAL += [*shrink("sft", "sft1", "sft2", "sft3"), *shrink("rl", "rl1", "rl2")]
 SHORTER |= {f"fieldcraft {word} autocoa-1.5b": REAL for word in ("check", "run")}
 for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
     SHORTER[f"fieldcraft run {own} "] = [*REAL[:3], *shrink("rl", "rl")]
-SHORTER["fieldcraft check smollm2 "] = ["budget.max_context_tokens=2048"]
+for real in ("smollm2", "smollm2-table"):
+    SHORTER[f"fieldcraft check {real} "] = ["budget.max_context_tokens=2048"]
 for checked in ("torl", "my-mcp.yaml", "my-web.yaml"):
     SHORTER[f"fieldcraft check {checked}"] = REAL[:2]
 SHORTER["fieldcraft run my-parts.yaml"] = [
