@@ -105,11 +105,18 @@ def measure_saved_calls(
             )
             for index in range(len(recipe.seeds))
         ]
-        reached = [seed for seed in seeds if seed is not None]
-        means = [fmean(values) for values in zip(*reached, strict=True)] or [None] * 3
-        entry = {"title": title, "model": model, "rival": rival, "reached": len(reached)}
-        found.append(entry | dict(zip(("em", "calls", "rival_calls"), means, strict=True)))
+        found.append({"title": title, "model": model, "rival": rival, **_average_seeds(seeds)})
     return found
+
+
+def _average_seeds(seeds: Sequence[tuple[float, float, float] | None]) -> dict[str, float | None]:
+    """Return the means of the results of `_compare_curves`, without seeds that have none."""
+    reached = [seed for seed in seeds if seed is not None]
+    means = {
+        key: fmean(seed[index] for seed in reached) if reached else None
+        for index, key in enumerate(("em", "calls", "rival_calls"))
+    }
+    return {"reached": len(reached), **means}
 
 
 def trace_learning(

@@ -28,6 +28,7 @@ class DistilStage(RlStage):
 
     def __init__(self, *, sampler: RolloutSampler, **given: Any) -> None:
         verdict, settings = sampler.rubric.verdict_name, sampler.settings
+        assert isinstance(settings, Distil), "a distil stage has its own settings"
         if settings.kl_rollouts == "incorrect" and verdict not in sampler.rubric.names:
             raise UserError(
                 f"kl_rollouts: incorrect uses the reward '{verdict}': add it to the rubric, with"
