@@ -1,7 +1,9 @@
 """Print the tables of a sweep as markdown, so that documents and measured numbers agree: a table of
-the rows, a table of their comparisons and, if there are several splits, a table by split.
+the rows, a table of their comparisons, if there are several splits, a table by split, and tables of
+simulated searches and of the real calls that they saved.
 
 python scripts/table.py runs/otc-table
+python scripts/table.py runs/smollm2-table --calls   both panels of AutoCoA's figure 3
 """
 
 from __future__ import annotations
@@ -52,6 +54,25 @@ COMPARISON_HEADS = (
 )
 
 
+SIMULATED_HEADS = (
+    "row",
+    "how well the model knows the facts",
+    "simulated searches",
+    "share that holds them",
+    "exact match gained",
+)
+
+
+SAVED_HEADS = (
+    "row",
+    "rival with real steps only",
+    "exact match of both",
+    "real calls of the row",
+    "real calls of the rival",
+    "seeds",
+)
+
+
 def markdown(table: dict[str, Any]) -> list[str]:
     """Return the lines of the markdown tables for the content of a sweep's `report.json`."""
     lines = _table(HEADS, [cells(row) for row in table["rows"]])
@@ -62,7 +83,47 @@ def markdown(table: dict[str, Any]) -> list[str]:
     if splits := list(table["rows"][0]["splits"]):
         found = [split_cells(split, row) for split in splits for row in table["rows"]]
         lines += ["", *_table(SPLIT_HEADS, found)]
+    searches = [cells for entry in table.get("simulated", ()) for cells in simulated_cells(entry)]
+    if searches:
+        lines += ["", *_table(SIMULATED_HEADS, searches)]
+    if saved := table.get("saved_calls"):
+        lines += ["", *_table(SAVED_HEADS, [saved_cells(entry) for entry in saved])]
     return lines
+
+
+def calls_markdown(table: dict[str, Any]) -> list[str]:
+    """Return two markdown tables, by number of calls of a trajectory: the share of all correct
+    answers, and the share of correct trajectories. An empty cell is a number that did not occur."""
+    numbers = sorted({part["calls"] for row in table["rows"] for part in row["by_calls"]})
+    shares, rates = [], []
+    for row in table["rows"]:
+        parts = {part["calls"]: part for part in row["by_calls"]}
+        correct = max(sum(part["right"] for part in parts.values()), 1)
+        found = [parts.get(calls) for calls in numbers]
+        shares.append([row["title"], *(part and part["right"] / correct for part in found)])
+        rates.append([row["title"], *(part and part["right"] / part["n"] for part in found)])
+    lines = []
+    for what, rows in (("share of correct answers", shares), ("success rate", rates)):
+        cells = [[title, *(number(value, 3) for value in values)] for title, *values in rows]
+        lines += [*_table([f"{what}, by calls", *map(str, numbers)], cells), ""]
+    return lines[:-1]
+
+
+def simulated_cells(entry: dict[str, Any]) -> list[list[str]]:
+    """Return a line for all simulated searches of a row, and one for each band of knowledge."""
+    gained = "" if entry["em_gained"] is None else f"{entry['em_gained']:+.3f}"
+    return [
+        [entry["title"], name, f"{part['n']:,}", f"{part['supports_answer']:.3f}", gained]
+        for name, part in entry["fidelity"].items()
+    ]
+
+
+def saved_cells(entry: dict[str, Any]) -> list[str]:
+    names = [entry["model"], entry["rival"]]
+    if not entry["reached"]:
+        return [*names, "", "", "", "0"]
+    calls, rival = entry["calls"], entry["rival_calls"]
+    return [*names, f"{entry['em']:.3f}", f"{calls:,.0f}", f"{rival:,.0f}", str(entry["reached"])]
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -145,7 +206,10 @@ def number(value: float | None, digits: int = 2) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("run", type=Path, help="folder of a sweep, with report.json")
-    report = parser.parse_args().run / "report.json"
+    parser.add_argument("--calls", action="store_true", help="print the rates by number of calls")
+    arguments = parser.parse_args()
+    report = arguments.run / "report.json"
     if not report.exists():
         parser.error(f"{report.parent} has no report.json: name the folder of a complete sweep.")
-    print("\n".join(markdown(json.loads(report.read_text("utf-8")))))
+    found = json.loads(report.read_text("utf-8"))
+    print("\n".join(calls_markdown(found) if arguments.calls else markdown(found)))

@@ -131,7 +131,7 @@ REAL += [*shrink("sft", "sft1", "sft2", "sft3"), *shrink("rl", "rl1", "rl2")]
 SHORTER |= {f"fieldcraft {word} autocoa-1.5b": REAL for word in ("check", "run")}
 for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
     SHORTER[f"fieldcraft run {own} "] = [*REAL[:3], *shrink("rl", "rl")]
-for real in ("smollm2", "smollm2-code"):
+for real in ("smollm2", "smollm2-code", "smollm2-table"):
     SHORTER[f"fieldcraft check {real} "] = ["budget.max_context_tokens=2048"]
 SHORTER["fieldcraft check smollm2-afm "] = ["budget.max_context_tokens=16384"]
 for checked in ("torl", "my-mcp.yaml", "my-web.yaml"):

@@ -15,6 +15,7 @@ from fieldcraft.data.world import SimulationVerdict
 from fieldcraft.evaluation.fidelity import (
     build_fidelity_table,
     compute_fidelity_metrics,
+    find_recall_band,
     judge_against_tool,
     summarise_fidelity,
 )
@@ -278,6 +279,36 @@ def test_rates_by_hand() -> None:
             **{"well_formed": 0.0, "f1": None},
         },
     }
+
+
+def test_rates_by_how_well_the_model_knows_the_facts() -> None:
+    chances = [0.0, 0.0, 0.01, 0.49, 0.5, 0.74, 0.75, 1.0, None]
+    found = [SimulationVerdict(True, i % 2 == 0, recall=chance) for i, chance in enumerate(chances)]
+    bands = summarise_fidelity(found)["recall"]
+    assert {name: (part["n"], part["supports_answer"]) for name, part in bands.items()} == {
+        "never": (2, 0.5),
+        "below_half": (2, 0.5),
+        "below_known": (2, 0.5),
+        "known": (2, 0.5),
+    }
+    assert [find_recall_band(chance) for chance in chances if chance is not None] == [
+        *("never", "never", "below_half", "below_half"),
+        *("below_known", "below_known", "known", "known"),
+    ]
+    row = compute_fidelity_metrics(lambda _: found[1:3], [simulation()])
+    assert {key: value for key, value in row.items() if "never" in key or "half" in key} == {
+        "fidelity/never/n": 1,
+        "fidelity/never/supports_answer": 0.0,
+        "fidelity/below_half/n": 1,
+        "fidelity/below_half/supports_answer": 1.0,
+    }
+    console = Console(file=io.StringIO(), width=80)
+    entry = {"fidelity": summarise_fidelity(found), "em_simulated": 0.5, "em_real": 0.5}
+    console.print(build_fidelity_table({"run/sft3": entry}))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    cells = [line.split() for line in text.splitlines()]
+    assert ["knows", "it", "never", "2", "0.500", "1.000"] in cells
+    assert ["0.75", "of", "the", "time", "or", "more", "2", "0.500", "1.000"] in cells
 
 
 def test_a_row_of_metrics_has_no_rate_of_nothing() -> None:

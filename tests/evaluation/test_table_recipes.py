@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.evaluation.report import write_report
 from fieldcraft.evaluation.seed_table import aggregate_seeds
@@ -16,6 +17,7 @@ from fieldcraft.extensions.studio.seeds_page import select_chart_rows, select_ri
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import UserError
 from seeds_parts import entry, recipe, report, rows
+from shipped_recipes import ANY_FILE
 
 # -- the recipe of the paper's comparison -----------------------------------------------------
 
@@ -134,6 +136,65 @@ def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
     ]
 
 
+def make_table(recipe: Recipe) -> list[dict[str, Any]]:
+    """Return the rows of a recipe's table, all of whose evaluations are alike."""
+    made = report(0.5)
+    made["evals"] = dict.fromkeys(recipe.table_rows.values(), made["evals"]["base"])
+    made["stages"] = [{"name": name, "seconds": 1.0} for name in recipe.stages]
+    found: list[dict[str, Any]] = aggregate_seeds(recipe, {0: made})["rows"]
+    return found
+
+
+def test_the_rows_on_the_pretrained_model_went_through_what_they_say() -> None:
+    table = load_recipe("smollm2-table", [f"model={ANY_FILE}"])
+    found = {row["title"]: row for row in make_table(table)}
+    sft = {"1": "sft1", "2": "sft2", "3": "sft3"}
+    for title, row in found.items():
+        kinds = [re.sub("-.*", "", name) for name in row["stages"]]
+        named = re.match(r"SFT-([\d&]+)", title)
+        wanted = [sft[number] for number in named[1].split("&")] if named else []
+        trained = [kind for kind in kinds if kind.startswith("sft")]
+        assert trained == wanted + ["sft2"] * title.count("as many demonstrations"), title
+    steps = {title: tuple(row["rl_steps"].values()) for title, row in found.items()}
+    assert {title: both for title, both in steps.items() if any(both)} == {
+        "RL-2 only": (0, 36),
+        "SFT-1&2&3 + RL-1 with a better simulator": (24, 0),
+        "SFT-1&2&3 + RL-1": (24, 0),
+        "SFT-1&2&3 + RL-1&2, known questions without tools": (20, 4),
+        "SFT-1&2&3 + RL-1&2": (20, 4),
+        "SFT-1&2 + RL-2": (0, 24),
+        "SFT-1&2 + RL-2, known questions without tools": (0, 24),
+        "SFT-1&2 + distillation": (0, 24),
+        "SFT-1&2 + distillation on wrong rollouts": (0, 24),
+        "SFT-1&2 + RL-2 and distillation on wrong rollouts": (0, 24),
+    }
+    charted = [row["name"] for row in select_chart_rows([*found.values()])]
+    assert charted == ["prompted-react", "sft3", "rl2"]
+    rivals = {row["name"] for row in select_rival_rows([*found.values()])}
+    assert rivals == {"rl2-real", "rl2-real-free", "distil", "distil-wrong", "dgpo"}
+
+
+def test_rows_on_the_pretrained_model_differ_in_what_they_say() -> None:
+    table = load_recipe("smollm2-table", [f"model={ANY_FILE}"])
+    stages = {name: stage.model_dump() for name, stage in table.stages.items()}
+
+    def differences(first: str, second: str) -> dict[str, Any]:
+        before, after = stages[first], stages[second]
+        return {key: value for key, value in after.items() if before.get(key) != value}
+
+    free = {"cot_share": 1.0, "cot_questions": "known"}
+    assert differences("rl2-real", "rl2-real-free") == differences("rl2", "rl2-free") == free
+    assert differences("rl2-real", "rl2") == {"start_from": "rl1", "steps": 4}
+    teacher = {"stage": "sft2-longer", "checkpoint": None, "privileged": None}
+    added = {"type": "distil", "algorithm": "distil", "teacher": teacher, "kl": "sampled"}
+    added |= {"kl_rollouts": "all", "reward_weight": 0.0}
+    assert differences("rl2-real", "distil") == added
+    assert differences("distil", "distil-wrong") == {"kl_rollouts": "incorrect"}
+    assert differences("distil-wrong", "dgpo") == {"reward_weight": 1.0}
+    rollouts = stages["rl2-real"]["questions_per_step"] * stages["rl2-real"]["group_size"] * 24
+    assert differences("sft2", "sft2-longer") == {"start_from": "sft2", "max_examples": rollouts}
+
+
 def test_comparisons_name_two_rows_of_the_table() -> None:
     with pytest.raises(UserError) as caught:
         load_recipe(
@@ -159,12 +220,12 @@ def test_comparisons_name_two_rows_of_the_table() -> None:
 def printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[dict[str, Any]], list[str]]:
-    """Return the output of scripts/table.py for a table."""
+    """Return the output of scripts/table.py for a table, with options."""
 
-    def lines(table: dict[str, Any]) -> list[str]:
+    def lines(table: dict[str, Any], *options: str) -> list[str]:
         write_report(table, tmp_path / "report.json")
         script = Path(__file__).parents[2] / "scripts" / "table.py"
-        monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
+        monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path), *options])
         runpy.run_path(str(script), run_name="__main__")
         return capsys.readouterr().out.splitlines()
 
@@ -187,6 +248,50 @@ def test_the_script_prints_the_table_for_the_documents(
     cost = {"seconds": 12.4, "rollouts": 1600.0, "calls": 2400.0, "tokens": 72000.0}
     table["rows"][1]["training"] = cost
     assert printed(table)[-1] == "| All | 12 | 1,600 | 2,400 | 72,000 |"
+
+
+def test_the_script_prints_both_panels_of_the_figure_by_calls(
+    printed: Callable[..., list[str]],
+) -> None:
+    """Three of seven answers with one call are correct, and one of three with ten calls."""
+    parts = {"1": {"n": 7, "em": 3 / 7}, "10": {"n": 3, "em": 1 / 3}}
+    found = report(0.4)
+    found["evals"] |= {"base": entry(0.4, parts), "rl2": entry(0.0, {"0": {"n": 10, "em": 0.0}})}
+    table = aggregate_seeds(recipe(table_rows={"Model": "base", "All": "rl2"}), {0: found})
+    assert printed(table, "--calls") == [
+        "| share of correct answers, by calls | 0 | 1 | 10 |",
+        "|---|---|---|---|",
+        "| Model |  | 0.750 | 0.250 |",
+        "| All | 0.000 |  |  |",
+        "",
+        "| success rate, by calls | 0 | 1 | 10 |",
+        "|---|---|---|---|",
+        "| Model |  | 0.429 | 0.333 |",
+        "| All | 0.000 |  |  |",
+    ]
+
+
+def test_the_script_prints_simulated_searches_and_saved_calls(
+    printed: Callable[..., list[str]],
+) -> None:
+    step = {"seconds": 1.0, "rollouts": 8, "calls_mean": 1.0, "policy_tokens_mean": 9.0}
+    rates = {"fidelity/n": 8, "fidelity/supports_answer": 0.25}
+    rates |= {"fidelity/never/n": 6, "fidelity/never/supports_answer": 0.0}
+    saved = {"title": "w", "model": "All", "rival": "R", "reached": 1, "em": 0.5}
+    saved |= {"calls": 1200.0, "rival_calls": 3500.0}
+    none = saved | {"reached": 0, "em": None, "calls": None, "rival_calls": None}
+    settings = recipe(table_rows={"SFT": "sft", "All": "rl2"})
+    curves = {"rl1": [[step | rates]], "rl2": [[step]]}
+    table = aggregate_seeds(settings, {0: report(0.5)}, (), curves, [saved, none])
+    lines = printed(table)
+    assert lines[-2:] == ["| All | R | 0.500 | 1,200 | 3,500 | 1 |", "| All | R |  |  |  | 0 |"]
+    head, rule, *found = lines[-9:-5]
+    assert head.count("|") == rule.count("|") == found[0].count("|") == 6
+    assert found == [
+        "| All | all | 8 | 0.250 | +0.000 |",
+        "| All | never | 6 | 0.000 | +0.000 |",
+    ]
+    assert lines[-5] == ""
 
 
 def test_the_script_prints_comparisons(printed: Callable[[dict[str, Any]], list[str]]) -> None:

@@ -44,6 +44,7 @@ def rows_of_stages() -> Iterator[dict[str, Any]]:
     judge = SimpleNamespace(requests=1, cached_replies=0, usage=TokenUsage(9, 1, None), seconds=0.5)
     yield JudgingMeter(judge).read()  # type: ignore[arg-type]
     verdicts = [SimulationVerdict(True, True, False, f1=1.0, taught=t) for t in (True, False)]
+    verdicts += [SimulationVerdict(True, True, recall=chance) for chance in (0.0, 0.25, 0.5, 1.0)]
     yield compute_fidelity_metrics(lambda _: list(verdicts), [right])
 
 

@@ -1,6 +1,7 @@
 """Reverse KL to a teacher, compared with values computed by hand and with autograd."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -137,6 +138,15 @@ def test_advantages_of_rewards_stand_beside_the_kl() -> None:
     kl = 0.25 * math.log(2) / 4
     assert loss.item() == pytest.approx(kl - 3 * 0.5 / 4)
     assert metrics["teacher_kl"].item() == pytest.approx(kl)
+
+
+@pytest.mark.parametrize(("first", "expected"), [(0.0, 0.0), (0.5, 0.125 * math.log(2) / 4)])
+def test_only_the_kl_with_a_weight_of_the_teacher_is_trained(first: float, expected: float) -> None:
+    """The metric is the KL of all trained tokens, whether they are taught or not."""
+    batch = replace(batch_of(STUDENT, TEACHER), teacher_weight_T=torch.tensor([first, 1.0]))
+    loss, metrics = DistillationLoss(policy_loss=PolicyGradientLoss())(batch, 4.0)
+    assert loss.item() == metrics["loss"].item() == pytest.approx(expected)
+    assert metrics["teacher_kl"].item() == pytest.approx(0.25 * math.log(2) / 4)
 
 
 # -- one sampled token ----------------------------------------------------------------------------

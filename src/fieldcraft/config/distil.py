@@ -50,6 +50,7 @@ class Distil(Rl):
     teacher: DistilTeacherConfig
     kl: Literal["sampled", "top-k", "full"] = "sampled"
     top_k: PositiveInt | None = None  # number of the student's likeliest tokens
+    kl_rollouts: Literal["all", "incorrect"] = "all"  # that learn from the teacher
     reward_weight: NonNegativeNumber = 0.0  # weight of the rewards' advantage; the teacher's has 1
 
     def find_violations(self) -> Iterator[str]:

@@ -242,6 +242,7 @@ class SimulationVerdict:
     `supports_answer`: it contains the information that the step needed, like the real one.
     `contradicts`: it misstates a known fact. `well_formed`: it has the format of the tool's
     results. `f1`: word overlap with the real text. `taught`: the base model was taught the entity.
+    `recall`: the chance that the run's model states the needed facts without a tool, if measured.
     """
 
     well_formed: bool
@@ -249,6 +250,7 @@ class SimulationVerdict:
     contradicts: bool | None = None
     f1: float | None = None
     taught: bool | None = None
+    recall: float | None = None
 
 
 SimulationVerdicts = list[

@@ -18,6 +18,7 @@ from fieldcraft.data.world import (
 from fieldcraft.rewards.answers import f1, normalise
 from fieldcraft.terminal.figure_table import FigureTable
 from fieldcraft.types import (
+    KNOWN_ACCURACY_THRESHOLD,
     CallOutcome,
     CallRecord,
     Tool,
@@ -34,6 +35,20 @@ RATE_HEADERS = {
     "f1": "F1",
 }
 RATE_KEYS = tuple(RATE_HEADERS)
+# Bands of the chance that a model states the needed facts without a tool: name -> upper limit,
+# which only the last band includes. The first band has a chance of 0.
+RECALL_BANDS = {
+    "never": 0.0,
+    "below_half": 0.5,
+    "below_known": KNOWN_ACCURACY_THRESHOLD,
+    "known": 1.0,
+}
+RECALL_TITLES = {
+    "never": "knows it never",
+    "below_half": "less than half the time",
+    "below_known": "half the time or more",
+    "known": f"{KNOWN_ACCURACY_THRESHOLD:g} of the time or more",
+}
 FIDELITY_LEGEND = {
     "calls": "judged simulated calls",
     "supports": "share that contains the answer facts of the real observation",
@@ -100,7 +115,9 @@ def summarise_fidelity(verdicts: Sequence[SimulationVerdict | None]) -> dict[str
     """Return a summary of the verdicts: `n` judged observations and their rates, in total and for
     taught and untaught entities (None if there are none). `unknown` is the number without a
     verdict. A rate is None if nothing could be judged; `supports_answer_n` is the number
-    of observations for which `supports_answer` could be judged."""
+    of observations for which `supports_answer` could be judged. `recall` has the rates by how well
+    the model knows the needed facts, for each of RECALL_BANDS that occurs; it is missing where the
+    world does not measure that."""
     judged = [verdict for verdict in verdicts if verdict is not None]
     parts = {
         "taught": [v for v in judged if v.taught is True],
@@ -110,7 +127,24 @@ def summarise_fidelity(verdicts: Sequence[SimulationVerdict | None]) -> dict[str
         **_compute_rates(judged),
         "unknown": len(verdicts) - len(judged),
         **{name: _compute_rates(part) if part else None for name, part in parts.items()},
+        **_summarise_recall(judged),
     }
+
+
+def _summarise_recall(judged: Sequence[SimulationVerdict]) -> dict[str, Any]:
+    bands = {
+        name: [v for v in judged if v.recall is not None and find_recall_band(v.recall) == name]
+        for name in RECALL_BANDS
+    }
+    rates = {name: _compute_rates(band) for name, band in bands.items() if band}
+    return {"recall": rates} if rates else {}
+
+
+def find_recall_band(recall: float) -> str:
+    """Return the band of RECALL_BANDS of a chance from 0 to 1."""
+    if not recall:
+        return "never"
+    return next((name for name, limit in RECALL_BANDS.items() if recall < limit), "known")
 
 
 def _compute_rates(judged: Sequence[SimulationVerdict]) -> dict[str, Any]:
@@ -128,8 +162,8 @@ def compute_fidelity_metrics(
     judge: Callable[[Trajectory], SimulationVerdicts | None], trajectories: Sequence[Trajectory]
 ) -> dict[str, float]:
     """Return the metrics of a simulated step: `fidelity/supports_answer`,
-    `fidelity/taught/supports_answer`, ... Undefined rates are omitted. Empty if `judge` has no
-    ground truth."""
+    `fidelity/taught/supports_answer`, `fidelity/never/supports_answer`, ... Undefined rates are
+    omitted. Empty if `judge` has no ground truth."""
     verdicts: SimulationVerdicts = []
     for trajectory in trajectories:
         judged = judge(trajectory)
@@ -141,12 +175,16 @@ def compute_fidelity_metrics(
     for prefix, part in (("", summary), *((f"{p}/", summary[p]) for p in ("taught", "untaught"))):
         rates = {name: part[name] for name in RATE_KEYS} if part else {}
         row |= {f"fidelity/{prefix}{k}": rate for k, rate in rates.items() if rate is not None}
+    for name, part in summary.get("recall", {}).items():
+        row |= {f"fidelity/{name}/n": part["n"]}
+        row |= {f"fidelity/{name}/supports_answer": part["supports_answer"]}
     return row
 
 
 def build_fidelity_table(results: Mapping[str, Mapping[str, Any]]) -> FigureTable:
     """Return rows for each model: all simulated searches, and those for taught and untaught
-    entities. `results` maps a model to {"fidelity", "em_simulated", "em_real"}."""
+    entities, or, where the model's knowledge is measured, by how often it states the needed facts
+    without a tool. `results` maps a model to {"fidelity", "em_simulated", "em_real"}."""
     rates = [rate for rate in RATE_KEYS if _has_rate(rate, results)]
     headers = [RATE_HEADERS[rate] for rate in rates]
     ends = ("no truth", "EM\nsimulated", "EM\nreal")
@@ -155,10 +193,15 @@ def build_fidelity_table(results: Mapping[str, Mapping[str, Any]]) -> FigureTabl
         summary = entry["fidelity"]
         ems = (_format_rate(entry["em_simulated"]), _format_rate(entry["em_real"]))
         table.add_row(name, *_make_cells(summary, rates), str(summary["unknown"]), *ems)
-        for part in ("taught", "untaught"):
-            if summary[part]:
-                table.add_row(f"  {part}", *_make_cells(summary[part], rates), "", "", "")
+        for title, part in _list_parts(summary).items():
+            table.add_row(f"  {title}", *_make_cells(part, rates), "", "", "")
     return table
+
+
+def _list_parts(summary: Mapping[str, Any]) -> dict[str, Any]:
+    if bands := summary.get("recall"):
+        return {RECALL_TITLES[name]: part for name, part in bands.items()}
+    return {name: summary[name] for name in ("taught", "untaught") if summary[name]}
 
 
 def _has_rate(rate: str, results: Mapping[str, Mapping[str, Any]]) -> bool:

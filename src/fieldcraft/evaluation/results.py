@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fieldcraft.evaluation.achievement import describe_achievement, describe_broken_rates
+from fieldcraft.evaluation.simulated_training import (
+    build_saved_calls_table,
+    build_simulated_table,
+)
 from fieldcraft.evaluation.tables import (
     build_comparisons_table,
     build_detail_tables,
@@ -58,6 +62,10 @@ def build_report_tables(report: Mapping[str, Any]) -> list[FigureTable]:
             tables.append(cost)
         if report["comparisons"]:
             tables.append(build_comparisons_table(report["comparisons"]))
+        if simulated := report.get("simulated"):
+            tables.append(build_simulated_table(simulated))
+        if saved := report.get("saved_calls"):
+            tables.append(build_saved_calls_table(saved))
         return tables
     seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
     return [build_results_table(report["evals"], seconds), *build_detail_tables(report["evals"])]

@@ -16,6 +16,7 @@ from fieldcraft.config.recipe import Recipe, dump_recipe, get_first_model, get_s
 from fieldcraft.evaluation.comparison import compare_over_seeds
 from fieldcraft.evaluation.intervals import interval_over_seeds, wilson_interval
 from fieldcraft.evaluation.report import SCHEMA_VERSION
+from fieldcraft.evaluation.simulated_training import summarise_simulated_rows
 from fieldcraft.types import Trajectory
 
 # Means over seeds of these keys of `summary.summarise_evaluation`.
@@ -54,10 +55,11 @@ def aggregate_seeds(
     reports: Mapping[int, Report],
     comparisons: Sequence[Report] = (),
     curves: Mapping[str, Sequence[MetricsRows]] | None = None,
+    saved_calls: Sequence[Report] = (),
 ) -> dict[str, Any]:
     """Return the content of a sweep's `report.json`, schema 1, from the `report.json` of every
     seed, the result of `compare_rows`, and the metric rows of the reinforcement learning stages of
-    every seed.
+    every seed. `saved_calls` is the result of `measure_saved_calls`.
 
     Rates are defined as in a run's report; `splits` has the rates of each kind of questions.
     `by_calls` pools the trajectories of all seeds by their executed calls. Seconds are the training
@@ -65,17 +67,20 @@ def aggregate_seeds(
     reinforcement learning stages among them (evaluation/seed_table.py).
     """
     first = next(iter(reports.values()))
+    rows = [
+        _make_row(recipe, title, name, reports, curves or {})
+        for title, name in get_seed_table_rows(recipe).items()
+    ]
     return {
         "schema": SCHEMA_VERSION,
         "recipe": recipe.name,
         "seeds": list(reports),
         "device": first["device"],
         "seconds": sum(report["seconds"] for report in reports.values()),
-        "rows": [
-            _make_row(recipe, title, name, reports, curves or {})
-            for title, name in get_seed_table_rows(recipe).items()
-        ],
+        "rows": rows,
         "comparisons": list(comparisons),
+        "simulated": summarise_simulated_rows(recipe, rows, curves or {}),
+        "saved_calls": list(saved_calls),
         "config": dump_recipe(recipe),
         "versions": first["versions"],
     }

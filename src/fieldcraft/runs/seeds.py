@@ -20,6 +20,7 @@ from fieldcraft.dialects.tool_names import UNSEEN_NAMES, UNSEEN_SPLIT_TITLE
 from fieldcraft.evaluation.pages import find_page_writer
 from fieldcraft.evaluation.report import write_report
 from fieldcraft.evaluation.seed_table import aggregate_seeds, compare_rows
+from fieldcraft.evaluation.simulated_training import measure_saved_calls
 from fieldcraft.records.files import write_text
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import raise_read_errors
@@ -45,8 +46,13 @@ def run_seeds(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
         with raise_read_errors(f"a report.json of {out}", SEED_RERUN_ADVICE):
             reports = {seed: run.read_report() for seed, run in runs.items()}
             curves = _read_curves(recipe, list(runs.values()))
+            read_evaluation = _make_evaluation_reader(runs)
             table = aggregate_seeds(
-                recipe, reports, compare_rows(recipe, _make_evaluation_reader(runs)), curves
+                recipe,
+                reports,
+                compare_rows(recipe, read_evaluation),
+                curves,
+                measure_saved_calls(recipe, read_evaluation, curves),
             )
         write_report(table, folder.report_json)
         if write_page := find_page_writer("seeds"):

@@ -41,9 +41,10 @@ class Sample:
     the log-probabilities are used only in reinforcement learning, `value` (of the tokens before t)
     and `target` (the return from t on) only with a critic, which fills them, and `teacher_logp`
     only with a teacher. `teacher_view` is the teacher's sample if it differs: the same trained
-    tokens after a different prompt. `version` is the policy version that sampled a token, and 0 for
-    all other tokens. `entropy` and `new_logp` are the model's scores of a token when it was last
-    trained, if the learner requests them.
+    tokens after a different prompt. `teacher_weight` is the weight of a token's KL to the teacher,
+    by default 1. `version` is the policy version that sampled a token, and 0 for all other tokens.
+    `entropy` and `new_logp` are the model's scores of a token when it was last trained, if the
+    learner requests them.
     """
 
     ids: NDArray[np.int64]
@@ -55,6 +56,7 @@ class Sample:
     value: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
     target: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
     teacher_logp: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
+    teacher_weight: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
     version: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     teacher_view: Sample | None = None
     entropy: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
@@ -63,6 +65,8 @@ class Sample:
     def __post_init__(self) -> None:
         if not self.version.size:
             self.version = np.zeros(len(self), np.int64)
+        if not self.teacher_weight.size:
+            self.teacher_weight = np.ones(len(self), np.float32)
 
     def __len__(self) -> int:
         return len(self.ids)

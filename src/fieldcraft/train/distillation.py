@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fieldcraft.config.distil import Distil
-from fieldcraft.train.advantages import StepBatch
+from fieldcraft.train.advantages import ScoredRollout, StepBatch
 from fieldcraft.train.algorithm import Algorithm, ModelRole, StepModels
 from fieldcraft.train.losses import MAX_LOG_RATIO, LossFunction, Metrics, TokenBatch
 from fieldcraft.train.protocols import TeacherReference
@@ -26,7 +26,9 @@ class Distillation(Algorithm):
     With A the advantage of `rewards`, the advantage of a token is `reward_weight` A. With `kl:
     sampled`, the teacher's advantage is added to it; with `top-k` and `full`, the reverse KL to the
     teacher is added to the loss. So each form of the KL has the same expected gradient, with weight
-    1.
+    1. With `kl_rollouts: incorrect` only incorrect rollouts have this signal of the teacher, as in
+    DGPO (arXiv 2508.20324), which subtracts the KL from PPO's rewards. The tokens of the others
+    still count in the divisor.
     """
 
     settings: Distil
@@ -41,7 +43,7 @@ class Distillation(Algorithm):
 
     @property
     def needs_rewards(self) -> bool:
-        return self.settings.reward_weight > 0
+        return self.settings.reward_weight > 0 or self.settings.kl_rollouts == "incorrect"
 
     def prepare(self, batch: StepBatch, models: StepModels) -> StepMetrics:
         row, teacher = self.rewards.prepare(batch, models), models.teacher
@@ -49,17 +51,24 @@ class Distillation(Algorithm):
         for rollout in batch.rollouts:
             for sample in rollout.samples:
                 sample.teacher_view = teacher.make_teacher_view(rollout.trajectory, sample)
+                sample.teacher_weight[:] = self._weigh_teacher(rollout)
         if self.settings.kl == "sampled":
             teacher.fill_logprobs(batch.units, self.settings.temperature)
             row["teacher_kl"] = estimate_reverse_kl(batch)
         return row
 
+    def _weigh_teacher(self, rollout: ScoredRollout) -> float:
+        """Return the weight of the teacher's signal in a rollout."""
+        is_taught = self.settings.kl_rollouts == "all" or rollout.trajectory.is_correct is False
+        return float(is_taught)
+
     def advantages(self, batch: StepBatch) -> Tensor:
         advantage_T = self.settings.reward_weight * self.rewards.advantages(batch).float()
         if self.settings.kl == "sampled":
-            advantage_T += compute_teacher_advantages(
+            teacher_T = compute_teacher_advantages(
                 batch.gather("old_logp"), batch.gather("teacher_logp")
-            ).float()
+            )
+            advantage_T += (batch.gather("teacher_weight") * teacher_T).float()
         return advantage_T
 
     def loss(self) -> LossFunction:
@@ -93,7 +102,7 @@ def estimate_reverse_kl(batch: StepBatch) -> float:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DistillationLoss:
     """Sum of another loss and the reverse KL of each trained token to the teacher:
-    L = other + sum(w * KL(p || q)) / total.
+    L = other + sum(w * v * KL(p || q)) / total, where v is the weight of the teacher, 1 by default.
 
     Without rewards the advantages are 0, and only the KL term of a policy-gradient loss remains.
     """
@@ -104,6 +113,7 @@ class DistillationLoss:
         assert batch.teacher_kl_T is not None, "teacher_kl_T is missing from the batch"
         loss, metrics = self.policy_loss(batch, total)
         kl_T = batch.weight_T * batch.teacher_kl_T
-        loss = loss + kl_T.sum() / total
+        v_T = 1.0 if batch.teacher_weight_T is None else batch.teacher_weight_T
+        loss = loss + (v_T * kl_T).sum() / total
         kl = kl_T.detach().sum() / total
         return loss, metrics | {"loss": loss.detach(), "teacher_kl": kl}

@@ -30,7 +30,8 @@ class TokenBatch:
     `old_logp_T` is the denominator of the policy ratio, `sampled_logp_T` comes from the engine that
     sampled (equal to `old_logp_T` unless that was recomputed), and `ref_logp_T` from the frozen
     reference. `entropy_T` is the entropy of each token's distribution, `teacher_kl_T` its reverse
-    KL to the teacher's, None without a teacher. All are at the sampling temperature.
+    KL to the teacher's, None without a teacher, and `teacher_weight_T` the weight of that KL in the
+    loss. All are at the sampling temperature.
     `current_version_T` is 1 for tokens sampled by the policy version at the start of the step and 0
     for older ones; None if all are current. `seq_T` is the sequence index of each token, 0..S-1;
     `turn_T` is the index of its turn, a contiguous run of trained tokens.
@@ -47,6 +48,7 @@ class TokenBatch:
     ref_logp_T: Tensor
     num_sequences: int
     teacher_kl_T: Tensor | None = None
+    teacher_weight_T: Tensor | None = None
     current_version_T: Tensor | None = None
 
 

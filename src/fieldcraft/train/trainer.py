@@ -321,6 +321,7 @@ class Trainer(OptimizedModule):
             logp_T=scores.logp_T,
             entropy_T=scores.entropy_T,
             teacher_kl_T=scores.teacher_kl_T,
+            teacher_weight_T=to(batch.gather_field("teacher_weight")),
             weight_T=to(batch.gather_field("weight")),
             seq_T=to(batch.seq_T),
             turn_T=to(batch.turn_T),

@@ -107,13 +107,15 @@ def test_filters_apply_to_retrieved_demonstrations(towns: list[str], tmp_path: P
 @pytest.mark.parametrize("name", ["nq", "two-hop"])
 def test_the_recipes_have_all_rows(name: str, towns: list[str], tmp_path: Path) -> None:
     tiny = ["device=cpu", "budget.max_turn_tokens=12", "stages.sft.batch_size=2"]
-    for stage in ("rl-em", "rl-f1", "otc-grpo"):
+    tiny += [f"stages.sft-longer.{key}" for key in ("steps=1", "batch_size=2")]
+    for stage in ("rl-em", "rl-f1", "otc-grpo", "distil-wrong", "dgpo"):
         tiny += [f"stages.{stage}.{key}" for key in ("steps=1", "questions_per_step=1")]
         tiny.append(f"stages.{stage}.group_size=2")
     assert status("run", name, *towns[1:], *tiny, "--out", tmp_path / "run") == 0
     evaluations = json.loads((tmp_path / "run/report.json").read_text())["evals"]
     workflows = ["closed-book", "prompted-rag", "retrieval-ceiling", "search-ceiling"]
-    assert [*evaluations] == ["base", *workflows, "sft", "rl-em", "rl-f1", "otc-grpo"]
+    sampled = ["rl-em", "rl-f1", "otc-grpo", "sft-longer", "distil-wrong", "dgpo"]
+    assert [*evaluations] == ["base", *workflows, "sft", *sampled]
     assert {evaluations[row]["em"] for row in workflows[2:]} == {1.0}
 
 

@@ -118,6 +118,31 @@ def test_the_page_shows_splits_and_learning_curves(tmp_path: Path) -> None:
     assert "By kind of question" not in plain
 
 
+def test_simulated_searches_and_saved_calls_are_shown(tmp_path: Path) -> None:
+    step = {"seconds": 1.0, "rollouts": 8, "calls_mean": 1.0, "policy_tokens_mean": 9.0}
+    rates = {"fidelity/n": 8, "fidelity/supports_answer": 0.25}
+    rates |= {"fidelity/never/n": 6, "fidelity/never/supports_answer": 0.0}
+    curves = {"rl1": [[step | rates]], "rl2": [[step]]}
+    titles = {f"S{ATTACK}": "sft", f"A{ATTACK}": "rl2", "M": "rl1"}
+    saved = [
+        {"title": "w", "model": f"A{ATTACK}", "rival": f"S{ATTACK}", "reached": 1, "em": 0.5}
+        | {"calls": 1200.0, "rival_calls": 3500.0},
+        {"title": "w", "model": "M", "rival": "M", "reached": 0, "em": None}
+        | {"calls": None, "rival_calls": None},
+    ]
+    settings = recipe(seeds=[0], table_rows=titles)
+    table = aggregate_seeds(settings, {0: report(0.5)}, (), curves, saved)
+    write_seeds_page(table, {}, {}, {}, tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text("utf-8")
+    assert ATTACK not in html
+    text = " ".join(re.sub("<[^>]*>", " ", html[html.index("Simulated searches") :]).split())
+    assert "5 8 25.0 % +0.0 knows it never 6 0.0 %" in text
+    assert "50.0 % 1,200 3,500 2,300 1 of 1" in text
+    assert "the rival never had this exact match 0 of 1" in text
+    assert "no search was judged" in page(tmp_path, {"Model": "base", "All": "rl2"}, 0.5)
+    assert "Simulated searches" not in page(tmp_path, {"Model": "base"}, 0.5)
+
+
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:
     html = page(tmp_path, {"All": "rl2"}, 0.5)
     assert "<s style" not in html

@@ -1,57 +1,25 @@
 """On-policy distillation: prompts of the teacher, scores of tokens, and the resulting training."""
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
-from bandit import LIMITS, TASKS, Letters, bandit, letters, small_model
-from fieldcraft.config.distil import Distil
+from bandit import LIMITS, TASKS, small_model
+from distil_parts import KINDS, Fixed, Ungradable, distil, good_teacher, scripted, settings, taught
 from fieldcraft.dialects import make_dialect
-from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.environments.tool_environment import ToolEnvironment
-from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.rewards.answers import ExactMatch, StatelessReward
+from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.runs.build import make_rubric
-from fieldcraft.train.algorithm import StepModels
 from fieldcraft.train.batch import Sample, SampleUnit, get_teacher_view, to_sample
-from fieldcraft.train.sampler import RolloutSampler
 from fieldcraft.train.stages.base import StepMetrics
-from fieldcraft.train.stages.distil import DistilStage
-from fieldcraft.train.stages.roles import make_algorithm
 from fieldcraft.train.teacher import TeacherScorer, make_privileged_prompt, make_privileged_question
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Segment, Task, Trajectory, UserError
-from rl_parts import MIXED, RIGHT, SEARCH, TOKENIZER, WRONG, KeyedEngine, RecordingTrainer, written
-from rl_parts import TASKS as ASKED
+from rl_parts import RIGHT, SEARCH, TOKENIZER, WRONG, written
 from training_parts import FixedTool, assert_same, step, weights
-
-KINDS: dict[str, dict[str, Any]] = {
-    "sampled": {"kl": "sampled"},
-    "top-k": {"kl": "top-k", "top_k": 2},
-    "full": {"kl": "full"},
-}
-
-
-def settings(**given: Any) -> Distil:
-    """Return a `distil` stage as a recipe configures it."""
-    stage = {
-        "type": "distil",
-        "steps": 60,
-        "optim": {"lr": 0.01},
-        "teacher": {"privileged": "answer"},
-    }
-    found = parse_recipe(
-        {"name": "r", "world": {"name": "atlas"}, "stages": {"distil": stage | given}}
-    ).stages["distil"]
-    assert isinstance(found, Distil)
-    return found
-
 
 # -- settings -------------------------------------------------------------------------------------
 
@@ -78,6 +46,7 @@ def test_tokens_count_alike_and_rewards_are_not_trained_on_unless_told() -> None
         ({"teacher": {"stage": "sft"}}, "reads the model of 'sft', which does not come before it"),
         ({"kl": "top-k"}, "kl: top-k and top_k need each other"),
         ({"top_k": 5}, "kl: top-k and top_k need each other"),
+        ({"kl_rollouts": "wrong"}, "must be 'all' or 'incorrect', not 'wrong'"),
         ({"reward_weight": -1}, "must be 0.0 or more, not -1"),
     ],
 )
@@ -89,22 +58,6 @@ def test_what_cannot_be_meant_is_one_sentence(given: dict[str, Any], sentence: s
 
 
 # -- prompts of the teacher -----------------------------------------------------------------------
-
-
-class Fixed:
-    """Teacher model that gives each token log-probability -0.5 and records its inputs."""
-
-    def __init__(self) -> None:
-        self.read: list[Sample] = []
-
-    def fill_logprobs(self, units: Sequence[SampleUnit], field: str, temperature: float) -> None:
-        for (sample,) in units:
-            self.read.append(sample)
-            count = int((sample.weight > 0).sum())
-            setattr(sample, field, sample.scatter(np.linspace(-0.5, -1.0, count)))
-
-    def logits(self, samples: Sequence[Sample], temperature: float) -> Tensor:
-        raise AssertionError("only single tokens are scored")
 
 
 def test_a_teacher_that_knows_more_reads_the_same_tokens_after_another_prompt() -> None:
@@ -183,38 +136,6 @@ def test_a_task_without_an_answer_cannot_be_shown_one() -> None:
 # -- advantages -----------------------------------------------------------------------------------
 
 
-class Ungradable(StatelessReward):
-    name = "none"
-
-    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        return [None] * len(group)
-
-
-def scripted(rubric: Rubric, **given: Any) -> tuple[DistilStage, RecordingTrainer]:
-    """Create a stage with scripted rollouts and the teacher `Fixed`."""
-    trainer, s = RecordingTrainer(), settings(questions_per_step=2, group_size=2, **given)
-    recorder: Any = trainer
-    dialect = make_dialect("autocoa", TOKENIZER, "")
-    return (
-        DistilStage(
-            sampler=RolloutSampler(
-                settings=s,
-                tasks=ASKED,
-                env=ToolEnvironment(dialect, [FixedTool("found {}".format)], LIMITS_OF_SCRIPTS),
-                engine=KeyedEngine(MIXED),
-                rubric=rubric,
-                seed=0,
-            ),
-            algorithm=make_algorithm(s),
-            models=StepModels(policy=recorder, teacher=TeacherScorer(model=Fixed())),
-        ),
-        trainer,
-    )
-
-
-LIMITS_OF_SCRIPTS = LIMITS.model_copy(update={"max_turn_tokens": 256, "max_context_tokens": 2048})
-
-
 def test_the_log_ratio_is_the_advantage_of_a_token_and_an_observation_has_none() -> None:
     """The script was certain (log-probability 0) and the teacher was less certain."""
     stage, trainer = scripted(Rubric([(ExactMatch(), 1.0)]))
@@ -254,48 +175,10 @@ def test_what_cannot_be_graded_is_learnt_from_where_no_reward_is(
 # -- learning -------------------------------------------------------------------------------------
 
 
-@cache
-def taught() -> dict[str, Tensor]:
-    """Return the weights of a model that reinforcement learning has trained on the task."""
-    stage = bandit()
-    for number in range(20):
-        step(stage, number)
-    return weights(stage.trainer.model)
-
-
-def distil(teacher: nn.Module, seed: int = 1, **given: Any) -> DistilStage:
-    """Run a stage on the small task with a new student."""
-    s, model, tokenizer = (
-        settings(questions_per_step=4, group_size=12, **given),
-        small_model(seed),
-        letters(),
-    )
-    return DistilStage(
-        sampler=RolloutSampler(
-            settings=s,
-            tasks=TASKS,
-            env=ToolEnvironment(Letters(tokenizer, ""), [FixedTool(lambda _: "?")], LIMITS),
-            engine=LocalEngine(model, tokenizer, max_num_seqs=64),
-            rubric=make_rubric(s, LIMITS),
-            seed=seed,
-        ),
-        algorithm=make_algorithm(s),
-        models=StepModels(
-            policy=Trainer(model, s.optim, s.steps),
-            teacher=TeacherScorer(model=Trainer(teacher, s.optim, s.steps)),
-        ),
-    )
-
-
-def good_teacher() -> nn.Module:
-    model = small_model()
-    model.load_state_dict(taught())
-    return model
-
-
+@pytest.mark.parametrize("rollouts", ["all", "incorrect"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_student_becomes_like_its_teacher_without_a_reward(kind: str) -> None:
-    stage = distil(good_teacher(), **KINDS[kind])
+def test_a_student_becomes_like_its_teacher_without_a_reward(kind: str, rollouts: str) -> None:
+    stage = distil(good_teacher(), kl_rollouts=rollouts, **KINDS[kind])
     rows = [step(stage, number) for number in range(20)]
     assert rows[0]["em"] < 0.4
     assert sum(row["em"] for row in rows[-5:]) / 5 > 0.8

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.evaluation.achievement import describe_achievement
+from fieldcraft.evaluation.fidelity import RECALL_TITLES
 from fieldcraft.evaluation.tables import has_prices
 from fieldcraft.extensions.studio.charts import (
     Chart,
@@ -19,6 +20,7 @@ from fieldcraft.extensions.studio.pages import write_page
 
 MIN_TRAJECTORIES = 20  # fewer trajectories mark a rate as uncertain
 MAX_CHART_CALLS = 8  # in the charts by number of calls, as in AutoCoA's figure 3
+REACT_WORKFLOWS = ("workflow", "prompted-react")
 # The colour of a row indicates the training of its model; rivals have separate colours.
 KIND_COLOURS = {"model": 7, "program": 4, "teacher": 7, "workflow": 1, "supervised": 0, "rl": 2}
 RIVAL_COLOURS = (2, 5, 6, 4, 3)
@@ -64,14 +66,15 @@ def write_seeds_page(
         splits=list(table["rows"][0]["splits"]),
         split_names=titles,
         few=MIN_TRAJECTORIES,
+        recall_titles=RECALL_TITLES,
         appendix={key: table[key] for key in ("config", "versions")},
     )
 
 
 def select_chart_rows(rows: Sequence[Report]) -> list[Report]:
-    """Return the rows of the charts: the ReAct workflow, the last supervised model, and the last
-    reinforcement learning model that started from it."""
-    react = [row for row in rows if row["name"] == "workflow"]
+    """Return the rows of the charts: the first ReAct workflow, by code or by a prompt, the last
+    supervised model, and the last reinforcement learning model that started from it."""
+    react = [row for row in rows if row["name"] in REACT_WORKFLOWS][:1]
     supervised = [row for row in rows if row["kind"] == "supervised"][-1:]
     ancestor = supervised[0]["name"] if supervised else None
     trained = [row for row in rows if row["kind"] == "rl" and ancestor in row["stages"]][-1:]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from fieldcraft.config.distil import Distil
 from fieldcraft.engine.attention import require_plain_attention
 from fieldcraft.train.model import make_empty_model, require_tokenizer
+from fieldcraft.train.sampler import RolloutSampler
 from fieldcraft.train.stages.base import StageData, StepMetrics
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.teacher import make_privileged_question
 from fieldcraft.train.twin import require_twin_parity
+from fieldcraft.types import UserError
 
 
 class DistilStage(RlStage):
@@ -22,6 +25,16 @@ class DistilStage(RlStage):
     """
 
     Settings = Distil
+
+    def __init__(self, *, sampler: RolloutSampler, **given: Any) -> None:
+        verdict, settings = sampler.rubric.verdict_name, sampler.settings
+        assert isinstance(settings, Distil), "a distil stage has its own settings"
+        if settings.kl_rollouts == "incorrect" and verdict not in sampler.rubric.names:
+            raise UserError(
+                f"kl_rollouts: incorrect uses the reward '{verdict}': add it to the rubric, with"
+                " weight 0 if it should only be recorded."
+            )
+        super().__init__(sampler=sampler, **given)
 
     def make_log_message(self, rows: Sequence[StepMetrics]) -> str | None:
         """Return None: rollouts with equal rewards also have a signal, because the teacher scores

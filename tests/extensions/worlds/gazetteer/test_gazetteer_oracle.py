@@ -177,6 +177,8 @@ def test_a_simulated_article_is_judged_by_the_facts() -> None:
         True,
         False,
     )
+    assert verdict.recall == world.gazetteer.rates["Nairobi", "country"]
+    assert verdict.taught == (verdict.recall >= 0.75)
     [verdict] = world.judge_simulations(simulated(world, true.replace("Kenya", "Uganda")))
     assert verdict is not None
     assert (verdict.well_formed, verdict.supports_answer, verdict.contradicts) == (

@@ -21,7 +21,7 @@ from fieldcraft.types import CallOutcome, Trajectory, UserError
 
 def judge_gazetteer_simulations(world: Gazetteer, trajectory: Trajectory) -> SimulationVerdicts:
     """Judge each simulated call, without calling any tool. A step needs the facts of its question
-    about the place in the query; `taught` states whether the model knows them.
+    about the place in the query; `taught` states whether the model knows them, `recall` how well.
 
     Raises UserError for a question of another world.
     """
@@ -51,6 +51,7 @@ def judge_gazetteer_simulations(world: Gazetteer, trajectory: Trajectory) -> Sim
                 needed_facts <= true_facts,
                 bool(stated.keys() - true_facts),
                 taught=is_known,
+                recall=world.estimate_recall(needed_facts),
             )
         )
     return found
