@@ -85,8 +85,10 @@ class Beliefs:
         none, the answer is the object that was read last,
         if any, and the sentence is empty."""
         question = self.question
-        is_common = isinstance(question, CommonNeighbourQuestion)
-        if self.find_unread() or (is_common and not question.common_neighbours):
+        has_answer = not isinstance(question, CommonNeighbourQuestion) or bool(
+            question.common_neighbours
+        )
+        if self.find_unread() or not has_answer:
             read = [self.get_text(fact) for fact in self.iterate_read()]
             return (read[-1] if read else NOTHING_FOUND), ""
         return question.answer().text, question.conclusion()

@@ -15,16 +15,20 @@ from enum import StrEnum
 
 from fieldcraft.data.world import merge_thoughts
 from fieldcraft.dialects.afm_grades import make_double_check, make_reflection
-from fieldcraft.extensions.worlds.gazetteer.articles import SENTENCES, FactKey
+from fieldcraft.extensions.worlds.gazetteer.articles import (
+    CURRENT_YEAR,
+    OUTDATED_YEAR,
+    SENTENCES,
+    FactKey,
+)
 from fieldcraft.extensions.worlds.gazetteer.beliefs import Beliefs
 from fieldcraft.extensions.worlds.gazetteer.editions import (
-    CURRENT_YEAR,
     GUIDE_SUFFIX,
-    OUTDATED_YEAR,
     PageAge,
     PlacePage,
     parse_page,
 )
+from fieldcraft.extensions.worlds.gazetteer.geonames import PlaceKind
 from fieldcraft.extensions.worlds.pages import parse_page_title
 from fieldcraft.types import Answer, DemoStep, Observation, Thought, ThoughtRole, ToolCall
 
@@ -282,7 +286,7 @@ class WebTeam:
         return merge_thoughts(self.reader.steps)
 
 
-def _guess_kind(beliefs: Beliefs, fact: FactKey) -> str:
+def _guess_kind(beliefs: Beliefs, fact: FactKey) -> PlaceKind:
     """Return the kind of place whose sentence states a fact: the one with most of the relations of
     its pages."""
     read = {relation for page in beliefs.pages[fact[0]] for relation in page.values}

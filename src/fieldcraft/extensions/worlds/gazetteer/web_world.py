@@ -89,6 +89,7 @@ class GazetteerWebWorld(GazetteerWorld):
                 " them, because a place has only one of these pairs of pages."
             )
         self.site, self.max_links = site, links
+        self._address = site
         self._topk, self._hops = topk, hops
         self._shares = EditionShares(outdated, undated, uncertain)
 
@@ -143,8 +144,8 @@ class GazetteerWebWorld(GazetteerWorld):
         return WebTeam(self._make_reader(task))
 
     def _make_reader(self, task: Task) -> SiteReader:
-        observe = partial(self.site_index.make_observation, self.site, self._topk)
-        return SiteReader(observe, self.site, Beliefs(task.meta["asks"]))
+        observe = partial(self.site_index.make_observation, self._address, self._topk)
+        return SiteReader(observe, self._address, Beliefs(task.meta["asks"]))
 
     @cached_property
     def site_index(self) -> SiteIndex:

@@ -209,7 +209,7 @@ class GazetteerWorld(World):
         return self.with_probe_rates({task.id: float(n % 2) for n, task in enumerate(all_probes)})
 
     @property
-    def oracle(self) -> GazetteerOracle:
+    def oracle(self) -> GazetteerOracle | None:
         return GazetteerOracle(self.gazetteer, self.corpus)
 
     def judge_simulations(self, trajectory: Trajectory) -> SimulationVerdicts:
