@@ -133,7 +133,6 @@ for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
     SHORTER[f"fieldcraft run {own} "] = [*REAL[:3], *shrink("rl", "rl")]
 for real in ("smollm2", "smollm2-code", "smollm2-table"):
     SHORTER[f"fieldcraft check {real} "] = ["budget.max_context_tokens=2048"]
-SHORTER["fieldcraft check smollm2-afm "] = ["budget.max_context_tokens=16384"]
 for checked in ("torl", "my-mcp.yaml", "my-web.yaml"):
     SHORTER[f"fieldcraft check {checked}"] = REAL[:2]
 SHORTER["fieldcraft run my-parts.yaml"] = [
