@@ -161,16 +161,17 @@ class SchoolbookOracle(WorldOracle):
         """Yield the decisions on the path to the answer: a program over a guess, a repair over
         giving up, and the head over a program."""
         problem = self.get_problem(task)
+        uses_head = self.ability.is_known(problem)
         steps: list[DemoStep] = []
         while not steps or not isinstance(steps[-1], Answer):
             step = self.next_step(task, steps)
             before = tuple(merge_thoughts(steps))
-            if step == Thought(problem.statement):
-                yield OracleDecision(
-                    before, (step,), (Thought(COMPUTE_THOUGHT), problem.make_call())
-                )
-            elif isinstance(step, Thought) and not problem.is_void:
-                call = self.next_step(task, [*steps, step])
+            if isinstance(step, Thought):
+                following = self.next_step(task, [*steps, step])
+                needless = (Thought(COMPUTE_THOUGHT), problem.make_call())
                 wrong: DemoStep = UNKNOWN_ANSWER if steps else Thought(GUESS_THOUGHT)
-                yield OracleDecision(before, (step, call), (wrong,))
+                if uses_head:
+                    yield OracleDecision(before, (step,), needless)
+                elif isinstance(following, ToolCall):
+                    yield OracleDecision(before, (step, following), (wrong,))
             steps.append(step)
