@@ -277,3 +277,20 @@ async def partners(task: fc.Task, base_url: str) -> float:
 def pays(task: fc.Task, base_url: str) -> float:
     """Return the reward named by the question."""
     return float(task.question)
+
+
+async def goes_on(task: fc.Task, base_url: str) -> str:
+    """Ask until a request is rejected, then through the other interfaces. Return status and error
+    of all of them."""
+    asked = {"model": "policy", "messages": [user(task.question)]}
+    rows: list[tuple[int, dict[str, object]]] = []
+    async with httpx.AsyncClient(base_url=base_url, verify=False) as http:
+        for route, body in (
+            ("chat/completions", asked),
+            ("responses", {"model": "policy", "input": task.question}),
+            ("messages", asked | {"max_tokens": 9}),
+        ):
+            while (reply := await http.post(route, json=body)).is_success:
+                asked["messages"] += [reply.json()["choices"][0]["message"], user("And then?")]
+            rows.append((reply.status_code, reply.json()["error"]))
+    return json.dumps(rows)

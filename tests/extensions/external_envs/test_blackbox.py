@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -246,6 +247,27 @@ def test_the_budget_ends_a_rollout(
     assert 1 <= len(done.policy_turns) <= 2
     assert done.rewards == {"environment": 0.0}
     assert not done.well_formed
+
+
+def test_clients_recognise_the_end_of_a_budget() -> None:
+    """A client that finds the code or the words of a full context compacts the conversation, and
+    one that retries status 400 ends after status 404."""
+    done, _ = run_scripted("goes_on", ["Ada"], max_calls=1)
+    assert done.answer is not None
+    used_up = "the rollout has used all of its 1 turns."
+    for status, error in json.loads(done.answer):
+        assert (status, error["message"]) == (404, used_up)
+    done, _ = run_scripted("goes_on", [], max_context_tokens=9)
+    assert done.answer is not None
+    chat, responses, messages = json.loads(done.answer)
+    for status, error in (chat, responses, messages):
+        assert (status, error["type"]) == (400, "invalid_request_error")
+        assert re.match(
+            r"the prompt is too long: \d+ tokens leave none for an answer within the"
+            " context length of 9 tokens.",
+            error["message"],
+        )
+    assert chat[1]["code"] == responses[1]["code"] == "context_length_exceeded"
 
 
 def test_a_turn_that_is_cut_is_truncated() -> None:

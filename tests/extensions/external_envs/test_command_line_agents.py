@@ -35,10 +35,25 @@ AGENTS: dict[str, tuple[str, list[str]]] = {
 ENDINGS = {"mini": f"<tool_call>{SUBMIT}</tool_call>"}
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_a_coding_agent_is_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def skip_without(name: str) -> None:
     if shutil.which(name) is None:
         pytest.skip(f"the program {name} is not installed")
+
+
+def test_a_coding_agent_does_not_retry_after_its_last_turn() -> None:
+    """mini-SWE-agent repeats most rejected requests nine times, within minutes."""
+    skip_without("mini")
+    run, turns = AGENTS["mini"]
+    settings = {"run": f"{run} > log.txt 2>&1; grep -c Retrying log.txt > answer.txt; true"}
+    done, _ = run_scripted(
+        None, turns, settings, task=TASK, max_context_tokens=200_000, max_calls=1
+    )
+    assert (done.status, done.answer) == (Status.TRUNCATED, "0")
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_coding_agent_is_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without(name)
     for variable in [key for key in os.environ if key.startswith(("CLAUDE", "CODEX", "ANTHROPIC"))]:
         monkeypatch.delenv(variable)  # of an agent that runs the tests
     monkeypatch.setenv("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")

@@ -16,7 +16,11 @@ from fieldcraft.extensions.external_envs.conversation_renderer import (
 )
 from fieldcraft.extensions.external_envs.messages import AssistantMessage, TurnRequest
 from fieldcraft.extensions.external_envs.protocol import ChatMessage
-from fieldcraft.extensions.external_envs.refusals import RequestRejectedError
+from fieldcraft.extensions.external_envs.refusals import (
+    RequestRejectedError,
+    make_context_error,
+    make_final_error,
+)
 from fieldcraft.records.chains import concat_ids
 from fieldcraft.sampling import StopReason
 from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Task, Trajectory
@@ -104,11 +108,11 @@ class AgentConversation:
         sampling.add_done_callback(self._in_flight.discard)
         await asyncio.wait([sampling])
         if sampling.cancelled():
-            raise RequestRejectedError(400, "the rollout is over.")
+            raise make_final_error("the rollout is over.")
         failure = sampling.exception()
         if isinstance(failure, Exception) and not isinstance(failure, RequestRejectedError):
             self.failure = failure
-            raise RequestRejectedError(400, "the engine failed.") from failure
+            raise make_final_error("the engine failed.") from failure
         return sampling.result()
 
     def encode_request(self, request: TurnRequest) -> list[int]:
@@ -182,16 +186,10 @@ class AgentConversation:
     def _reject_over_budget(self, ids: Sequence[int]) -> None:
         if sum(len(branch.trajectory.policy_turns) for branch in self.branches) >= self.max_turns:
             self.budget_exhausted = True
-            raise RequestRejectedError(
-                400, f"the rollout has used all of its {self.max_turns} turns."
-            )
+            raise make_final_error(f"the rollout has used all of its {self.max_turns} turns.")
         if len(ids) >= self.budget.max_context_tokens:
             self.budget_exhausted = True
-            raise RequestRejectedError(
-                400,
-                f"the context length of {self.budget.max_context_tokens} tokens is used up, so no"
-                " tokens are left for an answer.",
-            )
+            raise make_context_error(len(ids), self.budget.max_context_tokens)
 
     def _find_or_open_branch(self, ids: list[int]) -> ConversationBranch:
         """Return the chain to which the policy's next turn is appended."""

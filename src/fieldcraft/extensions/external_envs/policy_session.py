@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.environments.turns import Policy, derive_seed
 from fieldcraft.extensions.external_envs.generate_api import GenerateRequest
-from fieldcraft.extensions.external_envs.refusals import RequestRejectedError
+from fieldcraft.extensions.external_envs.refusals import make_context_error, make_final_error
 from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import Tokenizer
 
@@ -49,11 +49,7 @@ class PolicySession:
         )
         if available_tokens < 1:
             self.budget_exhausted = True
-            raise RequestRejectedError(
-                400,
-                f"the context length of {self.budget.max_context_tokens} tokens is used up, so no"
-                " tokens are left for an answer.",
-            )
+            raise make_context_error(len(request.token_ids), self.budget.max_context_tokens)
         max_tokens = min(available_tokens, request.sampling_params.max_tokens or available_tokens)
         seed = derive_seed(self.policy.seed, self.key, self._num_requests)
         sampling = self.policy.make_sampling(max_tokens, request.stop_strings(self.tokenizer), seed)
@@ -74,7 +70,7 @@ class PolicySession:
         finally:
             self._in_flight.discard(task)
         if task.cancelled():
-            raise RequestRejectedError(400, "the rollout is over.")
+            raise make_final_error("the rollout is over.")
         if isinstance(error := task.exception(), Exception):
             self.failure = error
         return task.result()

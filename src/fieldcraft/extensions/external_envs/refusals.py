@@ -73,3 +73,19 @@ def make_shutdown_error() -> RequestRejectedError:
 
 def make_failure_error(message: str, code: str, status: int = 500) -> RequestRejectedError:
     return RequestRejectedError(status, message, error_type="server_error", code=code)
+
+
+def make_context_error(prompt_tokens: int, context_tokens: int) -> RequestRejectedError:
+    """Return the error of a prompt without room for an answer. Clients compact a conversation, or
+    stop, if they find the code of OpenAI's error or the words "prompt is too long"."""
+    message = (
+        f"the prompt is too long: {prompt_tokens} tokens leave none for an answer within the"
+        f" context length of {context_tokens} tokens."
+    )
+    return RequestRejectedError(400, message, code="context_length_exceeded", param="messages")
+
+
+def make_final_error(message: str) -> RequestRejectedError:
+    """Return the error of a rollout in which no further request can succeed. Its status is that of
+    a rollout that is over, because agents that retry other errors for minutes end after it."""
+    return RequestRejectedError(404, message)
