@@ -81,13 +81,15 @@ class Solver:
         for name in (None, entry.listed_as) if entry else (None,):
             for convert in (False, True):
                 if call == problem.make_call(name, convert):
-                    return Observation(self._get_output(name or (entry and entry.holder), convert))
+                    return Observation(self._get_output(name, convert))
         raise ValueError(f"the world does not know what {call.arguments} prints")
 
-    def _get_output(self, name: str | None, convert: bool) -> str:
+    def _get_output(self, listed_as: str | None, convert: bool) -> str:
+        """Return the output of a program that reads the entry of its holder, or under the name by
+        which it is listed."""
         problem, entry = self.problem, self.problem.entry
         if entry is not None:
-            if name == entry.holder and entry.state is EntryState.RENAMED:
+            if listed_as is None and entry.state is EntryState.RENAMED:
                 return make_renamed_error(entry)
             if entry.state is EntryState.TEXT and not convert:
                 return TEXT_ERROR
