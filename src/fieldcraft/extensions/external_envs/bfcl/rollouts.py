@@ -96,12 +96,12 @@ class BfclRollout:
         """Sample the answer, and return the verdict on its calls, which are not executed. As in the
         package, a turn that the budget ends is judged by the calls that it has."""
         self._append(Author.PROMPT, self._encode_start())
-        is_whole = await self._sample_turn()
+        has_ended = await self._sample_turn()
         if self.trajectory.segments[-1].author is Author.PROMPT:
             return {"valid": False, "error": "the prompt left no room for an answer"}
         calls = self._parse_turn()
         self.trajectory.calls += [_record_call(call, "") for call in calls]
-        if is_whole:
+        if has_ended:
             self._finish(calls)
         request = {"check": self.question.id, "calls": _to_wire(calls)}
         return await self.runner.ask_worker(request)

@@ -1,5 +1,6 @@
-"""Worker that reads the questions of bfcl-eval and runs its checkers, in the interpreter that has
-the package. It reads and writes lines of JSON.
+"""Worker that reads the questions of bfcl-eval and runs its checkers, in its interpreter.
+
+It reads and writes lines of JSON.
 
 The first line is {"categories": [...]}; the reply has the version of the package and the questions
 of these categories. Each further line is a request with an `id`, and so is its reply:
