@@ -56,6 +56,7 @@ COMPARISON_HEADS = (
 
 SIMULATED_HEADS = (
     "row",
+    "RL steps, simulated + real",
     "how well the model knows the facts",
     "simulated searches",
     "share that holds them",
@@ -112,8 +113,9 @@ def calls_markdown(table: dict[str, Any]) -> list[str]:
 def simulated_cells(entry: dict[str, Any]) -> list[list[str]]:
     """Return a line for all simulated searches of a row, and one for each band of knowledge."""
     gained = "" if entry["em_gained"] is None else f"{entry['em_gained']:+.3f}"
+    steps = f"{entry['steps']} + {entry['real_steps']}"
     return [
-        [entry["title"], name, f"{part['n']:,}", f"{part['supports_answer']:.3f}", gained]
+        [entry["title"], steps, name, f"{part['n']:,}", f"{part['supports_answer']:.3f}", gained]
         for name, part in entry["fidelity"].items()
     ]
 

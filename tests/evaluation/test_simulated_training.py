@@ -89,7 +89,7 @@ def test_rates_are_pooled_over_calls_not_steps() -> None:
 def test_a_row_gains_over_the_model_before_its_simulated_steps() -> None:
     rows = aggregate_seeds(SETTINGS, reports(0.5, 0.75), (), CURVES)["rows"]
     [entry] = summarise_simulated_rows(SETTINGS, rows, CURVES)
-    assert [entry[key] for key in ("title", "start", "steps")] == ["RL", "SFT", 5]
+    assert [entry[key] for key in ("title", "start", "steps", "real_steps")] == ["RL", "SFT", 5, 2]
     assert entry["em_gained"] == pytest.approx(0.125)
     assert entry["fidelity"]["all"]["n"] == 40
     [bare] = summarise_simulated_rows(SETTINGS, rows[1:], {})
@@ -137,6 +137,6 @@ def test_the_terminal_shows_both_tables(capsys: pytest.CaptureFixture[str]) -> N
     for part in build_report_tables(table):
         Console(width=100).print(part)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["RL", "5", "40", "0.200", "+0.000"] in lines
+    assert ["RL", "5", "+", "2", "40", "0.200", "+0.000"] in lines
     assert ["knows", "it", "never", "38", "0.158"] in lines
     assert ["RL", "←", "Real", "0.500", "30", "0", "-30", "1"] in lines

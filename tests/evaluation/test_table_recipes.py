@@ -286,10 +286,10 @@ def test_the_script_prints_simulated_searches_and_saved_calls(
     lines = printed(table)
     assert lines[-2:] == ["| All | R | 0.500 | 1,200 | 3,500 | 1 |", "| All | R |  |  |  | 0 |"]
     head, rule, *found = lines[-9:-5]
-    assert head.count("|") == rule.count("|") == found[0].count("|") == 6
+    assert head.count("|") == rule.count("|") == found[0].count("|") == 7
     assert found == [
-        "| All | all | 8 | 0.250 | +0.000 |",
-        "| All | never | 6 | 0.000 | +0.000 |",
+        "| All | 5 + 2 | all | 8 | 0.250 | +0.000 |",
+        "| All | 5 + 2 | never | 6 | 0.000 | +0.000 |",
     ]
     assert lines[-5] == ""
 

@@ -22,10 +22,10 @@ LearningPoint = tuple[float, float]  # real calls so far, exact match
 PERIODIC_EM_KEY = METRICS[DEFAULT_VERDICT_REWARD].heldout
 FIDELITY_PARTS = {"": "all", **{f"{name}/": name for name in RECALL_BANDS}}
 SIMULATED_LEGEND = {
-    "steps": "of simulated reinforcement learning",
-    "searches": "judged simulated calls in these steps, of all seeds",
+    "steps": "of reinforcement learning, simulated + real",
+    "searches": "judged simulated calls, of all seeds",
     "hold the\nfact": "share that contains the facts that the step needs",
-    "EM\ngained": "exact match, minus that of the model before these steps",
+    "EM\ngained": "exact match after all steps, minus that before the simulated ones",
 }
 SAVED_LEGEND = {
     "EM": "of the first row, in its last evaluation during training",
@@ -43,8 +43,8 @@ def summarise_simulated_rows(
 
     `fidelity` has, for all judged calls and for each of RECALL_BANDS, their number `n` and the
     share `supports_answer` that contains the needed facts, pooled over steps and seeds. `em_gained`
-    is relative to the row `start`, the model before these steps; both are None if the table lacks
-    it.
+    is relative to the row `start`, the model before the simulated steps; both are None if the table
+    lacks it. It includes what the `real_steps` after them gained.
     """
     titles = {row["name"]: row for row in rows}
     found = []
@@ -59,6 +59,7 @@ def summarise_simulated_rows(
                 "title": row["title"],
                 "start": start and start["title"],
                 "steps": row["rl_steps"]["simulated"],
+                "real_steps": row["rl_steps"]["real"],
                 "fidelity": pool_fidelity(steps),
                 "em_gained": row["em"]["mean"] - start["em"]["mean"] if start else None,
             }
@@ -215,7 +216,8 @@ def build_simulated_table(entries: Sequence[Report]) -> FigureTable:
         parts = dict(entry["fidelity"])
         judged = parts.pop("all", None)
         gained = "" if entry["em_gained"] is None else f"{entry['em_gained']:+.3f}"
-        table.add_row(entry["title"], f"{entry['steps']}", *_make_cells(judged), gained)
+        steps = f"{entry['steps']} + {entry['real_steps']}"
+        table.add_row(entry["title"], steps, *_make_cells(judged), gained)
         for name, part in parts.items():
             table.add_row(f"  {RECALL_TITLES[name]}", "", *_make_cells(part), "")
     return table

@@ -136,7 +136,7 @@ def test_simulated_searches_and_saved_calls_are_shown(tmp_path: Path) -> None:
     html = (tmp_path / "report.html").read_text("utf-8")
     assert ATTACK not in html
     text = " ".join(re.sub("<[^>]*>", " ", html[html.index("Simulated searches") :]).split())
-    assert "5 8 25.0 % +0.0 knows it never 6 0.0 %" in text
+    assert "5 + 2 8 25.0 % +0.0 knows it never 6 0.0 %" in text
     assert "50.0 % 1,200 3,500 2,300 1 of 1" in text
     assert "the rival never had this exact match 0 of 1" in text
     assert "no search was judged" in page(tmp_path, {"Model": "base", "All": "rl2"}, 0.5)
