@@ -86,8 +86,8 @@ def _is_demonstrable(calculation: Calculation) -> bool:
 
 
 def _make_task(calculation: Calculation, split: str, rng: random.Random) -> Task:
-    asked = QUESTIONS[NUM_TRAINED_QUESTIONS:] if split == "wordings" else QUESTIONS
-    asked = asked[: NUM_TRAINED_QUESTIONS if split != "wordings" else None]
+    questions = QUESTIONS[NUM_TRAINED_QUESTIONS:] if split == "wordings" else QUESTIONS
+    questions = questions[: NUM_TRAINED_QUESTIONS if split != "wordings" else None]
     meta = {
         "split": split,
         "hops": calculation.num_operations,
@@ -95,7 +95,7 @@ def _make_task(calculation: Calculation, split: str, rng: random.Random) -> Task
         "calls_optimal": 1,
         "calculation": str(calculation),
     }
-    question = rng.choice(asked).format(calculation.render(rng))
+    question = rng.choice(questions).format(calculation.render(rng))
     return Task(f"calculator:{calculation}", question, (str(calculation.value),), meta)
 
 

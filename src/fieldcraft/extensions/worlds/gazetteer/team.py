@@ -41,7 +41,7 @@ GOOD_GRADES = ("Good", "Good", "Good")
 OTHER_PLACE_GRADES = ("Good", "Poor", "Fair")  # the page is about another place
 OLD_PAGE_GRADES = ("Poor", "Good", "Fair")  # another page may contradict it
 WEAK_PAGE_GRADES = ("Fair", "Good", "Good")  # no better page is known
-AGE_REMARKS = {
+AGE_REFLECTIONS = {
     PageAge.CURRENT: f"The page is of {CURRENT_YEAR}.",
     PageAge.OLD: f"The page is of {OUTDATED_YEAR}.",
     PageAge.UNDATED: "The page has no date.",
@@ -213,13 +213,13 @@ class WebTeam:
         """Believe a page, and look for a newer one if it is old."""
         self._believe(fact, page)
         if page.age is PageAge.CURRENT:
-            self._reflect(AGE_REMARKS[page.age], GOOD_GRADES)
+            self._reflect(AGE_REFLECTIONS[page.age], GOOD_GRADES)
         elif page.age is PageAge.OLD and self._expects_another(fact[0]):
-            self._reflect(AGE_REMARKS[page.age], OLD_PAGE_GRADES)
+            self._reflect(AGE_REFLECTIONS[page.age], OLD_PAGE_GRADES)
             self._plan(f"Find a newer page about {fact[0]}.", "It may have changed.")
             self._compare(fact)
         else:
-            self._reflect(AGE_REMARKS[page.age], WEAK_PAGE_GRADES)
+            self._reflect(AGE_REFLECTIONS[page.age], WEAK_PAGE_GRADES)
 
     def _compare(self, fact: FactKey) -> None:
         """Read another page about the place of a fact, and keep or change what is believed."""
@@ -230,11 +230,11 @@ class WebTeam:
             return
         self._believe(fact, page)
         if page.values.get(fact[1]) == before:
-            self._reflect(f"{AGE_REMARKS[page.age]} Both pages agree.", GOOD_GRADES)
+            self._reflect(f"{AGE_REFLECTIONS[page.age]} Both pages agree.", GOOD_GRADES)
         elif page.age is PageAge.CURRENT:
-            self._reflect(f"{AGE_REMARKS[page.age]} The other one is wrong.", GOOD_GRADES)
+            self._reflect(f"{AGE_REFLECTIONS[page.age]} The other one is wrong.", GOOD_GRADES)
         else:
-            self._reflect(f"{AGE_REMARKS[page.age]} They contradict.", WEAK_PAGE_GRADES)
+            self._reflect(f"{AGE_REFLECTIONS[page.age]} They contradict.", WEAK_PAGE_GRADES)
 
     def _believe(self, fact: FactKey, page: PlacePage) -> None:
         self.reader.beliefs.add(fact[0], page)

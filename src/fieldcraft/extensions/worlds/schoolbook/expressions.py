@@ -21,7 +21,7 @@ EMPTY: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class Calculation:
+class EvaluatedExpression:
     """Value of an expression, with its operations in the order in which they are computed.
 
     `largest` is the largest of its numbers and results. `is_exact`: every division is without
@@ -65,12 +65,12 @@ class _Evaluator:
         value = function(left, right)
         is_division = sign == "//"
         self.is_exact &= value >= 0 and not (is_division and left % right)
-        shown = DIVISION_SIGN if is_division else sign
-        self.statements.append(f"{left} {shown} {right} = {value}")
+        printed_sign = DIVISION_SIGN if is_division else sign
+        self.statements.append(f"{left} {printed_sign} {right} = {value}")
         return value
 
 
-def calculate(expression: str, numbers: Mapping[str, int] = EMPTY) -> Calculation:
+def calculate(expression: str, numbers: Mapping[str, int] = EMPTY) -> EvaluatedExpression:
     """Calculate an expression of whole numbers and names with +, -, *, //, max and min.
 
     Raises ZeroDivisionError, KeyError for a name without a number, and ValueError for any other
@@ -78,7 +78,9 @@ def calculate(expression: str, numbers: Mapping[str, int] = EMPTY) -> Calculatio
     """
     evaluator = _Evaluator(numbers)
     value = evaluator.evaluate(_parse(expression))
-    return Calculation(value, evaluator.largest, tuple(evaluator.statements), evaluator.is_exact)
+    return EvaluatedExpression(
+        value, evaluator.largest, tuple(evaluator.statements), evaluator.is_exact
+    )
 
 
 @lru_cache(maxsize=256)

@@ -52,15 +52,15 @@ class Solver:
         if isinstance(last, ToolCall):
             return self._run_program(last)
         read = {step.text.strip() for step in history if isinstance(step, Observation)}
-        said = " ".join(step.text for step in history if isinstance(step, Thought))
+        thoughts = " ".join(step.text for step in history if isinstance(step, Thought))
         answer = Answer(str(problem.answer))
         if answer.text in read:
             return answer
         if self.uses_head:
-            return answer if problem.statement in said else Thought(problem.statement)
+            return answer if problem.statement in thoughts else Thought(problem.statement)
         if problem.is_void and ZERO_ERROR in read:
             thought = REPAIR_THOUGHTS[EntryState.ZERO]
-            return answer if thought in said else Thought(thought)
+            return answer if thought in thoughts else Thought(thought)
         thought, call = self._make_program(read)
         has_thought = isinstance(last, Thought) and last.text.endswith(thought)
         return call if has_thought else Thought(thought)

@@ -31,7 +31,7 @@ LAST_NAMES = (
 
 
 class EntryState(StrEnum):
-    """How a number is recorded."""
+    """State of a recorded number."""
 
     NUMBER = "number"
     TEXT = "text"  # a string: it must be converted
