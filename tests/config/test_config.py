@@ -315,9 +315,8 @@ def test_a_recipe_has_a_world_or_questions_of_the_users(tmp_path: Path, path: st
         f" {', '.join(list_registered(ComponentKind.WORLD))}."
     )
     assert "'world.name' is missing" in complaint(bare, "world.people=40")
-    assert (
-        "unknown world 'atals' (did you mean 'atlas'?): use one of abacus, atlas,"
-        in complaint(bare, "world.name=atals")
+    assert "unknown world 'atals' (did you mean 'atlas'?): use one of abacus, atlas," in complaint(
+        bare, "world.name=atals"
     )
     assert load_recipe(bare, [f"tasks={path}"]).world is None
 
