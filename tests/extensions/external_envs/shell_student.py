@@ -135,7 +135,7 @@ def _render_call(command: str) -> str:
 
 
 def _record_chain(key: str, draw: random.Random, tokenizer: PreTrainedTokenizerFast) -> Trajectory:
-    """Return a chain for a question: 70 % of its commands name the right file, 60 % copy the named
+    """Return a chain for a question: 80 % of its commands name the right file, 60 % copy the named
     one, and it may end without being submitted."""
     name = draw.choice([*FILES])
     commands = []
