@@ -118,7 +118,7 @@ SHORTER = {  # start of a command -> arguments appended to it
         *("stages.rl.group_filter=none", "select.questions=4", "select.solver_rollouts=2"),
     ],
     "fieldcraft run smoke": [*TINY, *shrink("sft", "base", "sft2"), *shrink("rl", "rl2")],
-    "fieldcraft check nq": ["stages.sft.batch_size=1"],
+    "fieldcraft check nq": ["stages.sft.batch_size=1", "stages.sft-longer.batch_size=1"],
     "fieldcraft run hotpotqa": [
         *("evaluation.splits.heldout=1", "budget.max_turn_tokens=12"),
         *shrink("sft", "sft"),

@@ -7,7 +7,7 @@ from harbor_parts import skip_without_terminals
 from learning import trained_as_sampled
 from letter_tasks import learn_letters
 
-from fieldcraft.records.trajectories import read_trajectories
+from fieldcraft.records.training_rollouts import read_training_rollouts
 
 
 @pytest.mark.long
@@ -16,8 +16,9 @@ def test_a_recipe_trains_on_task_folders(tmp_path: Path) -> None:
     rows = learn_letters(tmp_path, steps=2, group_size=2)
     trained_as_sampled(rows)
     assert [row["status/error"] for row in rows] == [0.0, 0.0]
-    [sampled, *_] = sorted((tmp_path / "run" / "rl" / "rollouts").iterdir())
-    rewards = {done.rewards["environment"] for done in read_trajectories(sampled)}
+    rollouts = read_training_rollouts(tmp_path / "run" / "rl" / "rollouts")
+    rewards = {rollout.trajectory.rewards["environment"] for rollout in rollouts}
+    assert rewards
     assert rewards <= {0.0, 1.0}
 
 
