@@ -20,7 +20,11 @@ def make_model(shape: Shape, features: int, layers: int, words: int) -> Any:
     of the small shape."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    config = _CONFIGS[shape]() if shape in _CONFIGS else small(features, layers, words)
+    config: PreTrainedConfig
+    if shape in _SMOLLM2_SIZES:
+        config = smollm2(*_SMOLLM2_SIZES[shape])
+    else:
+        config = small(features, layers, words)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).to(device)
 
 
@@ -38,34 +42,20 @@ def small(features: int, layers: int, words: int) -> Qwen3Config:
     )
 
 
-def smollm2() -> PreTrainedConfig:
-    """Return the configuration of SmolLM2-135M."""
+def smollm2(features: int, layers: int) -> LlamaConfig:
+    """Return the configuration of a SmolLM2 with 135M or 360M parameters."""
+    heads = features // 64
     return LlamaConfig(
         vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
+        hidden_size=features,
+        intermediate_size=features * 8 // 3,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 3,
         head_dim=64,
         max_position_embeddings=8192,
         tie_word_embeddings=True,
     )
 
 
-def smollm2_360m() -> PreTrainedConfig:
-    """Return the configuration of SmolLM2-360M."""
-    return LlamaConfig(
-        vocab_size=49152,
-        hidden_size=960,
-        intermediate_size=2560,
-        num_hidden_layers=32,
-        num_attention_heads=15,
-        num_key_value_heads=5,
-        head_dim=64,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-    )
-
-
-_CONFIGS = {Shape.SMOLLM2: smollm2, Shape.SMOLLM2_360M: smollm2_360m}
+_SMOLLM2_SIZES = {Shape.SMOLLM2: (576, 30), Shape.SMOLLM2_360M: (960, 32)}

@@ -30,6 +30,7 @@ from fieldcraft.config.sampling import (
 from fieldcraft.config.validation_errors import describe_validation_error, get_recipe_keys
 
 Fraction01 = Annotated[float, Field(gt=0, lt=1)]
+UnitFraction = Annotated[float, Field(ge=0, le=1)]
 DEFAULT_MAX_BROKEN = 0.02  # share of rollouts, so the possible error of exact match
 NonNegativeNumber = Annotated[float, Field(ge=0)]
 AdamBeta = Annotated[float, Field(ge=0, lt=1)]  # decay of the running mean

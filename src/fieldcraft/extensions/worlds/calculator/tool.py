@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Literal
@@ -13,10 +14,10 @@ Operation = Literal["add", "subtract", "multiply", "divide"]
 MAX_DEPTH = 20
 MAX_MAGNITUDE = 1e15  # larger results are no longer exact
 OPERATIONS: Mapping[str, Callable[[float, float], float]] = {
-    "add": lambda left, right: left + right,
-    "subtract": lambda left, right: left - right,
-    "multiply": lambda left, right: left * right,
-    "divide": lambda left, right: left / right,
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
 }
 
 

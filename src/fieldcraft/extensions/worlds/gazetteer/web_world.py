@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, PositiveInt
 
-from fieldcraft.config.sections import Fraction01
+from fieldcraft.config.sections import Fraction01, UnitFraction
 from fieldcraft.data.world import Demonstration
 from fieldcraft.extensions.worlds.gazetteer.beliefs import Beliefs
 from fieldcraft.extensions.worlds.gazetteer.editions import EditionShares, iterate_place_pages
@@ -32,7 +32,7 @@ from fieldcraft.extensions.worlds.gazetteer.team import (
     WebTeam,
     make_web_agent_chain,
 )
-from fieldcraft.extensions.worlds.gazetteer.world import DATASET_SIZE, GazetteerWorld, UnitFraction
+from fieldcraft.extensions.worlds.gazetteer.world import DATASET_SIZE, GazetteerWorld
 from fieldcraft.extensions.worlds.pages import validate_site_address
 from fieldcraft.extensions.worlds.site_index import SiteIndex, build_site_index
 from fieldcraft.types import DemoStep, Task, UserError

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from fieldcraft.config.sections import Fraction01
+from fieldcraft.config.sections import Fraction01, UnitFraction
 from fieldcraft.data.world import Demonstration, SimulationVerdicts, World
 from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
@@ -50,7 +50,6 @@ from fieldcraft.types import (
     UserError,
 )
 
-UnitFraction = Annotated[float, Field(ge=0, le=1)]
 DATASET_SIZE = 4000  # examples per dataset, unless a recipe requests fewer
 ACTING_SHARE = 0.5  # minimum fraction of the pairs
 TAUGHT_SHARE = 0.5  # fraction of the facts that the dataset `facts` teaches

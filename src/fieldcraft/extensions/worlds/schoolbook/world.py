@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
+from fieldcraft.config.sections import UnitFraction
 from fieldcraft.data.world import Demonstration, World
 from fieldcraft.extensions.worlds.schoolbook.oracle import (
     CAREFUL_SHARE,
@@ -39,7 +40,6 @@ from fieldcraft.extensions.worlds.schoolbook.sampling import (
 )
 from fieldcraft.types import DemoStep, Task
 
-UnitFraction = Annotated[float, Field(ge=0, le=1)]
 DATASET_SIZE = 4000  # examples per dataset, unless a recipe requests fewer
 
 
