@@ -198,3 +198,9 @@ def test_a_session_is_released_where_it_is() -> None:
     rig = EngineGroupRig(*modelled_engines(2))
     virtually(run_rollout(rig.group, "a", [1]))
     assert [engine.released for engine in rig.engines] == [["a"], []]
+
+
+def test_a_group_is_closed_after_its_event_loop() -> None:
+    rig = EngineGroupRig(*modelled_engines(2))
+    virtually(rig.group.update_weights(1))
+    asyncio.run(rig.group.close())

@@ -169,10 +169,12 @@ class EngineGroup:
         }
 
     async def close(self) -> None:
-        """Cancel weight updates in flight."""
-        for task in self._update_tasks:
+        """Cancel weight updates in flight. Finished ones may belong to an event loop that is closed
+        now."""
+        pending = [task for task in self._update_tasks if not task.done()]
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*self._update_tasks, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
 
     # ---- turns
 
