@@ -44,7 +44,7 @@ _PYTHON_REPR = re.compile(
 )
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _ONE_PAIR = re.compile(
-    r"\[[^][]*+(?:\[[^][]*+\][^][]*+)*+\]"
+    r"\[[^][]*+(?:\[[^][]*+\][^][]*+)*\]"
 )  # square brackets around the whole text
 _QUOTED = re.compile(r"\{\s*(['\"]).*\1\s*\}", re.DOTALL)
 _KEY = re.compile(r"\{\s*(['\"])[^'\":]*\1\s*:.*\}", re.DOTALL)

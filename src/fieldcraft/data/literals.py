@@ -31,7 +31,7 @@ _STRUCTURED_KEYS = (
 _MESSAGE_KEYS = ("prompt", "messages", "conversations")  # lists of objects, or plain text
 _TRUTH_VALUES: Mapping[str, bool] = {"true": True, "false": False}
 
-_STRING = r"\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+'"
+_STRING = r"\"[^\"\\]*+(?:\\.[^\"\\]*+)*\"|'[^'\\]*+(?:\\.[^'\\]*+)*'"
 _NUMBER = r"[-+]?(?:\d[\d_]*+(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
 _NOTHING = r"None|null|nan|NaN|<NA>"
 _PLAIN = rf"(?:{_STRING}|{_NUMBER}|{_NOTHING}|[Tt]rue|[Ff]alse)"

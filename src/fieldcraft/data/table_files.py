@@ -46,20 +46,27 @@ class _CsvFormat(NamedTuple):
     allows_quotes: bool
 
     @property
-    def cell_regex(self) -> str:
+    def row_regex(self) -> re.Pattern[str]:
+        """Pattern of a row whose quoted cells end with a quotation mark."""
         plain = rf"[^{self.separator}\r\n]*+"
-        return rf'(?:"(?:[^"]|"")*+"|(?!"){plain})' if self.allows_quotes else plain
+        quoted = '"[^"]*+(?:""[^"]*+)*"'
+        cell = rf'(?:{quoted}|(?!"){plain})' if self.allows_quotes else plain
+        return re.compile(rf"{cell}(?:{self.separator}{cell})*(?:\r\n?|\n|\Z)")
 
     def has_balanced_quotes(self, text: str) -> bool:
         """Return whether each cell that starts with a quotation mark also ends with one."""
-        table = rf"(?:{self.cell_regex}(?:{self.separator}|\r\n?|\n|\Z))*+"
-        return re.fullmatch(table, text) is not None
+        row_regex, position = self.row_regex, 0
+        while position < len(text):
+            row = row_regex.match(text, position)
+            if row is None:
+                return False
+            position = row.end()
+        return True
 
     def row_lines(self, text: str) -> Iterator[range]:
         """Yield the line numbers of each row, from 1. Empty lines are not rows."""
-        row = rf"(?:{self.cell_regex}{self.separator})*+{self.cell_regex}(?:\r\n?|\n|\Z)"
         number = 1
-        for found in re.finditer(row, text):
+        for found in self.row_regex.finditer(text):
             after = number + len(re.findall(r"\r\n?|\n", found[0]))
             if found[0].strip("\r\n"):
                 yield range(number, max(after, number + 1))

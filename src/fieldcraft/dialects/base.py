@@ -94,8 +94,10 @@ def get_special_tokens(tokenizer: Tokenizer) -> dict[int, str]:
 
 def make_untagged_regex(tags: Sequence[str]) -> str:
     """Return a regular expression for text without `tags` and without an observation."""
-    forbidden = "|".join(re.escape(tag) for tag in (*tags, OBSERVATION_PLACEHOLDER))
-    return rf"(?:(?!{forbidden})[\s\S])*+"
+    forbidden = (*tags, OBSERVATION_PLACEHOLDER)
+    first = "".join(sorted({re.escape(tag[0]) for tag in forbidden}))
+    no_tag = f"(?!{'|'.join(map(re.escape, forbidden))})"
+    return rf"[^{first}]*+(?:{no_tag}[{first}][^{first}]*+)*"
 
 
 def strip_think_prefill(text: str) -> str:

@@ -12,7 +12,9 @@ MAX_DEPTH = 64  # nested lists and objects
 WORDS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 _WORD_REGEX = re.compile(r"[A-Za-z]+")
 _NUMBER_REGEX = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-_STRING_REGEX = re.compile(r"\"((?:[^\"\\]|\\.)*+)\"|'((?:[^'\\]|\\.)*+)'", re.DOTALL)
+_STRING_REGEX = re.compile(
+    r"\"([^\"\\]*+(?:\\.[^\"\\]*+)*)\"|'([^'\\]*+(?:\\.[^'\\]*+)*)'", re.DOTALL
+)
 _ESCAPE_REGEX = re.compile(
     r"\\(u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL
 )

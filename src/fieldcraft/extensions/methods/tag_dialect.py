@@ -241,7 +241,7 @@ class TagDialect(BaseDialect):
 PYTHON_TOOL = "python"
 # A turn starts at the start of the text or after an observation.
 LINE_START_REGEX = rf"(?:^|(?<={OBSERVATION_PLACEHOLDER}))"
-BODY_REGEX = r"(?:(?!^```)[\s\S])*+"  # lines that do not start with a fence
+BODY_REGEX = r"(?:(?!```)[^\n]*+\n)*"  # lines that do not start with a fence
 
 
 def make_fence_regex(language: str) -> str:
