@@ -2,6 +2,8 @@ PYTHON ?= python3
 
 .PHONY: demo real test test-long
 
+# The folders are named, because runs and exports of a user may be in the same place.
+SOURCES = src tests bench scripts examples docs deploy *.md
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest -n auto --dist worksteal
 
 demo: .venv/installed
@@ -11,8 +13,8 @@ real: .venv/installed-real
 	.venv/bin/python scripts/real.py
 
 test: .venv/installed-dev
-	.venv/bin/ruff check
-	.venv/bin/ruff format --check
+	.venv/bin/ruff check $(SOURCES)
+	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/mypy
 	$(PYTEST)
 

@@ -233,7 +233,8 @@ def _render_example_call(dialect: Dialect, schemas: list[dict[str, Any]]) -> str
 def _make_literals(card_data: ModelCardData, schemas: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the literals in the card's example programs."""
     before, after = _split_prompt(card_data, schemas)
-    stops = list(card_data.dialect.stop_strings) if card_data.dialect else []
+    stop_strings = list(card_data.dialect.stop_strings) if card_data.dialect else []
+    stops = json.dumps(stop_strings) if stop_strings else ""
     return {
         # AutoTokenizer may use the architecture's default class, which tokenizes differently
         "loader": "PreTrainedTokenizerFast" if card_data.tokenizer.is_fast else "AutoTokenizer",
@@ -242,8 +243,8 @@ def _make_literals(card_data: ModelCardData, schemas: list[dict[str, Any]]) -> d
         "before": json.dumps(before, ensure_ascii=False),
         "after": json.dumps(after, ensure_ascii=False),
         "tokens": card_data.recipe.budget.max_turn_tokens,
-        "stop_strings": f"\n    stop_strings={stops!r},\n    tokenizer=tokenizer," if stops else "",
-        "stop": f"\n    stop={stops!r}," if stops else "",
+        "stop_strings": f"\n    stop_strings={stops},\n    tokenizer=tokenizer," if stops else "",
+        "stop": f"\n    stop={stops}," if stops else "",
     }
 
 
