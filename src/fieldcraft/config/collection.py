@@ -6,7 +6,7 @@ They are the selection, the measurement without tools, the teacher, and the coll
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
@@ -14,8 +14,8 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, Validati
 from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.choices import Filters, QuestionFilters
 from fieldcraft.config.names import suggest_name
+from fieldcraft.config.numbers import NonNegativeNumber, OpenFraction, UnitFraction
 from fieldcraft.config.sampling import GREEDY_SAMPLES_MESSAGE, SamplingConfig
-from fieldcraft.config.sections import Fraction01, NonNegativeNumber
 from fieldcraft.config.validation_errors import describe_validation_error
 
 TEACHER = "teacher"
@@ -31,7 +31,7 @@ class SelectConfig(SamplingConfig):
     # model that samples without tools: a stage, `start` or `teacher`; None: no such rule
     closed_book_model: str | None = "start"
     closed_book_samples: PositiveInt = 32  # of each question, without tools
-    max_closed_book_accuracy: Annotated[float, Field(ge=0, le=1)] = 0.3  # share of correct samples
+    max_closed_book_accuracy: UnitFraction = 0.3  # share of correct samples
     solver: str | None = None  # a stage, or `start`; solved questions are dropped
     solver_rollouts: PositiveInt = 8  # of each question, with tools
     overlap: Literal["drop", "keep"] = "drop"  # with questions of supervised training
@@ -135,10 +135,10 @@ class CollectConfig(ConfigSection):
     coa: NonNegativeInt | None = None  # demonstrations with tools
     cot: NonNegativeInt | None = None  # demonstrations without
     pairs: NonNegativeInt | None = None
-    max_thinking_share: Fraction01 = (
+    max_thinking_share: OpenFraction = (
         0.25  # maximum share of pairs that choose thinking; the others choose an action
     )
-    max_failure_rate: Fraction01 = 0.2  # of the attempts; above it, the run stops
+    max_failure_rate: OpenFraction = 0.2  # of the attempts; above it, the run stops
     filters: Filters = Field(default={})  # of the demonstrations
 
     def find_violations(self) -> Iterator[str]:

@@ -10,8 +10,8 @@ from typing import Literal
 from pydantic import PositiveInt
 
 from fieldcraft.config.base import ConfigSection
+from fieldcraft.config.numbers import NonNegativeNumber
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import NonNegativeNumber
 from fieldcraft.config.stages import MemoryFootprint
 
 

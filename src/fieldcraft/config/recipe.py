@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -36,6 +36,7 @@ from fieldcraft.config.components import AUTO_VERDICT, ComponentKind
 from fieldcraft.config.distil import Distil
 from fieldcraft.config.hub_names import replace_paths_with_names
 from fieldcraft.config.names import ComponentError, get_display_name, make_settings_model, resolve
+from fieldcraft.config.numbers import UnitFraction
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import (
     DEFAULT_CALL_COST,
@@ -105,7 +106,7 @@ class Recipe(ConfigSection):
     # demonstrations that cannot be graded are left out, or trusted
     ungraded: Literal["drop", "trust"] = "drop"
     # maximum share of unreadable records of a file (questions, passages, demonstrations)
-    max_left_out: Annotated[float, Field(ge=0, le=1)] = 0.1
+    max_left_out: UnitFraction = 0.1
     budget: BudgetConfig = BudgetConfig()
     teacher: TeacherConfig = TeacherConfig()
     collect: CollectConfig | None = None

@@ -20,12 +20,16 @@ from pydantic import (
 from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.components import BUILTIN_COMPONENTS, VERDICT_REWARD_KEY, ComponentKind
 from fieldcraft.config.names import ComponentError, get_import_path, resolve
+from fieldcraft.config.numbers import (
+    NonNegativeNumber,
+    OpenFraction,
+    PositiveFraction,
+    UnitFraction,
+)
 from fieldcraft.config.sampling import TRUNCATION_KEYS
 from fieldcraft.config.sections import (
     BudgetConfig,
     EndpointConfig,
-    Fraction01,
-    NonNegativeNumber,
     Optim,
     limit_to_count_or_share,
 )
@@ -98,8 +102,8 @@ class CriticConfig(ConfigSection):
     backbone: Literal["policy", "separate"] = "separate"
     optim: Optim | None = None  # None: the stage's
     clip: PositiveFloat = 0.5  # maximum change of a value in a step
-    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
-    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 1.0
+    gamma: PositiveFraction = 1.0
+    gae_lambda: UnitFraction = 1.0
 
 
 class AsyncConfig(ConfigSection):
@@ -125,7 +129,7 @@ class Rl(Stage):
     algorithm: str = "grpo"
     steps: PositiveInt
     observations: Literal["real", "simulated", "mixed"] = "real"
-    simulated_share: Fraction01 = DEFAULT_SIMULATED_SHARE  # share of the steps of a mixed stage
+    simulated_share: OpenFraction = DEFAULT_SIMULATED_SHARE  # share of the steps of a mixed stage
     simulator: Literal["policy", "frozen", "endpoint"] = "policy"
     simulator_stage: str | None = None  # of the frozen model; None: the starting model
     # of simulated observations; None: the policy's; 0: greedy
@@ -139,7 +143,7 @@ class Rl(Stage):
     # changes to the recipe's budget; or several, each with `until`, the last step of its period
     budget: StageBudget = ()
     # share of a step's questions without available tools, so that a call ends the rollout
-    cot_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    cot_share: UnitFraction = 0.0
     cot_questions: Literal["all", "known"] = "all"  # questions to which the share applies
     asynchronous: AsyncConfig = Field(default=AsyncConfig(), alias="async")
     # rewards
@@ -161,9 +165,9 @@ class Rl(Stage):
     train_truncated: bool = True
     train_void: bool = True  # rollouts with a turn without a call or an answer
     # conditions that stop the run
-    max_tool_failure_rate: Fraction01 = 0.9  # of the calls of a step
+    max_tool_failure_rate: OpenFraction = 0.9  # of the calls of a step
     # share of its best value below which exact match has collapsed
-    collapse_threshold: Fraction01 | None = 0.5
+    collapse_threshold: OpenFraction | None = 0.5
     # advantages
     baseline: Literal["none", "group", "leave-one-out", "critic"] = "group"
     advantage_scale: Literal["none", "group", "batch"] = "group"
@@ -186,7 +190,7 @@ class Rl(Stage):
     # trainer, or round differently
     sampler_is_cap: PositiveFloat | None = None
     sampler_reject: Literal["token", "sequence", "geometric"] | None = None
-    sampler_reject_low: Fraction01 = 0.5
+    sampler_reject_low: OpenFraction = 0.5
     sampler_reject_high: Annotated[float, Field(gt=1)] = 2.0
     # mean nats per token, above which the run stops; rounding to bfloat16 causes far less
     max_sampler_logp_diff: PositiveFloat = 0.1

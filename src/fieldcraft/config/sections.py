@@ -21,6 +21,7 @@ from pydantic import (
 
 from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.names import suggest_name, validate_folder_name
+from fieldcraft.config.numbers import NonNegativeNumber, UnitFraction
 from fieldcraft.config.sampling import (
     DEFAULT_SOURCE,
     GREEDY_SAMPLES_MESSAGE,
@@ -29,10 +30,7 @@ from fieldcraft.config.sampling import (
 )
 from fieldcraft.config.validation_errors import describe_validation_error, get_recipe_keys
 
-Fraction01 = Annotated[float, Field(gt=0, lt=1)]
-UnitFraction = Annotated[float, Field(ge=0, le=1)]
 DEFAULT_MAX_BROKEN = 0.02  # share of rollouts, so the possible error of exact match
-NonNegativeNumber = Annotated[float, Field(ge=0)]
 AdamBeta = Annotated[float, Field(ge=0, lt=1)]  # decay of the running mean
 FolderName = Annotated[str, Field(max_length=100), AfterValidator(validate_folder_name)]
 DEFAULT_DATE = date(2024, 7, 26)  # of recipes without a date: prompts do not depend on the clock
@@ -222,7 +220,7 @@ class Optim(ConfigSection):
     # steps before the full rate; below 1, a share of the stage's steps
     warmup_steps: Annotated[float, Field(ge=0), limit_to_count_or_share("steps", 0.1)] = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    weight_decay: UnitFraction = 0.0
     beta1: AdamBeta = 0.9
     beta2: AdamBeta = 0.95
     max_grad_norm: PositiveFloat = 1.0
@@ -267,7 +265,7 @@ class EvaluationConfig(SamplingConfig):
     workflows: tuple[str, ...] = ("workflow",)  # using the first model
     concurrency: PositiveInt = 256
     # maximum share of rollouts with a tool or engine failure; above it, the evaluation stops
-    max_broken: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_BROKEN
+    max_broken: UnitFraction = DEFAULT_MAX_BROKEN
     samples: SampleCounts = Field(
         default={DEFAULT_SOURCE: 1}
     )  # per question, or by split or data source

@@ -16,10 +16,10 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Positiv
 
 from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.choices import Filters
+from fieldcraft.config.numbers import NonNegativeNumber
 from fieldcraft.config.sections import (
     BudgetConfig,
     EndpointConfig,
-    NonNegativeNumber,
     Optim,
     find_invalid_budget_keys,
 )

@@ -17,6 +17,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from fieldcraft.config.numbers import UnitFraction
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.tools.server_requests import RequestBody
@@ -33,7 +34,7 @@ class UserFeedback(RequestBody):
     model_config = ConfigDict(extra="forbid")
 
     id: str
-    score: Annotated[float, Field(ge=0, le=1)] | None = None
+    score: UnitFraction | None = None
     answer: Annotated[str, Field(min_length=1)] | None = None
     comment: str | None = None
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fieldcraft.config.numbers import NonNegativeNumber, PositiveFraction
 from fieldcraft.config.sampling import TRUNCATION_KEYS
 from fieldcraft.records.reading import read_json
 from fieldcraft.types import UserError
@@ -35,9 +36,9 @@ class RecommendedSampling(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     do_sample: bool | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
+    temperature: NonNegativeNumber | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None  # 0 or -1: all
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: PositiveFraction | None = None
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
 
     @property

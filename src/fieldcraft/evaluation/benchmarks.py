@@ -15,6 +15,7 @@ from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.choices import ENVIRONMENT_REWARD, EnvironmentConfig
 from fieldcraft.config.hub_names import parse_hub_dataset
 from fieldcraft.config.names import suggest_name
+from fieldcraft.config.numbers import NonNegativeNumber, PositiveFraction, UnitFraction
 from fieldcraft.config.validation_errors import describe_validation_error
 from fieldcraft.records.meta import TASK_GRADERS
 from fieldcraft.records.reading import raise_read_errors
@@ -22,8 +23,6 @@ from fieldcraft.types import UserError
 
 BY_TESTS = "tests"  # value of `graded_by`: each question is graded by its own tests
 PYTHON_KEY = "python"  # setting of an environment: the interpreter that has its package
-Temperature = Annotated[float, Field(ge=0)]
-TopP = Annotated[float, Field(gt=0, le=1)]
 ColumnRole = Literal["question", "answer", "tests"]
 
 
@@ -43,9 +42,9 @@ class Benchmark(ConfigSection):
     graded_by: str = "em"
     size: PositiveInt | None = None
     samples: PositiveInt = 1
-    temperature: Temperature = 0.0
-    top_p: TopP | None = None
-    max_left_out: Annotated[float, Field(ge=0, le=1)] = 0.1
+    temperature: NonNegativeNumber = 0.0
+    top_p: PositiveFraction | None = None
+    max_left_out: UnitFraction = 0.1
     licence: str = ""
     note: str = ""
 
@@ -96,8 +95,8 @@ class Suite(ConfigSection):
     title: str
     source: str = ""
     benchmarks: dict[str, Benchmark]
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
+    temperature: NonNegativeNumber | None = None
+    top_p: PositiveFraction | None = None
     samples: Annotated[dict[str, PositiveInt], BeforeValidator(_name_all)] = Field(default={})
     questions: PositiveInt | None = None
     note: str = ""

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
+from fieldcraft.config.numbers import PositiveFraction, UnitFraction
 from fieldcraft.data.decontamination import has_canary, make_shingles, normalise_text
 from fieldcraft.data.program_tests import STDIN_TESTS_KEY, UNIT_TESTS_KEY
 from fieldcraft.data.tasks import read_tasks
@@ -135,7 +136,7 @@ def drop_off_grammar(demonstration: Demonstration, context: FilterContext) -> Fi
 class ReflectionFilter:
     """Filter that accepts every chain with a reflection, and a fraction `share` of the others."""
 
-    def __init__(self, share: Annotated[float, Field(ge=0, le=1)]) -> None:
+    def __init__(self, share: UnitFraction) -> None:
         self.share = share
 
     def __call__(self, demonstration: Demonstration, context: FilterContext) -> FilterDecision:
@@ -162,7 +163,7 @@ class NearDuplicateFilter:
     """Filter that drops a chain whose question is similar to an earlier one with the same answer.
     Questions with different answers differ, however similar their wording is."""
 
-    def __init__(self, similarity: Annotated[float, Field(gt=0, le=1)] = 0.8) -> None:
+    def __init__(self, similarity: PositiveFraction = 0.8) -> None:
         self.indexes: defaultdict[frozenset[str], NearDuplicateIndex] = defaultdict(
             lambda: NearDuplicateIndex(similarity)
         )

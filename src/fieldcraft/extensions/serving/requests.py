@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Discriminator, Field, Tag, field_validator
 
+from fieldcraft.config.numbers import PositiveFraction
 from fieldcraft.extensions.external_envs.protocol import (
     ApiRequest,
     ChatMessage,
@@ -73,7 +74,7 @@ class _AgentStepItem(BaseModel):
 class _SamplingRequest(ApiRequest):
     model: str
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: PositiveFraction | None = None
     # fields of vLLM, in addition to OpenAI's
     top_k: Annotated[int, Field(ge=-1)] | None = None  # -1 and 0: all
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None

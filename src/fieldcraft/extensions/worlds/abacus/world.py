@@ -6,10 +6,10 @@ import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Annotated
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
+from fieldcraft.config.numbers import UnitFraction
 from fieldcraft.data.world import Demonstration, World
 from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
 from fieldcraft.extensions.worlds.abacus.curriculum import (
@@ -54,7 +54,7 @@ class AbacusWorld(World):
         seed: int,
         notes: PositiveInt = 1500,
         heldout_notes: PositiveInt = 600,
-        mistakes: Annotated[float, Field(ge=0, le=1)] = MISTAKE_SHARE,
+        mistakes: UnitFraction = MISTAKE_SHARE,
     ) -> None:
         """Generate the notes.
 

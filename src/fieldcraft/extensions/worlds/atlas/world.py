@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, PositiveInt
 
-from fieldcraft.config.sections import Fraction01
+from fieldcraft.config.numbers import OpenFraction, PositiveFraction, UnitFraction
 from fieldcraft.data.world import Demonstration, SimulationVerdicts, World
 from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
 from fieldcraft.extensions.worlds.atlas.curriculum import (
@@ -61,16 +61,16 @@ class AtlasWorld(World):
         self,
         seed: int,
         people: PositiveInt = 200,
-        taught: Fraction01 = 0.4,
-        heldout: Fraction01 = 0.5,
+        taught: OpenFraction = 0.4,
+        heldout: OpenFraction = 0.5,
         variants: PositiveInt = 400,
         reserved_chains: Annotated[int, Field(ge=0, le=9)] = 0,
-        mistakes: Annotated[float, Field(ge=0, le=1)] = MISTAKE_SHARE,
+        mistakes: UnitFraction = MISTAKE_SHARE,
         reading_syllables: Annotated[int, Field(ge=4, le=len(SYLLABLES))] | None = None,
         site: Annotated[str, AfterValidator(validate_site_address)] | None = None,
         article_readings: Annotated[int, Field(ge=0)] = 0,
-        article_share: Annotated[float, Field(gt=0, le=1)] = 1.0,
-        reading_share: Fraction01 = READING_SHARE,
+        article_share: PositiveFraction = 1.0,
+        reading_share: OpenFraction = READING_SHARE,
         snippet_parts: PositiveInt | None = None,
     ) -> None:
         """Generate the world.

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, PositiveInt
 
-from fieldcraft.config.sections import Fraction01, UnitFraction
+from fieldcraft.config.numbers import OpenFraction, UnitFraction
 from fieldcraft.data.world import Demonstration
 from fieldcraft.extensions.worlds.gazetteer.beliefs import Beliefs
 from fieldcraft.extensions.worlds.gazetteer.editions import EditionShares, iterate_place_pages
@@ -53,7 +53,7 @@ class GazetteerWebWorld(GazetteerWorld):
         self,
         seed: int,
         cities: PositiveInt = 500,
-        heldout: Fraction01 = 0.35,
+        heldout: OpenFraction = 0.35,
         site: Annotated[str, AfterValidator(validate_site_address)] = "http://places",
         topk: PositiveInt = 2,
         links: Annotated[int, Field(ge=0)] = 3,

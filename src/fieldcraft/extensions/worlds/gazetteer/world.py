@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from fieldcraft.config.sections import Fraction01, UnitFraction
+from fieldcraft.config.numbers import OpenFraction, UnitFraction
 from fieldcraft.data.world import Demonstration, SimulationVerdicts, World
 from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
@@ -67,7 +67,7 @@ class GazetteerWorld(World):
         self,
         seed: int,
         cities: PositiveInt = 500,
-        heldout: Fraction01 = 0.35,
+        heldout: OpenFraction = 0.35,
         topk: PositiveInt = 1,
         known: UnitFraction = 0.0,
         outdated: UnitFraction = 0.0,

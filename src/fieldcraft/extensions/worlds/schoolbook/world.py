@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from pydantic import PositiveInt
 
-from fieldcraft.config.sections import UnitFraction
+from fieldcraft.config.numbers import UnitFraction
 from fieldcraft.data.world import Demonstration, World
 from fieldcraft.extensions.worlds.schoolbook.oracle import (
     CAREFUL_SHARE,
