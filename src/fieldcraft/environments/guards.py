@@ -159,8 +159,8 @@ def strip_location(cause: str) -> str:
 
 
 def _find_location(error: BaseException | None) -> str | None:
-    """Return the file and line of the first exception in the chain of causes that has a
-    location."""
+    """Return the file and line of the first exception that has a location: the error, or one during
+    whose handling it was raised."""
     own, others = None, None
     while error is not None and own is None:
         for frame, line in walk_tb(error.__traceback__):
@@ -171,7 +171,8 @@ def _find_location(error: BaseException | None) -> str | None:
                 others = (file, line)
             elif not file.is_relative_to(_STDLIB_FOLDER):
                 own = (file, line)
-        error = error.__cause__
+        # In Python 3.11.2, asyncio's TimeoutError has a context instead of a cause.
+        error = error.__cause__ if error.__suppress_context__ else error.__context__
     found = own or others
     return None if found is None else f"{_relative_to_cwd(found[0])}:{found[1]}"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -64,6 +65,30 @@ def test_an_index_of_another_python_is_read(
     monkeypatch.undo()
     assert module.encode() in (folder / INDEX_FILE).read_bytes()
     assert read(folder)["policy"]["a"].eq(1).all()
+
+
+def test_an_index_with_members_by_name_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.11.2 writes members of an enumeration so."""
+    kind = metadata._MEM_FORMAT_ENCODING
+    monkeypatch.setattr(kind, "__reduce_ex__", lambda member, _: (getattr, (kind, member.name)))
+    folder = written(tmp_path / "shards")
+    monkeypatch.undo()
+    assert b"getattr" in (folder / INDEX_FILE).read_bytes()
+    assert read(folder)["policy"]["a"].eq(1).all()
+
+
+@pytest.mark.parametrize("name", ["__class__", "mro", "missing"])
+def test_no_other_attribute_is_read(tmp_path: Path, name: str) -> None:
+    class Attribute:
+        def __reduce__(self) -> Any:
+            return getattr, (metadata._MEM_FORMAT_ENCODING, name)
+
+    folder = written(tmp_path / "shards")
+    (folder / INDEX_FILE).write_bytes(pickle.dumps(Attribute()))
+    with pytest.raises(pickle.UnpicklingError, match=f"its index calls getattr.*{name}"):
+        read(folder)
 
 
 def test_nothing_of_an_index_is_run(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata, StorageMeta
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
@@ -131,11 +131,21 @@ class ShardReader(FileSystemReader):
         return metadata
 
 
+def _get_member(kind: object, name: str) -> _MEM_FORMAT_ENCODING:
+    """Return a member of the only enumeration in an index, which Python 3.11.2 pickles as the call
+    `getattr(kind, name)`. Raises UnpicklingError for anything else."""
+    if kind is not _MEM_FORMAT_ENCODING or name not in _MEM_FORMAT_ENCODING.__members__:
+        raise pickle.UnpicklingError(f"its index calls getattr({kind}, {name})")
+    return _MEM_FORMAT_ENCODING[name]
+
+
 class _SafeUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Find a class of an index. Raises UnpicklingError if it is not allowed."""
         if (module, name) in _PATHS:
             return _PATHS[module, name]
+        if (module, name) == ("builtins", "getattr"):
+            return _get_member
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not is_dtype and name not in _ALLOWED_NAMES.get(module, ()):
             raise pickle.UnpicklingError(f"its index names {module}.{name}, which may run any code")
