@@ -18,6 +18,7 @@ class Family:
         stops: stop tokens of its generation settings.
         end: text that its template writes after a turn of the model.
         bos: text that its template starts with.
+        plain: tokens that it has in addition, and that are not special.
     """
 
     template: str
@@ -26,6 +27,7 @@ class Family:
     stops: tuple[str, ...]
     end: str
     bos: str = ""
+    plain: tuple[str, ...] = ()
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """Return a byte-level tokenizer without merges, so that a text has a unique encoding."""
@@ -34,6 +36,7 @@ class Family:
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
         backend.add_special_tokens([AddedToken(t, normalized=False) for t in self.special])
+        backend.add_tokens([AddedToken(t, normalized=False) for t in self.plain])
         return PreTrainedTokenizerFast(
             tokenizer_object=backend,
             eos_token=self.eos,

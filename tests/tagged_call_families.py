@@ -107,7 +107,7 @@ COHERE = """{{ bos_token }}\
 {{ head('SYSTEM') + '<|START_TOOL_RESULT|>[\\n' }}
 {%- endif -%}
 {{ '    {\\n        "tool_call_id": "' ~ ns.results }}
-{{- '",\\n        "results": {\\n            "0": ' + m.content | tojson }}
+{{- '",\\n        "results": {\\n            "0": ' + RESULT | tojson }}
 {{- '\\n        },\\n        "is_error": null\\n    }' }}
 {%- set ns.results = ns.results + 1 -%}
 {%- if loop.last or messages[loop.index0 + 1].role != 'tool' -%}
@@ -124,10 +124,12 @@ COHERE = """{{ bos_token }}\
 {%- endfor -%}
 {{ ']<|END_ACTION|>' + end }}
 {%- elif m.role == 'assistant' -%}
-{{ head('CHATBOT') + '<|START_RESPONSE|>' + m.content + '<|END_RESPONSE|>' + end }}
+{{ head('CHATBOT') + ANSWER + end }}
 {%- else %}{{ head(m.role | upper) + m.content + end }}{% endif -%}
 {%- endfor -%}
-{%- if add_generation_prompt %}{{ head('CHATBOT') }}{% endif -%}"""
+{%- if add_generation_prompt %}{{ head('CHATBOT') + PREFILL }}{% endif -%}"""
+COHERE_THOUGHT = "('<|START_THINKING|>' + (m.tool_plan or '') + '<|END_THINKING|>')"
+COHERE_ANSWER = "'<|START_{0}|>' + m.content + '<|END_{0}|>'"
 COHERE_TOKENS = (
     "<BOS_TOKEN>",
     *(f"<|{side}_OF_TURN_TOKEN|>" for side in ("START", "END")),
@@ -138,21 +140,18 @@ COHERE_TOKENS = (
         for side in ("START", "END")
     ),
 )
+COHERE_PLAIN_TOKENS = ("<|START_TEXT|>", "<|END_TEXT|>")
 
 DSML = """{{ bos_token }}\
 {%- if tools %}{{ tools | map('tojson') | join('\\n') }}{% endif -%}
 {%- for m in messages -%}
 {%- if m.role == 'user' %}{{ '<｜User｜>' + m.content + '<｜Assistant｜><think>' }}
 {%- elif m.role == 'tool' -%}
-{{ '\\n\\n<function_results>' if messages[loop.index0 - 1].role != 'tool' else '' }}
-{{- '\\n<result>' + m.content + '</result>' }}
-{%- if loop.last or messages[loop.index0 + 1].role != 'tool' -%}
-{{ '\\n</function_results>\\n\\n<think>' }}
-{%- endif -%}
+RESULTS
 {%- elif m.role == 'assistant' -%}
 {{ (m.reasoning_content or '') + '</think>' + (m.content or '') }}
 {%- if m.tool_calls -%}
-{{ '\\n\\n<｜DSML｜function_calls>\\n' }}
+{{ '\\n\\n<｜DSML｜BLOCK>\\n' }}
 {%- for c in m.tool_calls -%}
 {{ '<｜DSML｜invoke name="' + c.function.name + '">\\n' }}
 {%- for k, v in c.function.arguments.items() -%}
@@ -161,11 +160,23 @@ DSML = """{{ bos_token }}\
 {%- endfor -%}
 {{ '</｜DSML｜invoke>\\n' }}
 {%- endfor -%}
-{{ '</｜DSML｜function_calls>' }}
+{{ '</｜DSML｜BLOCK>' }}
 {%- endif -%}
 {{ '<｜end▁of▁sentence｜>' }}
 {%- else %}{{ m.content }}{% endif -%}
 {%- endfor -%}"""
+DSML_RESULTS = """\
+{{ '\\n\\n<function_results>' if messages[loop.index0 - 1].role != 'tool' else '' }}
+{{- '\\n<result>' + m.content + '</result>' }}
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' -%}
+{{ '\\n</function_results>\\n\\n<think>' }}
+{%- endif -%}"""
+DSML_TOOL_RESULTS = """\
+{{ '<｜User｜>' if messages[loop.index0 - 1].role != 'tool' else '\\n\\n' }}
+{{- '<tool_result>' + m.content + '</tool_result>' }}
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' -%}
+{{ '<｜Assistant｜><think>' }}
+{%- endif -%}"""
 DSML_TOKENS = (
     *("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
     "｜DSML｜",
@@ -195,12 +206,49 @@ KIMI_RESULTS = (
     "<|im_end|><|im_assistant|>assistant<|im_middle|>",
 )
 LFM_CALLS = "<|tool_call_start|>[search(query='Oslo'), look(page='Bergen')]<|tool_call_end|>"
-COHERE_RESULT_END = '"\n        },\n        "is_error": null\n    }'
+COHERE_CALLS = (
+    '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "search", "parameters": '
+    '{"query": "Oslo"}},\n    {"tool_call_id": "1", "tool_name": "look", "parameters": '
+    '{"page": "Bergen"}}\n]<|END_ACTION|>'
+)
 
 
-def cohere_result(number: int) -> str:
-    """Return the text before a result."""
-    return f'    {{\n        "tool_call_id": "{number}",\n        "results": {{\n            "0": "'
+def cohere(
+    thought: str, answer: str, result: str, frame: tuple[str, str], prefill: str = ""
+) -> CallFamily:
+    """Return a family of Cohere. `frame`: text around a result, which is in a list with ids."""
+    template = COHERE.replace("THOUGHT", thought, 1).replace("ANSWER", answer)
+    template = template.replace("RESULT |", f"{result} |").replace("PREFILL", repr(prefill))
+    end, (before, after) = "<|END_OF_TURN_TOKEN|>", frame
+    first, second = (
+        f'    {{\n        "tool_call_id": "{n}",\n        "results": {{\n            "0": {before}'
+        for n in (0, 1)
+    )
+    last = f'{after}\n        }},\n        "is_error": null\n    }}'
+    results = (
+        f"<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|><|START_TOOL_RESULT|>[\n{first}",
+        f"{last},\n{second}",
+        f"{last}\n]<|END_TOOL_RESULT|>{end}<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+    )
+    family = Family(template, COHERE_TOKENS, end, (end,), end, "<BOS_TOKEN>", COHERE_PLAIN_TOKENS)
+    thought = "<|START_THINKING|>T<|END_THINKING|>"
+    return CallFamily(family, "cohere", COHERE_CALLS, end, results, thought=thought)
+
+
+def dsml(template: str, block: str, results: tuple[str, str, str]) -> CallFamily:
+    """Return a family of DeepSeek whose calls are in a block of this name."""
+    end = "<｜end▁of▁sentence｜>"
+    template = template.replace("BLOCK", block)
+    calls = (
+        f'\n\n<｜DSML｜{block}>\n<｜DSML｜invoke name="search">\n'
+        '<｜DSML｜parameter name="query" string="true">Oslo</｜DSML｜parameter>\n'
+        '</｜DSML｜invoke>\n<｜DSML｜invoke name="look">\n'
+        '<｜DSML｜parameter name="page" string="true">Bergen</｜DSML｜parameter>\n'
+        f"</｜DSML｜invoke>\n</｜DSML｜{block}>"
+    )
+    family = Family(template, DSML_TOKENS, end, (end,), end, "<｜begin▁of▁sentence｜>")
+    name = {"function_calls": "deepseek-v3.2", "tool_calls": "deepseek-v4"}[block]
+    return CallFamily(family, name, calls, end, results, thought="<think>T</think>")
 
 
 TAGGED_CALL_FAMILIES = {
@@ -245,49 +293,38 @@ TAGGED_CALL_FAMILIES = {
         ),
         thought="<think>T</think>",
     ),
-    "Command R7B": CallFamily(
-        Family(
-            COHERE,
-            COHERE_TOKENS,
-            "<|END_OF_TURN_TOKEN|>",
-            ("<|END_OF_TURN_TOKEN|>",),
-            "<|END_OF_TURN_TOKEN|>",
-            "<BOS_TOKEN>",
-        ),
-        "cohere",
-        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "search", "parameters": '
-        '{"query": "Oslo"}},\n    {"tool_call_id": "1", "tool_name": "look", "parameters": '
-        '{"page": "Bergen"}}\n]<|END_ACTION|>',
-        "<|END_OF_TURN_TOKEN|>",
-        (
-            f"<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|><|START_TOOL_RESULT|>[\n{cohere_result(0)}",
-            f"{COHERE_RESULT_END},\n{cohere_result(1)}",
-            f"{COHERE_RESULT_END}\n]<|END_TOOL_RESULT|><|END_OF_TURN_TOKEN|>"
-            "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
-        ),
-        thought="<|START_THINKING|>T<|END_THINKING|>",
+    "Command R7B": cohere(
+        COHERE_THOUGHT, COHERE_ANSWER.format("RESPONSE"), "m.content", ('"', '"')
     ),
-    "DeepSeek V3.2": CallFamily(
-        Family(
-            DSML,
-            DSML_TOKENS,
-            "<｜end▁of▁sentence｜>",
-            ("<｜end▁of▁sentence｜>",),
-            "<｜end▁of▁sentence｜>",
-            "<｜begin▁of▁sentence｜>",
-        ),
-        "deepseek-v3.2",
-        '\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="search">\n'
-        '<｜DSML｜parameter name="query" string="true">Oslo</｜DSML｜parameter>\n'
-        '</｜DSML｜invoke>\n<｜DSML｜invoke name="look">\n'
-        '<｜DSML｜parameter name="page" string="true">Bergen</｜DSML｜parameter>\n'
-        "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
-        "<｜end▁of▁sentence｜>",
+    "Command A": cohere(
+        f"({COHERE_THOUGHT} if m.tool_plan else '')",
+        COHERE_ANSWER.format("RESPONSE"),
+        "{'content': m.content}",
+        ('{"content": "', '"}'),
+    ),
+    "Command A, text tags": cohere(
+        COHERE_THOUGHT,
+        f"'<|START_THINKING|><|END_THINKING|>' + {COHERE_ANSWER.format('TEXT')}",
+        "{'content': m.content}",
+        ('{"content": "', '"}'),
+        prefill="<|START_THINKING|>",
+    ),
+    "DeepSeek V3.2": dsml(
+        DSML.replace("RESULTS", DSML_RESULTS),
+        "function_calls",
         (
             "\n\n<function_results>\n<result>",
             "</result>\n<result>",
             "</result>\n</function_results>\n\n",
         ),
-        thought="<think>T</think>",
+    ),
+    "DeepSeek V4": dsml(
+        DSML.replace("RESULTS", DSML_TOOL_RESULTS),
+        "tool_calls",
+        (
+            "<｜User｜><tool_result>",
+            "</tool_result>\n\n<tool_result>",
+            "</tool_result><｜Assistant｜>",
+        ),
     ),
 }

@@ -26,7 +26,7 @@ from fieldcraft.sampling import TurnEnd
 from fieldcraft.types import Tokenizer, UserError
 
 PROBE_TOOL = "lookup_gamma"  # name of a tool that no template contains
-DSML_TOKEN = "｜DSML｜"  # in the tags of calls of DeepSeek V3.2
+DSML_TOKEN = "｜DSML｜"  # in the tags of calls of DeepSeek V3.2 and V4
 TURN_PLACEHOLDER = "\ue001"  # text of a turn while a chat template is rendered
 # Variables that the framework or transformers passes to a template.
 BUILTIN_VARIABLES = {
@@ -185,14 +185,14 @@ def renders_calls(tokenizer: Tokenizer, variables: Mapping[str, Any]) -> bool:
 
 def require_template_for_program(tokenizer: Tokenizer, folder: Path) -> None:
     """Raise UserError for a tokenizer without a chat template whose model has a program that writes
-    its conversations, such as that of DeepSeek V3.2."""
+    its conversations, such as those of DeepSeek V3.2 and V4."""
     added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
     if tokenizer.chat_template is None and any(t.content == DSML_TOKEN for t in added.values()):
         raise UserError(
             f"{folder} has no chat template, because a program of DeepSeek writes the conversations"
             f" of its model: save a template with the same text as {folder / 'chat_template.jinja'}"
-            " (for V3.2: models/templates/deepseek-ai-DeepSeek-V3.2.jinja of llama.cpp), or name"
-            " dialect=autocoa, which has text tags."
+            " (models/templates of llama.cpp has deepseek-ai-DeepSeek-V3.2.jinja and -V4.jinja), or"
+            " name dialect=autocoa, which has text tags."
         )
 
 

@@ -129,7 +129,8 @@ def test_a_chain_is_folded_between_its_turns(name: str) -> None:
     assert trajectory.answer == "Oslo"
     request = trajectory.segments[3].text
     opening = {"gpt-oss": "<|channel|>final<|message|>", "cohere": "<|START_RESPONSE|>"}
-    assert request.startswith(opening.get(dialect.template_format, SUMMARY_INSTRUCTION))
+    expected = opening.get(dialect.template_format, SUMMARY_INSTRUCTION)
+    assert request.startswith("<|START_TEXT|>" if "text tags" in name else expected)
     assert request.endswith("<summary>\n")
     assert dialect.tokenizer.decode(trajectory.ids) == "".join(s.text for s in trajectory.segments)
 

@@ -67,6 +67,12 @@ MALFORMED = {
         "<|START_ACTION|>search",
         "<|END_ACTION|>",
     ],
+    "DeepSeek V4": [
+        f'{DSML_START}<｜DSML｜parameter name="a">x</｜DSML｜parameter>\n{DSML_END}'.replace(
+            "function_calls", "tool_calls"
+        ),
+        "<｜DSML｜tool_calls>\n</｜DSML｜tool_calls>",
+    ],
     "DeepSeek V3.2": [
         f'{DSML_START}<｜DSML｜parameter name="a">x</｜DSML｜parameter>\n{DSML_END}',
         *(
@@ -98,7 +104,7 @@ def test_calls_before_a_malformed_one_are_run(name: str) -> None:
     start = text.index("look")
     parsed = dialect.parse([text[:start] + "look\n\n" + text[start + 4 :].replace(">", "", 1)])
     assert isinstance(parsed, tuple)
-    if name == "Command R7B":  # its calls are one list in JSON
+    if name.startswith("Command"):  # its calls are one list in JSON
         assert [type(call) for call in parsed] == [MalformedCall]
     else:
         assert [*map(type, parsed)] == [ToolCall, MalformedCall]
@@ -139,7 +145,10 @@ STEPS: list[DemoStep] = [
 ]
 NUMBERED = {
     "Kimi K2": ("<|tool_call_begin|>functions.{}:{}<", "## Return of functions.{}:{}\n"),
-    "Command R7B": ('"tool_call_id": "{1}", "tool_name": "{0}"', '"tool_call_id": "{1}",\n'),
+    **dict.fromkeys(
+        ("Command R7B", "Command A"),
+        ('"tool_call_id": "{1}", "tool_name": "{0}"', '"tool_call_id": "{1}",\n'),
+    ),
 }
 
 
@@ -199,29 +208,38 @@ def test_values_of_lfm(name: str, value: Any, text: str) -> None:
     assert DIALECTS[name].parse([rendered]) == (call,)
 
 
-def test_values_of_deepseek_have_types() -> None:
+@pytest.mark.parametrize("name", ["DeepSeek V3.2", "DeepSeek V4"])
+def test_values_of_deepseek_have_types(name: str) -> None:
     call = ToolCall("f", {"a": "5", "b": 5, "c": ["</｜DSML｜parameter>", None]})
-    rendered = DIALECTS["DeepSeek V3.2"].render_call(call)
+    rendered = DIALECTS[name].render_call(call)
     assert '"a" string="true">5</' in rendered
     assert '"b" string="false">5</' in rendered
-    assert DIALECTS["DeepSeek V3.2"].parse([rendered]) == (call,)
+    assert DIALECTS[name].parse([rendered]) == (call,)
 
 
 # -- answers and ends -----------------------------------------------------------------------------
 
 
+COHERE_ANSWERS = pytest.mark.parametrize(
+    ("name", "tag"),
+    [("Command R7B", "RESPONSE"), ("Command A", "RESPONSE"), ("Command A, text tags", "TEXT")],
+)
+
+
+@COHERE_ANSWERS
 @settings(deadline=None)
-@given(text=st.text("ab <|>_ENDRSPO\n", max_size=20))
-def test_an_answer_of_cohere_is_between_tags(text: str) -> None:
-    dialect = DIALECTS["Command R7B"]
-    turn = f"<|START_RESPONSE|>{text}<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"
+@given(text=st.text("ab <|>_ENDRSPOTX\n", max_size=20))
+def test_an_answer_of_cohere_is_between_tags(name: str, tag: str, text: str) -> None:
+    dialect = DIALECTS[name]
+    turn = f"<|START_{tag}|>{text}<|END_{tag}|><|END_OF_TURN_TOKEN|>"
     assert dialect.parse([turn]) == (Answer(text.strip()) if text.strip() else None)
 
 
-def test_a_turn_of_cohere_ends_after_the_tag_of_the_answer() -> None:
-    dialect = DIALECTS["Command R7B"]
+@COHERE_ANSWERS
+def test_a_turn_of_cohere_ends_after_the_tag_of_the_answer(name: str, tag: str) -> None:
+    dialect = DIALECTS[name]
     text = dialect.render_answer("Oslo")
-    assert text == "<|START_RESPONSE|>\\boxed{Oslo}<|END_RESPONSE|>"
+    assert text == f"<|START_{tag}|>\\boxed{{Oslo}}<|END_{tag}|>"
     ids = dialect.encode_turn(text)
     assert dialect.tokenizer.decode(ids) == f"{text}<|END_OF_TURN_TOKEN|>"
     assert len(dialect.turn_end.ids) == 1  # not the tag after the answer

@@ -304,6 +304,7 @@ class AutoDialect(HermesDialect):
         inner = thought.strip().removeprefix(opening).removesuffix(closing)
         has_tags = thought.strip() == f"{opening}{inner}{closing}"
         special = (*THINK_TAGS, opening, closing, *get_special_tokens(self.tokenizer).values())
+        special += tuple(filter(None, self.layout.answer_frame))
         outside = (*special, *call_format.markers)
         return (
             (not thought or thought.strip() == self.layout.lead.strip() or has_tags)

@@ -1,4 +1,4 @@
-"""Formats of calls with <invoke> and <parameter> tags in a block: MiniMax M2, DeepSeek V3.2."""
+"""Formats of calls with <invoke> and <parameter> tags in a block: MiniMax M2, DeepSeek V3.2, V4."""
 
 from __future__ import annotations
 
@@ -172,3 +172,11 @@ _DSML_PARAMETER = re.compile(
     r'\s*<｜DSML｜parameter name="([^"<>\n]+)" string="(true|false)">(.*?)</｜DSML｜parameter>',
     re.DOTALL,
 )
+
+
+@dataclass(frozen=True)
+class DsmlToolCallsFormat(DsmlFormat):
+    """Calls as DeepSeek V4 writes them: as V3.2, in a block of another name."""
+
+    name = "deepseek-v4"
+    block = ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")

@@ -18,7 +18,11 @@ from fieldcraft.extensions.families.formats import (
     make_default_call_id,
 )
 from fieldcraft.extensions.families.harmony import HEADERS, HarmonyFormat
-from fieldcraft.extensions.families.invoke_formats import DsmlFormat, MiniMaxFormat
+from fieldcraft.extensions.families.invoke_formats import (
+    DsmlFormat,
+    DsmlToolCallsFormat,
+    MiniMaxFormat,
+)
 from fieldcraft.extensions.families.json_formats import (
     ARGS,
     PYTHON_TAG,
@@ -63,6 +67,7 @@ VARIANTS: tuple[CallFormat, ...] = (
     CohereFormat(),
     MiniMaxFormat(),
     DsmlFormat(),
+    DsmlToolCallsFormat(),
     LfmFormat(),
     *(LlamaFormat(prefix=prefix) for prefix in (PYTHON_TAG, "")),
     ToolCodeFormat(),
@@ -255,14 +260,14 @@ def _complete_layout(
 
 
 def _find_answer(probe: TemplateProbe, call_end: str) -> tuple[str, str]:
-    """Return the special tokens before and after an answer, except the token that ends the turn;
-    "" if there are none."""
+    """Return the added tokens before and after an answer, except the token that ends the turn;
+    "" if there are none. Those of Cohere's newer models are not special."""
     before, _, after = probe.render_answer().partition(TURN_PLACEHOLDER)
     lead = _LEAD_REGEX.match(before)
     assert lead is not None
     opening = before[lead.end() :]
-    special = get_special_tokens(probe.dialect.tokenizer).values()
-    if not any(token in opening for token in special):
+    added = probe.dialect.tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
+    if not any(token.content in opening for token in added):
         return "", ""
     closing, has_end, _ = after.partition(call_end)
     return opening, closing if has_end else ""
