@@ -125,12 +125,14 @@ class RunContext:
         self._record_isolation()
 
     def _record_isolation(self) -> None:
-        """Log and record where the tools run programs, and what isolates these."""
-        for tool in map(unwrap_tool, self.tools):
-            if isinstance(tool, IsolatingTool):
-                isolation = tool.describe_isolation()
-                self.report_figures.setdefault("isolation", {})[tool.name] = asdict(isolation)
-                self.emit(LogMessage(f"{tool.name}: programs run {isolation.summary}"))
+        """Log and record where tools or the environment run programs, and what isolates these."""
+        runners: dict[str, object] = {tool.name: tool for tool in map(unwrap_tool, self.tools)}
+        runners[self.recipe.environment.name] = self.external_environment
+        for name, runner in runners.items():
+            if isinstance(runner, IsolatingTool):
+                isolation = runner.describe_isolation()
+                self.report_figures.setdefault("isolation", {})[name] = asdict(isolation)
+                self.emit(LogMessage(f"{name}: programs run {isolation.summary}"))
 
     async def close(self) -> None:
         """Close the connections to the judge and to a search server, and processes started by

@@ -44,7 +44,7 @@ class ClosableTool(Protocol):
 
 @dataclass(frozen=True)
 class Isolation:
-    """Separation of a tool's programs from the machine.
+    """Separation of the programs of a tool or an environment from the machine.
 
     Attributes:
         backend: name of the place where they run.
@@ -59,7 +59,7 @@ class Isolation:
 
 @runtime_checkable
 class IsolatingTool(Protocol):
-    """Tool that runs untrusted programs, and knows what isolates them."""
+    """Tool or environment that runs untrusted programs, and knows what isolates them."""
 
     def describe_isolation(self) -> Isolation: ...
 

@@ -4,6 +4,7 @@ import json
 import os
 import select
 import shlex
+import subprocess
 import sys
 import tempfile
 import threading
@@ -13,8 +14,10 @@ from typing import Any
 import pytest
 from blackbox_parts import TOKENIZER, run_scripted
 
+import older_kernel
 from fieldcraft.extensions.external_envs.command import CommandEnvironment
 from fieldcraft.extensions.sandbox import landlock
+from fieldcraft.extensions.sandbox.write_guard import make_guarded_command
 from fieldcraft.types import Status, UserError
 from virtual_time import Clock
 
@@ -122,6 +125,69 @@ def test_it_changes_files_in_its_folder_only(tmp_path: Path) -> None:
     refused = run_program(f"echo x > {outside}/another")
     assert "the agent exited with status" in refused.error
     assert run_program(f"echo x > {outside}/another", writable=["/"]).error == ""
+
+
+ESCAPES = """\
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None)
+entered = None
+for _ in range(2):
+    cleared = ctypes.create_string_buffer(struct.pack("=QQQQ", 0, 1, 0, 0))  # MOUNT_ATTR_RDONLY
+    changed = libc.syscall(442, -100, b"/", 0x8000, cleared, 32)
+    mounted = libc.mount(b"none", b"/", None, 0x1000 | 0x20, None)  # MS_BIND | MS_REMOUNT
+    assert (changed, mounted) == (-1, -1), (changed, mounted)
+    if entered is None:  # then it has all capabilities in namespaces of its own
+        entered = libc.unshare(0x10000000 | 0x20000)
+try:
+    open(sys.argv[1], "w")
+except OSError as error:
+    print(error.strerror, entered)
+"""
+
+
+IMPORT = "from fieldcraft.extensions.external_envs.command import CommandEnvironment\n"
+
+
+@pytest.mark.parametrize("kernel", ["landlock-2", "landlock-none"])
+def test_older_kernels_restrict_it_by_a_mount_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    """Ubuntu 22.04 and RHEL 9 have no Landlock that restricts all changes of files."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    older = older_kernel.write_interpreter(tmp_path, kernel)
+    guarded = [older, *make_guarded_command(["/bin/sh", "-c", ":"], [])[1:]]
+    if subprocess.run(guarded, capture_output=True, check=False).returncode:
+        pytest.skip("this system forbids user namespaces")
+    plain = sys.executable
+    monkeypatch.setattr(sys, "executable", older)
+    asked = [older, "-c", f"{IMPORT}print(CommandEnvironment('true').describe_isolation().layers)"]
+    assert subprocess.check_output(asked, text=True) == "('user', 'mount')\n"
+    attempts = [f"echo x > {outside}/new", f"rm {outside}/kept", f"chmod 0 {outside}/kept"]
+    tries = "; ".join(f"({attempt}) 2>/dev/null && echo done" for attempt in attempts)
+    inside = "echo x > $HOME/x && mktemp >/dev/null && echo x >/dev/null"
+    done = run_program(f"{tries}; {inside} && cat {outside}/kept", writable=[])
+    assert (done.answer, done.error) == ("kept", "")
+    escaped = run_program(shlex.join([plain, "-c", ESCAPES, str(outside / "new")]), writable=[])
+    assert escaped.answer == "Read-only file system 0"
+    allowed = run_program(f"echo x > {outside}/new; cat {outside}/new", writable=[str(outside)])
+    assert (allowed.answer, allowed.error) == ("x", "")
+
+
+@pytest.mark.parametrize("kernel", ["no-user", "no-mount"])
+def test_without_any_guard_one_sentence_names_two_ways_out(tmp_path: Path, kernel: str) -> None:
+    code = f"{IMPORT}CommandEnvironment('true', writable=['/'])\nCommandEnvironment('true')"
+    older = [
+        older_kernel.write_interpreter(tmp_path, kernel),
+        older_kernel.__file__,
+        "landlock-none",
+    ]
+    refused = subprocess.run([*older, "-c", code], capture_output=True, text=True, check=False)
+    sentence = refused.stderr.strip().rpartition("\n")[2]
+    assert "cannot keep its programs from changing files outside" in sentence
+    assert "apparmor_restrict_unprivileged_userns=0" in sentence
+    assert sentence.endswith("or allow it with writable: [/].")
 
 
 @needs_guard

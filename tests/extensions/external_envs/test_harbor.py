@@ -54,6 +54,12 @@ def test_what_the_policy_finds(tmp_path: Path) -> None:
     assert sum("No such file" in line for line in lines) == 3
 
 
+def test_an_environment_says_what_isolates_its_terminals(tmp_path: Path) -> None:
+    write_task(tmp_path / "a")
+    isolation = HarborEnvironment(str(tmp_path)).describe_isolation()
+    assert {"mount", "network", "seccomp"} <= {*isolation.layers}
+
+
 def test_rollouts_do_not_see_each_other(tmp_path: Path) -> None:
     write_task(tmp_path / "a")
     writes = (call("echo stone > /app/word.txt; ls /app"), call("cat /app/word.txt"), "Done.")

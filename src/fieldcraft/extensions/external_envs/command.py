@@ -20,9 +20,13 @@ from fieldcraft.extensions.external_envs.agent_runner import (
 from fieldcraft.extensions.external_envs.gateway import API_ROOT
 from fieldcraft.extensions.external_envs.programs import run_program
 from fieldcraft.extensions.external_envs.work_folder import open_work_folder
-from fieldcraft.extensions.sandbox import landlock
-from fieldcraft.extensions.sandbox.write_guard import make_guarded_command
+from fieldcraft.extensions.sandbox.write_guard import (
+    describe_guard,
+    explain_missing_guard,
+    make_guarded_command,
+)
 from fieldcraft.records.paths import expand_home
+from fieldcraft.tools.base import Isolation
 from fieldcraft.types import Task, UserError
 
 ANYWHERE = "/"  # writable folder of programs without a guard
@@ -50,7 +54,7 @@ class CommandEnvironment:
         writable: further files and folders that the program may change; [/] for all.
 
     Raises UserError for a path that does not exist, and if the kernel cannot restrict a program to
-    its folder.
+    its folder, neither by Landlock nor by a mount namespace.
     """
 
     def __init__(
@@ -73,6 +77,12 @@ class CommandEnvironment:
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
         """Return no tasks: the program answers the questions of the recipe."""
         return (), ()
+
+    def describe_isolation(self) -> Isolation:
+        """Return what keeps the programs from changing other files."""
+        if ANYWHERE in self.writable:
+            return Isolation("local", (), "on this machine, and nothing restricts them")
+        return describe_guard()
 
     def start(
         self, dialect: BaseDialect, budget: BudgetConfig
@@ -105,9 +115,9 @@ def _require_guard(writable: Sequence[str]) -> None:
     for path in writable:
         if not Path(path).exists():
             raise UserError(f"the path {path} of writable does not exist: create or correct it.")
-    reason = landlock.explain_missing(landlock.FILES)
-    if reason is not None and ANYWHERE not in writable:
+    reason = None if ANYWHERE in writable else explain_missing_guard()
+    if reason is not None:
         raise UserError(
             "the environment 'command' cannot keep its programs from changing files outside of"
-            f" their folders, because {reason}: allow it with writable: [{ANYWHERE}]."
+            f" their folders, because {reason}; or allow it with writable: [{ANYWHERE}]."
         )

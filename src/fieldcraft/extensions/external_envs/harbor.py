@@ -33,6 +33,7 @@ from fieldcraft.extensions.sandbox.terminals.local import LocalTerminals
 from fieldcraft.extensions.sandbox.terminals.tool import TOOL_NAME, make_bash_tool
 from fieldcraft.records.paths import expand_home
 from fieldcraft.records.waits import report_wait
+from fieldcraft.tools.base import Isolation
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
 _BACKENDS = {"local": LocalTerminals, "container": ContainerTerminals}
@@ -81,6 +82,10 @@ class HarborEnvironment:
         found = [Task(name, task.instruction, ()) for name, task in self._tasks.items()]
         first = len(found) - min(len(found) // 2, heldout)
         return found[:first], found[first:]
+
+    def describe_isolation(self) -> Isolation:
+        """Return what separates the terminals from the machine."""
+        return self._backend.describe_isolation()
 
     @asynccontextmanager
     async def start(

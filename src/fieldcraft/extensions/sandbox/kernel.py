@@ -58,7 +58,16 @@ def unmount(target: str) -> None:
 
 def set_mount_flags(target: str, flags: int) -> None:
     """Set the flags of a mount and of the mounts below it."""
-    attributes = struct.pack("=QQQQ", flags, 0, 0, 0)
+    _change_mount_flags(target, flags, 0)
+
+
+def clear_mount_flags(target: str, flags: int) -> None:
+    """Clear the flags of a mount and of the mounts below it."""
+    _change_mount_flags(target, 0, flags)
+
+
+def _change_mount_flags(target: str, added: int, removed: int) -> None:
+    attributes = struct.pack("=QQQQ", added, removed, 0, 0)
     descriptor = os.open(target, os.O_PATH)
     try:
         call_flags = _AT_EMPTY_PATH | _AT_RECURSIVE

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 from backend_parts import LIMITS
@@ -160,6 +161,29 @@ def test_a_machine_that_dies_ends_its_own_call_only(e2b) -> None:
     assert other.value == "2"
     assert (anew.value, anew.restarted) == ("False", True)
     assert {*e2b.running} == before
+
+
+@pytest.mark.long
+def test_a_service_that_dies_ends_its_calls() -> None:
+    """Its server stops during a call; the next call finds nothing at its address."""
+    pytest.importorskip("e2b", reason="needs the extra e2b")
+    from e2b_server import serve_e2b
+
+    async def story(server, stop) -> None:
+        async with open_backend("e2b", {}, LIMITS, None).open_session() as session:
+            await session.run("x = 1")
+            (machine,) = server.running.values()
+            sleeping = asyncio.create_task(session.run(SLEEP))
+            await wait_until_async((machine.folder / "begun").exists)
+            await asyncio.to_thread(stop)
+            with pytest.raises(ToolUnavailableError, match=r"E2B[^\n]*\.$"):
+                await sleeping
+            with pytest.raises(ToolUnavailableError, match=r"E2B starts no sandbox[^\n]*\.$"):
+                await session.run("x")
+
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        server = stack.enter_context(serve_e2b(patch))
+        asyncio.run(story(server, stack.close))
 
 
 def test_a_cancelled_call_leaves_no_machine(e2b) -> None:

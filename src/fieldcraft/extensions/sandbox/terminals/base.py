@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from fieldcraft.tools.base import Isolation
 from fieldcraft.types import UserError
 
 OUTPUT_BYTES = 65_536  # retained from the output of a command
@@ -79,6 +80,9 @@ class TerminalBackend(Protocol):
 
     def check_image(self, image: TerminalImage) -> None:
         """Raise UserError if the backend cannot make such terminals."""
+
+    def describe_isolation(self) -> Isolation:
+        """Return what separates terminals from the machine, for the log and the report."""
 
     def open_terminal(self, image: TerminalImage) -> AbstractAsyncContextManager[Terminal]:
         """Return a context with a new terminal. When it ends, however it ends, the files and

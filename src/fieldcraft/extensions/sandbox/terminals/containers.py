@@ -26,6 +26,7 @@ from fieldcraft.extensions.sandbox.terminals.base import (
     TerminalImage,
     TerminalResult,
 )
+from fieldcraft.tools.base import Isolation
 from fieldcraft.types import UserError
 
 _START_TIMEOUT_SECONDS = 120.0
@@ -68,6 +69,12 @@ class ContainerTerminals:
         """Raise UserError for a folder without a Dockerfile."""
         if image.folder is not None and not (image.folder / "Dockerfile").is_file():
             raise UserError(f"{image.folder} has no Dockerfile: write one.")
+
+    def describe_isolation(self) -> Isolation:
+        layers = ["container", "no new privileges"]
+        if self._network == _NO_NETWORK:
+            layers.append("no network")
+        return Isolation("container", tuple(layers), f"in containers of {self._engine}")
 
     @asynccontextmanager
     async def open_terminal(self, image: TerminalImage) -> AsyncIterator[ContainerTerminal]:

@@ -25,6 +25,7 @@ from fieldcraft.extensions.sandbox.terminals.base import (
     TerminalResult,
 )
 from fieldcraft.extensions.sandbox.terminals.dockerfile import ImageFiles, read_dockerfile
+from fieldcraft.tools.base import Isolation
 from fieldcraft.types import UserError
 
 _MODULE = "fieldcraft.extensions.sandbox.terminals.namespaces"
@@ -40,6 +41,7 @@ _VARIABLES: Mapping[str, str] = {
     "SHELL": "/bin/bash",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
+_LAYERS = ("user", "mount", "pid", "network", "ipc", "hostname", "seccomp")
 _UNPACK = ("tar", "--extract", "--no-same-owner", "--directory=/")
 
 
@@ -57,6 +59,10 @@ class LocalTerminals:
     def check_image(self, image: TerminalImage) -> None:
         """Raise UserError if the image needs more than files of its folder."""
         self._get_files(image)
+
+    def describe_isolation(self) -> Isolation:
+        """Return the layers, without all of which no terminal starts."""
+        return Isolation("local", _LAYERS, f"in our own terminals ({', '.join(_LAYERS)})")
 
     @asynccontextmanager
     async def open_terminal(self, image: TerminalImage) -> AsyncIterator[LocalTerminal]:
