@@ -237,7 +237,22 @@ def folder(tmp_path, monkeypatch) -> Path:
         write_lines(f"{name}.jsonl", [{"question": question, "answer": "Westport"}])
     write_lines("corpus.jsonl", passages)
     write_lines("demonstrations.jsonl", demonstrations)
+    for name in ("my-tasks/first", "my-tasks/second"):
+        write_terminal_task(Path(name))
     return tmp_path
+
+
+def write_terminal_task(task):
+    """Write a task in the format of Harbor."""
+    texts = {
+        "task.toml": "[agent]\ntimeout_sec = 60\n",
+        "instruction.md": "Write a greeting into greeting.txt.\n",
+        "environment/Dockerfile": "FROM debian:12\nWORKDIR /app\n",
+        "tests/test.sh": "grep -c hello /app/greeting.txt > /logs/verifier/reward.txt\n",
+    }
+    for name, text in texts.items():
+        (task / name).parent.mkdir(parents=True, exist_ok=True)
+        (task / name).write_text(text)
 
 
 @pytest.fixture(autouse=True)
