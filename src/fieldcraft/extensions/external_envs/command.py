@@ -20,11 +20,8 @@ from fieldcraft.extensions.external_envs.agent_runner import (
 from fieldcraft.extensions.external_envs.gateway import API_ROOT
 from fieldcraft.extensions.external_envs.programs import run_program
 from fieldcraft.extensions.external_envs.work_folder import open_work_folder
-from fieldcraft.extensions.sandbox.write_guard import (
-    describe_guard,
-    explain_missing_guard,
-    make_guarded_command,
-)
+from fieldcraft.extensions.sandbox.write_guard import make_guarded_command
+from fieldcraft.extensions.sandbox.write_guard_checks import describe_guard, explain_missing_guard
 from fieldcraft.records.paths import expand_home
 from fieldcraft.tools.base import Isolation
 from fieldcraft.types import Task, UserError

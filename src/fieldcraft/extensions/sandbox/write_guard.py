@@ -1,18 +1,17 @@
 """Start of a program that can change files in given folders only.
 
 python -m fieldcraft.extensions.sandbox.write_guard FOLDER... -- PROGRAM ARGUMENT...
+
+Each program waits for these imports, so there are few.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 
 from fieldcraft.extensions.sandbox import isolation, kernel, landlock
-from fieldcraft.extensions.sandbox.layers import advise_on_core_layers
-from fieldcraft.tools.base import Isolation
 
 # Devices that programs write to, terminals included.
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts")
@@ -21,40 +20,16 @@ _SEPARATOR = "--"
 
 def make_guarded_command(command: Sequence[str], writable: Sequence[str]) -> list[str]:
     """Return a command that runs another one, such that it can change files in the given folders
-    only. It needs a system for which `explain_missing_guard` returns None."""
+    only. It needs a system for which
+    `write_guard_checks.explain_missing_guard` returns None."""
     module = "fieldcraft.extensions.sandbox.write_guard"
     return [sys.executable, "-P", "-s", "-m", module, *writable, _SEPARATOR, *command]
-
-
-def explain_missing_guard() -> str | None:
-    """Return the reason why this system cannot restrict programs, with the remedy; or None."""
-    reason = landlock.explain_missing(landlock.FILES)
-    if reason is None:
-        return None
-    command = make_guarded_command(["/bin/sh", "-c", ":"], [])
-    tried = subprocess.run(command, capture_output=True, check=False)
-    if tried.returncode == 0:
-        return None
-    missing = tried.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    return f"{reason}, and it has no mount namespace ({missing}): {advise_on_core_layers(missing)}"
-
-
-def describe_guard() -> Isolation:
-    """Return what restricts programs on this system, if something does."""
-    if landlock.explain_missing(landlock.FILES) is None:
-        features = (landlock.FILES, landlock.SCOPES)
-        layers = tuple(name for name in features if landlock.explain_missing(name) is None)
-    else:
-        layers = ("user", "mount")
-    return Isolation(
-        "local", layers, f"on this machine, and change their own folders only ({', '.join(layers)})"
-    )
 
 
 def main(arguments: Sequence[str]) -> None:
     """Restrict this process, and replace it by the program."""
     end = arguments.index(_SEPARATOR)
-    writable, command = arguments[:end], arguments[end + 1 :]
+    writable, command = arguments[:end], [*arguments[end + 1 :]]
     if landlock.explain_missing(landlock.FILES) is None:
         landlock.restrict_changes([*writable, *filter(os.path.exists, DEVICES)])
     else:

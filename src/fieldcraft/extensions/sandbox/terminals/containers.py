@@ -71,6 +71,7 @@ class ContainerTerminals:
             raise UserError(f"{image.folder} has no Dockerfile: write one.")
 
     def describe_isolation(self) -> Isolation:
+        """Return what isolates the containers."""
         layers = ["container", "no new privileges"]
         if self._network == _NO_NETWORK:
             layers.append("no network")
