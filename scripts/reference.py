@@ -225,11 +225,16 @@ def parameters(command: Any) -> Iterator[Parameter]:
         is_option = parameter.param_type_name == "option"
         usual = " / ".join([*parameter.opts, *parameter.secondary_opts])
         yield Parameter(
-            name=usual if is_option else parameter.metavar or parameter.name.upper(),
+            name=usual if is_option else describe_argument(parameter),
             type=annotation_text(hints[parameter.name]),
             default="required" if parameter.required else default_text(parameter.default),
             help=parameter.help or "",
         )
+
+
+def describe_argument(parameter: Any) -> str:
+    """Return an argument as in a usage line; only repeatable, optional ones have a metavar."""
+    return f"[{parameter.metavar}]..." if parameter.metavar else parameter.name.upper()
 
 
 def annotation_text(annotation: Any) -> str:

@@ -38,6 +38,15 @@ def test_show_lists(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert marks("--limit", 2) == ["right", "wrong"]
 
 
+def test_an_empty_file_has_no_trajectories(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "samples.jsonl"
+    file.touch()
+    assert status("show", file) == 2
+    assert "holds no trajectories: give the folder of a run" in capsys.readouterr().err
+
+
 def test_show_one_in_full(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trajectories = list(read_trajectories(graded / "evaluations" / "sft2.jsonl"))
     for options, index in ([["--index", 0], 0], [["--incorrect", "--index", 2], 2]):

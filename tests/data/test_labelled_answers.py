@@ -22,6 +22,8 @@ def test_records_with_their_possible_keys(tmp_path: Path) -> None:
         {"question": "Q1", "prediction": "B", "label": "Incorrect", "model": "m"},
         {"question": "Q2", "model_answer": "C", "correct": 1, "answers": ["C", "D"]},
         {"question": "Q3", "response": "E", "verdict": 0, "answer": "F"},
+        {"question": "Q4", "response": 5, "label": 1.0, "answer": 0},
+        {"question": "Q5", "response": "G", "label": "0.0", "golden_answer": None, "judge_fid": 1},
     )
     found = read_labelled_answers(file)
     assert [(a.answer, a.accepted, a.source, a.task.answers) for a in found] == [
@@ -29,6 +31,8 @@ def test_records_with_their_possible_keys(tmp_path: Path) -> None:
         ("B", False, "m", ()),
         ("C", True, "", ("C", "D")),
         ("E", False, "", ("F",)),
+        ("5", True, "", ("0",)),
+        ("G", False, "", ()),
     ]
     assert found[0].task.id == found[1].task.id != found[2].task.id
     assert len(read_labelled_answers(file, limit=2)) == 2
@@ -39,6 +43,7 @@ def test_records_with_their_possible_keys(tmp_path: Path) -> None:
     [
         ({"question": "Q", "response": "A"}, "is no labelled answer: give it the keys question"),
         ({"question": 1, "response": "A", "label": 1}, "is no labelled answer"),
+        ({"golden_answer": "A", "answer_fid": "A", "judge_fid": True}, "is no labelled answer"),
         ({"question": "Q", "response": "A", "label": "maybe"}, "the label 'maybe' of .* true"),
         ({"question": "Q", "response": "A", "label": 0.5}, "the label 0.5 of .* is no verdict"),
     ],

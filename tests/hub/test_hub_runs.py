@@ -161,6 +161,8 @@ def test_a_branch_is_no_commit() -> None:
     assert replace_names_with_paths(named) == named
     assert parse_hub_model("runs/out/rl") is None
     assert parse_hub_model("model.gguf") is None
+    assert parse_hub_model("models/tiny.gguf") is None  # a file that is not there
+    assert parse_hub_model("models/model.safetensors") is None
 
 
 def test_a_hub_name_that_is_wrong_writes_nothing(

@@ -82,13 +82,14 @@ RecipeArgument = Annotated[
 OverridesArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Keys to change, for example seed=7 stages.rl2.steps=3."
+        metavar="KEY=VALUE",
+        help="Keys to change, for example seed=7 world.people=60 stages.rl2.steps=3.",
     ),
 ]
 AgentOverridesArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Keys of its recipe to change, for example engine=local."
+        metavar="KEY=VALUE", help="Keys of its recipe to change, for example engine=local."
     ),
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder to write.")]

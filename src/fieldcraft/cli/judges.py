@@ -46,6 +46,11 @@ def agreement(
     if out is not None:
         require_writable(out)
     answers = read_labelled_answers(file, limit)
+    if len({answer.accepted for answer in answers}) < 2:
+        raise UserError(
+            f"all {len(answers)} answers of {file} have the same label, and agreement beyond chance"
+            " needs both: add answers with the other label, or raise --limit."
+        )
     result = run_async(_measure(settings, question, answers, out))
     console = CleanConsole()
     console.print(_build_table(result["agreement"]))

@@ -144,6 +144,8 @@ def _show_file(
     """Show trajectories of a file outside any evaluation, such as branch samples."""
     console = CleanConsole()
     indexed = dict(enumerate(read_trajectories(path)))
+    if not indexed:
+        raise UserError(f"{path} holds no trajectories: give the folder of a run.")
     listed = {i: trajectory for i, trajectory in indexed.items() if trajectory_filter(trajectory)}
     if index is None:
         print_trajectory_list(dict(islice(listed.items(), limit)), console)

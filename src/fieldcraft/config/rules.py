@@ -18,6 +18,7 @@ from fieldcraft.config.components import (
     VERDICT_REWARD_KEY,
     ComponentKind,
 )
+from fieldcraft.config.hub_names import DATASET_FORM, MODEL_FORMS
 from fieldcraft.config.names import ComponentError, get_display_name, resolve_path, suggest_name
 from fieldcraft.config.plan import get_seed_table_rows, list_evaluations
 from fieldcraft.config.recipe import Recipe, trains_on_retrieved
@@ -182,6 +183,8 @@ def find_missing_files(recipe: Recipe) -> Iterator[str]:
         advice = ""
         if is_retrieved and key in ("tasks", "corpus"):
             advice = ", such as a file that 'fieldcraft prepare' makes from published data sets"
+        elif key == "model":
+            advice = f": {MODEL_FORMS}"
         if getattr(recipe, key) is None:
             yield f"recipe '{recipe.name}' needs {key}=PATH on the command line{advice}."
     keys = ("model", "tasks", "corpus", "demonstrations", "pairs")
@@ -189,7 +192,8 @@ def find_missing_files(recipe: Recipe) -> Iterator[str]:
     files |= {f"evaluation.tasks.{name}": path for name, path in recipe.evaluation.tasks.items()}
     for name, path in files.items():
         if path is not None and not path.exists():
-            yield f"{name}={path} does not exist: give the path of an existing file."
+            forms = MODEL_FORMS if name == "model" else f"an existing file, or {DATASET_FORM}"
+            yield f"{name}={path} does not exist: give {forms}."
 
 
 def find_incomplete_judge(recipe: Recipe) -> Iterator[str]:

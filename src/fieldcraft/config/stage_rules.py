@@ -30,7 +30,7 @@ def find_invalid_stage_names(recipe: Recipe) -> Iterator[str]:
         if name == "base" and recipe.model:
             yield (
                 "the stage name 'base' is reserved for the model of the recipe:"
-                " choose another name."
+                " leave out model if that stage makes the model, or choose another name."
             )
         if name in RESERVED_STAGE_NAMES or not name.replace("-", "").replace("_", "").isalnum():
             yield (

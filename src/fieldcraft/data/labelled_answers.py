@@ -16,8 +16,8 @@ ANSWER_KEYS = ("response", "prediction", "model_answer")
 LABEL_KEYS = ("label", "verdict", "correct")
 GOLD_KEYS = ("answers", "golden_answers", "golds", "answer")
 LABELS: Mapping[Any, bool] = {
-    **dict.fromkeys(("correct", "yes", "true", "1", "accepted"), True),
-    **dict.fromkeys(("incorrect", "no", "false", "0", "rejected", "wrong"), False),
+    **dict.fromkeys(("correct", "yes", "true", "1", "1.0", "accepted"), True),
+    **dict.fromkeys(("incorrect", "no", "false", "0", "0.0", "rejected", "wrong"), False),
 }
 
 
@@ -59,18 +59,22 @@ def read_labelled_answers(path: Path, limit: int | None = None) -> list[Labelled
 
 
 def _read_record(record: Record, location: str, path: Path) -> Iterator[LabelledAnswer]:
-    if "golden_answer" in record and any(f"judge_{model}" in record for model in EVOUNA_MODELS):
+    question = record.get("question")
+    if (
+        isinstance(question, str)
+        and isinstance(record.get("golden_answer"), str)
+        and any(f"judge_{model}" in record for model in EVOUNA_MODELS)
+    ):
         yield from _read_evouna(record, location)
         return
-    question, answer = record.get("question"), _find(record, ANSWER_KEYS)
-    label = _find(record, LABEL_KEYS)
-    if not isinstance(question, str) or not isinstance(answer, str) or label is None:
+    answer, label = _find(record, ANSWER_KEYS), _find(record, LABEL_KEYS)
+    if not isinstance(question, str) or not isinstance(answer, str | int | float) or label is None:
         raise UserError(
             f"{path}: {location} is no labelled answer: give it the keys question, response"
             " and label."
         )
-    golds = _find(record, GOLD_KEYS) or ()
-    golds = (golds,) if isinstance(golds, str) else tuple(map(str, golds))
+    found = _find(record, GOLD_KEYS)
+    golds = () if found is None else tuple(map(str, found if isinstance(found, list) else [found]))
     accepted = LABELS.get(str(label).strip().lower())
     if accepted is None:
         raise UserError(
@@ -79,7 +83,7 @@ def _read_record(record: Record, location: str, path: Path) -> Iterator[Labelled
         )
     # Answers to one question have one id, so that they count as related.
     yield LabelledAnswer(
-        Task(question, question, golds), answer, accepted, str(record.get("model") or "")
+        Task(question, question, golds), str(answer), accepted, str(record.get("model") or "")
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import pyarrow.parquet
 
+from fieldcraft.config.hub_names import DATASET_FORM
 from fieldcraft.data.literals import parse_text_values
 from fieldcraft.data.record_files import is_dataset_folder, read_dataset_folder
 from fieldcraft.data.table_files import (
@@ -89,7 +90,8 @@ def _read_raw_records(source: Path) -> Iterator[tuple[str, Record | RecordError]
         for number, row in enumerate(read_dataset_folder(path), start=1):
             yield f"{path}, row {number}", row
         return
-    require_file(path, "give a .jsonl, .json, .parquet, .csv, .tsv or .xlsx file")
+    formats = ".jsonl, .json, .parquet, .csv, .tsv or .xlsx"
+    require_file(path, f"give a {formats} file, or {DATASET_FORM}")
     if is_workbook(path):
         for number, cells in read_sheet_rows(path):
             yield f"{path}, row {number}", cells
@@ -345,5 +347,6 @@ def require_few_rejected(
         share = math.ceil(100 * reasons.total() / total) / 100
         raise UserError(
             f"{reasons.total()} of the {total} records of {path} would be left out ({summary}; such"
-            f" as {example}): correct the file, or allow it with max_left_out={share:g}."
+            f" as {example}): correct the file, or allow it with max_left_out={share:g}"
+            " (of a command: --max-left-out)."
         )

@@ -15,6 +15,7 @@ from inspect import signature
 from typing import Any, ClassVar
 
 from fieldcraft.config.components import ComponentKind
+from fieldcraft.config.hub_names import MODEL_FORMS
 from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import resolve
 from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
@@ -158,7 +159,7 @@ class World(ABC):
 
         Raises UserError if the world has no such texts.
         """
-        raise UserError("the world makes no first model: give model=DIR, a checkpoint folder.")
+        raise UserError(f"the world makes no first model: set model to {MODEL_FORMS}.")
 
     @property
     def syllables(self) -> Sequence[str]:

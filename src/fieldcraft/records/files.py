@@ -169,6 +169,11 @@ def require_writable(path: Path) -> None:
     path = path.absolute()
     try:
         existing = next(folder for folder in (path, *path.parents) if folder.exists())
+        if not existing.is_dir():
+            raise UserError(
+                f"nothing can be written at {path}, because {existing} is a file: choose another"
+                " path."
+            )
         with TemporaryDirectory(dir=existing, prefix=".") as probe:
             target = Path(probe, *path.relative_to(existing).parts)
             if target != Path(probe):

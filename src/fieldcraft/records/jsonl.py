@@ -34,7 +34,7 @@ def iter_json_lines(
     Raises:
         UserError: the file is missing or damaged, is not UTF-8 text, or ends within a line.
     """
-    require_file(path, "give a file of JSON lines")
+    require_file(path, "give an existing file")
     opener = gzip.open if path.suffix == ".gz" else open
     decoder = DuplicateKeyDecoder()
     with raise_read_errors(path, "fetch or make it again"), opener(path, "rb") as file:

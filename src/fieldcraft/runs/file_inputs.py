@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from fieldcraft.config.hub_names import MODEL_FORMS
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import RETRIEVED_DATASET
 from fieldcraft.data.corpora import CorpusFile
@@ -48,7 +49,7 @@ class FileData(DataSource):
         self._verdicts: dict[str, bool | None] = {}  # of demonstrations, by hash
         tasks_key = "evaluation.tasks" if recipe.tasks is None else "tasks"
         if recipe.model is None and _needs_model(recipe):
-            raise UserError(f"{tasks_key}=FILE needs model=DIR, a checkpoint folder to start from.")
+            raise UserError(f"{tasks_key}=FILE needs a model: set model to {MODEL_FORMS}.")
         if recipe.has_search_tool and recipe.corpus is None and recipe.search.url is None:
             raise UserError(
                 f"{tasks_key}=FILE needs corpus=FILE, or search.url= of a search server, for the"

@@ -29,6 +29,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from fieldcraft.config.hub_names import MODEL_FORMS
 from fieldcraft.config.plan import list_evaluations
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.evaluation.pages import find_page_writer
@@ -270,8 +271,10 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
                 " FOLDER'."
             )
     if not (path / "config.json").exists():
-        choices = "a run, of one of its stages, or of a checkpoint, or a name on the hub"
-        raise UserError(f"{path} holds no model: give the folder of {choices}.")
+        raise UserError(
+            f"{path} holds no model: give the folder of a run or of one of its stages,"
+            f" {MODEL_FORMS}."
+        )
     return (find_run(run_path) if (run_path / "recipe.json").exists() else None), path
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from fieldcraft.config.hub_names import MODEL_FORMS
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.sample_tallies import TallyJournal
 from fieldcraft.data.tasks import write_tasks
@@ -129,8 +130,8 @@ class EnvironmentData(DataSource):
         self.environment = environment
         if recipe.model is None:
             raise UserError(
-                f"environment '{recipe.environment.name}' needs model=DIR, a checkpoint folder to"
-                " start from."
+                f"environment '{recipe.environment.name}' needs a model: set model to"
+                f" {MODEL_FORMS}."
             )
 
     def write_files(self, folder: Path) -> None:

@@ -25,6 +25,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
+from fieldcraft.config.hub_names import MODEL_FORMS
 from fieldcraft.config.names import get_first_line
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.local.requests import get_configured_eos
@@ -110,7 +111,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
     if not file.exists():
         raise UserError(
             f"{folder} is not a checkpoint, because config.json is missing:"
-            f" {advise_repair(folder, 'choose a folder that has one')}."
+            f" {advise_repair(folder, f'give {MODEL_FORMS}')}."
         )
     require_unquantised(folder, folder)
     try:

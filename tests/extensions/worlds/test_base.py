@@ -49,7 +49,7 @@ def test_nothing_outside_a_worlds_folder_names_it() -> None:
 def test_what_a_world_need_not_have() -> None:
     world = Bare(seed=0)
     assert world.oracle is None
-    with pytest.raises(UserError, match="makes no first model: give model=DIR"):
+    with pytest.raises(UserError, match="makes no first model: set model to the folder of a model"):
         world.tokenizer_texts([])
     with pytest.raises(UserError, match="has no pairs: give pairs=FILE"):
         world.pairs("pairs", None, DemonstrationEncoder(None))  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from fieldcraft.extensions.curation.sentences import split_passage
 from fieldcraft.hub.dataset_files import resolve_data_file
 from fieldcraft.records.files import atomic_folder, write_json
 from fieldcraft.records.jsonl import write_json_lines
+from fieldcraft.rewards.answers import CLOSED_ANSWERS
 from fieldcraft.types import Task, UserError
 
 TASKS_FILE, HELDOUT_FILE, CORPUS_FILE = "tasks.jsonl", "heldout.jsonl", "corpus.jsonl"
@@ -60,8 +61,8 @@ def write_question_files(
         settings: lengths and numbers.
 
     Raises:
-        UserError: a file is missing, damaged or without questions or passages, or there are fewer
-            questions than would be held out.
+        UserError: a file is missing, damaged or without questions or passages, no passage has an
+            answer, or the questions are too few to hold some out and to train on others.
     """
     tasks, pieces, warnings = _read_questions(questions, settings)
     for path in corpora:
@@ -71,8 +72,14 @@ def write_question_files(
             pieces |= dict.fromkeys(_split(paragraph, settings.max_words))
     if not pieces:
         raise UserError("the files hold no passages: add a file of passages with --corpus FILE.")
+    _require_reachable_answers(tasks, pieces)
     heldout, rest = _hold_out(tasks, settings)
     train, reasons = _decontaminate(rest, heldout)
+    if not train:
+        raise UserError(
+            f"all questions besides the {len(heldout)} held-out ones resemble these, so none is"
+            " left for training: give more files."
+        )
     summary = {
         "questions": len(tasks),
         "train": len(train),
@@ -145,8 +152,13 @@ def _select_gold(record: Record, paragraphs: Sequence[Paragraph]) -> Sequence[Pa
             if any(flags):
                 return [p for p, flag in zip(paragraphs, flags, strict=True) if flag]
     facts = record.get("supporting_facts")
-    titles = facts.get("title") if isinstance(facts, dict) else [f[0] for f in facts or () if f]
-    supporting = [paragraph for paragraph in paragraphs if paragraph[1] in (titles or ())]
+    if isinstance(facts, dict):
+        titles = facts.get("title")
+    else:
+        pairs = facts if isinstance(facts, list) else []
+        titles = [fact[0] for fact in pairs if isinstance(fact, list) and fact]
+    titles = titles if isinstance(titles, list) else []
+    supporting = [paragraph for paragraph in paragraphs if paragraph[1] in titles]
     return supporting or (paragraphs if len(paragraphs) == 1 else [])
 
 
@@ -163,6 +175,19 @@ def _with_gold(task: Task, gold: Sequence[Piece]) -> Task:
     hashes = list(dict.fromkeys(hash_passage(text) for _, text in gold))
     meta = {**({"gold_titles": titles} if titles else {}), **task.meta, GOLD_PASSAGES_KEY: hashes}
     return replace(task, meta=meta)
+
+
+def _require_reachable_answers(tasks: Sequence[Task], pieces: Iterable[Piece]) -> None:
+    """Raise UserError if no passage has an answer to any question, as with a wrong corpus: then
+    neither a demonstration nor a search could reach one. Most often the first passages suffice."""
+    answers = {answer.strip().lower() for task in tasks for answer in task.answers}
+    if answers - CLOSED_ANSWERS and not any(
+        answer in f"{title} {text}".lower() for title, text in pieces for answer in answers
+    ):
+        raise UserError(
+            "none of the answers is in a passage: add the passages of these questions with"
+            " --corpus FILE."
+        )
 
 
 # -- holding out --------------------------------------------------------------------------------
@@ -187,6 +212,11 @@ def _hold_out(
             continue
         label = {"cluster": group[0].id} if len(group) > 1 else {}
         heldout += [replace(task, meta=label | task.meta) for task in group]
+    if not heldout:
+        raise UserError(
+            f"no question can be held out, because at least {min(map(len, groups))} share passages,"
+            " and are only held out together: raise --heldout, or give more files."
+        )
     return heldout, rest
 
 

@@ -10,6 +10,7 @@ import typer
 from fieldcraft.cli.app import MaxLeftOutOption, app, require_empty_folder
 from fieldcraft.records.files import require_writable
 from fieldcraft.terminal.console import print_line
+from fieldcraft.types import UserError
 
 
 @app.command()
@@ -30,6 +31,8 @@ def convert(
     """Convert demonstrations or questions to another format."""
     from fieldcraft.extensions.formats import convert as formats
 
+    if out.is_file():  # it may be the source
+        raise UserError(f"{out} exists: choose another file with --out.")
     if not out.suffix:
         require_empty_folder(out)
     require_writable(out)

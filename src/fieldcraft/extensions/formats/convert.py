@@ -46,6 +46,8 @@ def convert(
     if target in (QUESTIONS, VERL):
         return _convert_questions(source, target, out, max_left_out)
     demonstrations, reasons = read_any_demonstrations(source, max_left_out)
+    if not demonstrations:
+        raise UserError(f"{source} holds no demonstrations; give a file with some.")
     if target == STEPS:
         _require_suffix(out, ".jsonl", target)
         write_demonstrations(out, demonstrations)

@@ -19,6 +19,7 @@ from fieldcraft.cli.app import (
     app,
 )
 from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.folder import find_run
 from fieldcraft.terminal.console import CleanConsole, print_line
 from fieldcraft.terminal.progress import TerminalReporter
 from fieldcraft.types import UserError
@@ -117,6 +118,7 @@ def branch(
         raise UserError("--observation and --thought edit a step: give its number with --step.")
     if not temperature and samples > 1:
         raise UserError("greedy samples are identical: give a --temperature above 0, such as 0.6.")
+    find_run(run)  # before torch is loaded
     with announce_imports():
         from fieldcraft.extensions.studio.branching.sample_store import open_sample_store
         from fieldcraft.extensions.studio.branching.sampler import TrajectoryEdit
