@@ -92,7 +92,7 @@ def test_a_bad_demonstration_leaves_itself_out(
 ) -> None:
     assert usable(tmp_path, [GOOD] * 9 + [bad], dialect) == (9, {reason: 1})
     with pytest.raises(
-        UserError, match=r"2 of the 11 records .* allow it with max_left_out=0\.19 "
+        UserError, match=r"2 of the 11 records .* allow it with max_left_out=0\.19\."
     ):
         usable(tmp_path, [GOOD] * 9 + [bad] * 2, dialect)
     agreed = usable(tmp_path, [GOOD] * 9 + [bad] * 2, dialect, max_left_out=0.19)
@@ -124,5 +124,7 @@ def test_a_bad_passage_is_named_before_a_run_and_in_it(tmp_path: Path) -> None:
     texts = [json.loads(line)["text"] for line in corpus_lines]
     assert texts == ["a", "c"]
     strict = recipe(tmp_path, [GOOD], **keys)
-    with pytest.raises(UserError, match=r"1 of the 3 records .* allow it with max_left_out=0\.34 "):
+    with pytest.raises(
+        UserError, match=r"1 of the 3 records .* allow it with max_left_out=0\.34\."
+    ):
         load_tool(strict, strict.tools[0], tmp_path)

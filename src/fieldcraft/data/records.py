@@ -347,6 +347,5 @@ def require_few_rejected(
         share = math.ceil(100 * reasons.total() / total) / 100
         raise UserError(
             f"{reasons.total()} of the {total} records of {path} would be left out ({summary}; such"
-            f" as {example}): correct the file, or allow it with max_left_out={share:g}"
-            " (of a command: --max-left-out)."
+            f" as {example}): correct the file, or allow it with max_left_out={share:g}."
         )

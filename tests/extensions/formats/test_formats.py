@@ -288,7 +288,7 @@ def test_bad_records_are_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
     good = {"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]}
     bad = [{"messages": 3}, {"other": 1}, {"messages": [], "tools": "["}]
     file.write_text("".join(json.dumps(record) + "\n" for record in [good, *bad, good]))
-    with pytest.raises(UserError, match=r"3 of the 5 records .* allow it with max_left_out=0\.6 "):
+    with pytest.raises(UserError, match=r"3 of the 5 records .* allow it with max_left_out=0\.6\."):
         convert(file, "sharegpt", out)
     count, reasons = convert(file, "sharegpt", out, max_left_out=0.6)
     assert (count, reasons) == (2, Counter({"no list of messages": 2, "0 messages of the user": 1}))
