@@ -20,6 +20,7 @@ from fieldcraft.extensions.formats.chat_messages import (
 )
 from fieldcraft.extensions.formats.convert import convert, convert_demonstrations
 from fieldcraft.extensions.formats.demonstration_formats import FORMATS
+from fieldcraft.rewards.answers import strip_invisible
 from fieldcraft.types import (
     Answer,
     DemoStep,
@@ -65,7 +66,8 @@ def demonstrations(draw: st.DrawFn) -> TaskAndSteps:
         steps += [Observation(draw(TEXT)) for _ in range(calls)]
     steps += [Thought(draw(TEXT), draw(ROLES)) for _ in range(draw(st.integers(0, 2)))]
     question = draw(TEXT.filter(str.strip)).strip()
-    task = Task("q1", question, (draw(TEXT.filter(str.strip)).strip(),), {"hops": 2})
+    gold = draw(TEXT.filter(lambda text: strip_invisible(text).strip())).strip()
+    task = Task("q1", question, (gold,), {"hops": 2})  # readers drop invisible gold answers
     return task, [*steps, Answer(draw(TEXT.filter(str.strip)))]
 
 
