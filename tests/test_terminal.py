@@ -185,6 +185,15 @@ def test_the_list_has_one_line_for_each_trajectory():
     ]
 
 
+def test_the_list_shortens_long_lists_of_accepted_answers():
+    city = trajectory()
+    city.task = Task("a", "Which city?", ("Abidjan", "Abijan", "Abiyan", "ABJ", "Abidzhan"))
+    out = console()
+    print_trajectory_list({0: city}, out)
+    assert "Abidjan | Abijan | Abiyan | 2 more" in " ".join(out.file.getvalue().split())
+    assert "ABJ" not in out.file.getvalue()
+
+
 class Words:
     eos_token_id = 0
 

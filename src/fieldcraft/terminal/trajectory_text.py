@@ -39,6 +39,7 @@ _ENTRY_STYLES = {
 # Neighbouring tokens alternate in style, so that their boundaries are visible.
 _TRAINED_STYLES = ("black on green", "black on bright_green")
 _UNTRAINED_STYLES = ("dim red", "dim bright_red")
+_MAX_LISTED_GOLDS = 3
 _MIN_TABLE_COLUMNS = 70  # in a narrower terminal a list has a block for each trajectory
 
 
@@ -108,6 +109,14 @@ def _format_calls(trajectory: Trajectory) -> str:
     return str(trajectory.num_executed_calls) + ("" if optimum is None else f"/{optimum}")
 
 
+def _shorten_golds(golds: Sequence[str]) -> str:
+    """Return the first accepted answers and the number of the others: a city may have dozens of
+    names."""
+    listed = strip_control_characters(" | ".join(golds[:_MAX_LISTED_GOLDS]))
+    hidden = len(golds) - _MAX_LISTED_GOLDS
+    return f"{listed} | {hidden} more" if hidden > 0 else listed
+
+
 def print_trajectory_list(numbered: Mapping[int, Trajectory], console: Console) -> None:
     """Print number, question, gold, answer, verdict, calls/optimum and status of every
     trajectory."""
@@ -130,7 +139,7 @@ def _build_list_table(numbered: Mapping[int, Trajectory]) -> Table:
         table.add_row(
             str(number),
             Text(strip_control_characters(trajectory.task.question)),
-            Text(strip_control_characters(" | ".join(trajectory.task.answers))),
+            Text(_shorten_golds(trajectory.task.answers)),
             Text(strip_control_characters(trajectory.answer or "")),
             Text(mark, style),
             _format_calls(trajectory),
@@ -143,13 +152,12 @@ def _render_narrow(number: int, trajectory: Trajectory) -> Table:
     """Return one entry of a list in a narrow terminal: its number next to several lines."""
     mark, style = _describe_verdict(trajectory)
     figures = f"  calls {_format_calls(trajectory)}  {trajectory.status.value}"
-    golds = " | ".join(trajectory.task.answers)
     grid = Table.grid(padding=(0, 1))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     grid.add_row(Text(str(number), "bold"), Text(mark, style) + Text(figures, ""))
     grid.add_row("", Text(strip_control_characters(trajectory.task.question)))
-    grid.add_row("", Text(f"gold {strip_control_characters(golds)}"))
+    grid.add_row("", Text(f"gold {_shorten_golds(trajectory.task.answers)}"))
     grid.add_row("", Text(f"answer {strip_control_characters(trajectory.answer or '')}"))
     return grid
 

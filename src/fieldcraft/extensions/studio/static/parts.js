@@ -45,3 +45,12 @@ export const select = (label, value, options, onChoice, any = "all") => html`
       ${options.map(([key, title]) => html`<option value=${key} ?selected=${value === key}>${title}</option>`)}
     </select>
   </label>`;
+
+const MAX_ACCEPTED = 5;
+
+/** Accepted answers as text; a city may have dozens of names. */
+export const accepted = (answers) => {
+  const hidden = answers.length - MAX_ACCEPTED;
+  const listed = answers.slice(0, MAX_ACCEPTED).join(" or ");
+  return hidden > 0 ? `${listed} or ${hidden} more` : listed;
+};

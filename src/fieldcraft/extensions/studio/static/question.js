@@ -3,7 +3,7 @@
 import { html, nothing } from "./vendor/lit-html.js";
 import { load } from "./api.js";
 import { place } from "./list.js";
-import { badge, colour, mark, note, number, select, waiting } from "./parts.js";
+import { accepted, badge, colour, mark, note, number, select, waiting } from "./parts.js";
 import { address, go } from "./state.js";
 import { openList } from "./trajectories.js";
 import { transcript } from "./transcript.js";
@@ -34,7 +34,7 @@ function all({ rollouts, left }, shown, runs) {
   const chosen = groups.has(shown.of) ? [[shown.of, groups.get(shown.of)]] : [...groups];
   return html`
     <h1 class="asked">${rollouts[0]?.question ?? shown.question}</h1>
-    <p class="quiet">accepted: ${rollouts[0]?.accepted.join(" or ")}; ${number(rollouts.length)} rollouts</p>
+    <p class="quiet">accepted: ${accepted(rollouts[0]?.accepted ?? [])}; ${number(rollouts.length)} rollouts</p>
     ${left ? note(`${left} further rollouts are omitted; the list shows all of them.`) : nothing}
     <form class="card filters" @submit=${(event) => event.preventDefault()}>
       ${select("Show", shown.of, [...groups.keys()].map((name) => [name, name]), (value) => go({ of: value }))}

@@ -3,7 +3,7 @@
 import { html, nothing } from "./vendor/lit-html.js";
 import { load } from "./api.js";
 import { place } from "./list.js";
-import { badge, grade, mark, note, number, seconds, waiting } from "./parts.js";
+import { accepted, badge, grade, mark, note, number, seconds, waiting } from "./parts.js";
 import { address } from "./state.js";
 import { strip } from "./strip.js";
 import { openList } from "./trajectories.js";
@@ -42,7 +42,7 @@ function trajectory(one, shown, asked, live, branch) {
     <article>
       <h1 class="asked">${one.question}</h1>
       <p class="verdict ${grade(one.right)}">${mark(one.right)} ${one.answer ?? "no answer"}
-        <small>${one.right ? "" : `accepted: ${one.accepted.join(" or ") || "nothing"}`}</small></p>
+        <small>${one.right ? "" : `accepted: ${accepted(one.accepted) || "nothing"}`}</small></p>
       <div class="badges">
         ${badge("run", one.run)} ${badge("stage", one.part)}
         ${badge("step", one.step)} ${badge("index", one.number)}
