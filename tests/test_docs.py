@@ -30,6 +30,7 @@ from fieldcraft.data.steps_io import ContrastivePair, write_pairs
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.types import Answer, Task, Thought, ToolCall
+from harbor_folders import write_task
 from ports import reserved_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -230,29 +231,15 @@ def folder(tmp_path, monkeypatch) -> Path:
         for i, (question, name, town) in enumerate(questions)
     ]
     write_pairs(Path("pairs.jsonl"), pairs)
-    write_lines(
-        "questions.jsonl", [{"question": q, "golden_answers": [t]} for q, _, t in questions]
-    )
+    tasks = [{"question": q, "golden_answers": [town]} for q, _, town in questions]
+    write_lines("questions.jsonl", tasks)
     for name, question in {"nq": "Where was Di Eng born?", "hotpot": "Who is Di Eng?"}.items():
         write_lines(f"{name}.jsonl", [{"question": question, "answer": "Westport"}])
     write_lines("corpus.jsonl", passages)
     write_lines("demonstrations.jsonl", demonstrations)
-    for name in ("my-tasks/first", "my-tasks/second"):
-        write_terminal_task(Path(name))
+    write_task(Path("my-tasks/first"))
+    write_task(Path("my-tasks/second"))
     return tmp_path
-
-
-def write_terminal_task(task):
-    """Write a task in the format of Harbor."""
-    texts = {
-        "task.toml": "[agent]\ntimeout_sec = 60\n",
-        "instruction.md": "Write a greeting into greeting.txt.\n",
-        "environment/Dockerfile": "FROM debian:12\nWORKDIR /app\n",
-        "tests/test.sh": "grep -c hello /app/greeting.txt > /logs/verifier/reward.txt\n",
-    }
-    for name, text in texts.items():
-        (task / name).parent.mkdir(parents=True, exist_ok=True)
-        (task / name).write_text(text)
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ def test_records_with_their_possible_keys(tmp_path: Path) -> None:
         {"question": "Q2", "model_answer": "C", "correct": 1, "answers": ["C", "D"]},
         {"question": "Q3", "response": "E", "verdict": 0, "answer": "F"},
         {"question": "Q4", "response": 5, "label": 1.0, "answer": 0},
-        {"question": "Q5", "response": "G", "label": "0.0", "golden_answer": None, "judge_fid": 1},
+        {"question": "Q5", "response": "G", "label": "0.0", "golden_answer": None},
     )
     found = read_labelled_answers(file)
     assert [(a.answer, a.accepted, a.source, a.task.answers) for a in found] == [
@@ -43,7 +43,8 @@ def test_records_with_their_possible_keys(tmp_path: Path) -> None:
     [
         ({"question": "Q", "response": "A"}, "is no labelled answer: give it the keys question"),
         ({"question": 1, "response": "A", "label": 1}, "is no labelled answer"),
-        ({"golden_answer": "A", "answer_fid": "A", "judge_fid": True}, "is no labelled answer"),
+        ({"golden_answer": "A", "answer_fid": "A", "judge_fid": True}, "is no record of EVOUNA"),
+        ({"question": "Q", "golden_answer": None, "judge_fid": True}, "is no record of EVOUNA"),
         ({"question": "Q", "response": "A", "label": "maybe"}, "the label 'maybe' of .* true"),
         ({"question": "Q", "response": "A", "label": 0.5}, "the label 0.5 of .* is no verdict"),
     ],

@@ -50,7 +50,7 @@ def read_labelled_answers(path: Path, limit: int | None = None) -> list[Labelled
             break
         if isinstance(record, RecordError):
             raise UserError(f"{path}: {location} cannot be read ({record}): correct it.")
-        part = list(_read_record(record, location, path))
+        part = list(_read_record(record, location))
         num_questions += bool(part)
         found += part
     if not found:
@@ -58,28 +58,23 @@ def read_labelled_answers(path: Path, limit: int | None = None) -> list[Labelled
     return found
 
 
-def _read_record(record: Record, location: str, path: Path) -> Iterator[LabelledAnswer]:
+def _read_record(record: Record, location: str) -> Iterator[LabelledAnswer]:
     question = record.get("question")
-    if (
-        isinstance(question, str)
-        and isinstance(record.get("golden_answer"), str)
-        and any(f"judge_{model}" in record for model in EVOUNA_MODELS)
-    ):
-        yield from _read_evouna(record, location)
+    if "golden_answer" in record and any(f"judge_{model}" in record for model in EVOUNA_MODELS):
+        if not record.get("improper"):
+            yield from _read_evouna(record, location)
         return
     answer, label = _find(record, ANSWER_KEYS), _find(record, LABEL_KEYS)
     if not isinstance(question, str) or not isinstance(answer, str | int | float) or label is None:
         raise UserError(
-            f"{path}: {location} is no labelled answer: give it the keys question, response"
-            " and label."
+            f"{location} is no labelled answer: give it the keys question, response and label."
         )
     found = _find(record, GOLD_KEYS)
     golds = () if found is None else tuple(map(str, found if isinstance(found, list) else [found]))
     accepted = LABELS.get(str(label).strip().lower())
     if accepted is None:
         raise UserError(
-            f"{path}: the label {format_short(label)} of {location} is no verdict: write true"
-            " or false."
+            f"the label {format_short(label)} of {location} is no verdict: write true or false."
         )
     # Answers to one question have one id, so that they count as related.
     yield LabelledAnswer(
@@ -88,9 +83,12 @@ def _read_record(record: Record, location: str, path: Path) -> Iterator[Labelled
 
 
 def _read_evouna(record: Record, location: str) -> Iterator[LabelledAnswer]:
-    if record.get("improper"):
-        return
-    task = Task(location, str(record["question"]), tuple(record["golden_answer"].split("/")))
+    question, golds = record.get("question"), record["golden_answer"]
+    if not isinstance(question, str) or not isinstance(golds, str):
+        raise UserError(
+            f"{location} is no record of EVOUNA: question and golden_answer must be text."
+        )
+    task = Task(location, question, tuple(golds.split("/")))
     for model in EVOUNA_MODELS:
         answer, verdict = record.get(f"answer_{model}"), record.get(f"judge_{model}")
         if answer and verdict is not None:

@@ -1,4 +1,4 @@
-"""Small tasks in the format of Harbor, and rollouts of a script in them."""
+"""Rollouts of a script in tasks of Harbor."""
 
 from __future__ import annotations
 
@@ -19,46 +19,6 @@ from fieldcraft.extensions.external_envs.harbor import HarborEnvironment
 from fieldcraft.extensions.sandbox.terminals.base import TerminalImage
 from fieldcraft.extensions.sandbox.terminals.local import LocalTerminals
 from fieldcraft.types import Task, Trajectory, UserError
-
-CONFIG = """\
-version = "1.0"
-
-[metadata]
-difficulty = "easy"
-
-[agent]
-timeout_sec = 300.0
-
-[verifier]
-timeout_sec = 300.0
-"""
-DOCKERFILE = "FROM ubuntu:24.04\nENV GREETING=hello\nWORKDIR /app\nCOPY words.txt .\n"
-TEST_SCRIPT = """\
-#!/bin/bash
-if [ "$(cat /app/word.txt)" = "$(cat /tests/expected)" ]; then
-    echo 1 > /logs/verifier/reward.txt
-else
-    echo 0 > /logs/verifier/reward.txt
-fi
-"""
-
-
-def write_task(folder: Path, word: str = "bird", **files: str) -> Path:
-    """Write a task that wants a word in a file; `files` replace its files, by their names without
-    folders and endings."""
-    texts = {
-        "task.toml": files.get("task", CONFIG),
-        "instruction.md": files.get("instruction", f"Write {word} into word.txt.\n"),
-        "environment/Dockerfile": files.get("Dockerfile", DOCKERFILE),
-        "environment/words.txt": "bird\nstone\n",
-        "tests/test.sh": files.get("test", TEST_SCRIPT),
-        "tests/expected": word + "\n",
-    }
-    for name, text in texts.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return folder
 
 
 def call(command: str) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harbor_parts import write_task
 from learning import STAGE, write_player
 
 from bandit import ANSWERS, Letters
@@ -18,6 +17,7 @@ from fieldcraft.records.events import EventBus, write_metrics
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.types import Answer, ToolCall, ToolCalls
+from harbor_folders import write_task
 
 WANTED = "badc"
 

@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
-from harbor_parts import CONFIG, call, run_rollouts, skip_without_terminals, write_task
+from harbor_parts import call, run_rollouts, skip_without_terminals
 
 from fieldcraft.extensions.external_envs.harbor import HarborEnvironment
 from fieldcraft.types import Author, CallOutcome, Status, UserError
+from harbor_folders import CONFIG, write_task
 
 SOLVE = (call("echo bird > word.txt"), "Done.")
 NOTHING = ("Done.",)

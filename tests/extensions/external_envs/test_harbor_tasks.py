@@ -4,13 +4,13 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from harbor_parts import CONFIG, write_task
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldcraft.extensions.external_envs.harbor_tasks import read_task, read_tasks
 from fieldcraft.extensions.external_envs.harbor_verifier import parse_reward
 from fieldcraft.types import UserError
+from harbor_folders import CONFIG, write_task
 
 
 def test_a_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
