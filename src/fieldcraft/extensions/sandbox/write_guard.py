@@ -20,8 +20,7 @@ _SEPARATOR = "--"
 
 def make_guarded_command(command: Sequence[str], writable: Sequence[str]) -> list[str]:
     """Return a command that runs another one, such that it can change files in the given folders
-    only. It needs a system for which
-    `write_guard_checks.explain_missing_guard` returns None."""
+    only. It needs a system for which `write_guard_checks.explain_missing_guard` returns None."""
     module = "fieldcraft.extensions.sandbox.write_guard"
     return [sys.executable, "-P", "-s", "-m", module, *writable, _SEPARATOR, *command]
 
