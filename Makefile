@@ -13,7 +13,7 @@ real: .venv/installed-real
 	.venv/bin/python scripts/real.py
 
 test: .venv/installed-dev
-	.venv/bin/ruff check $(SOURCES)
+	.venv/bin/ruff check --no-cache $(SOURCES)
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/mypy
 	$(PYTEST)

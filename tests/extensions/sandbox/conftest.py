@@ -4,10 +4,10 @@ import asyncio
 import sys
 from collections.abc import Iterator
 
-import older_kernel
 import pytest
 from sandbox_parts import QUICK
 
+import older_kernel
 from fieldcraft.extensions.sandbox.layers import CONTAINED_BY, LAYERS
 from fieldcraft.extensions.sandbox.limits import ProgramResult
 from fieldcraft.extensions.sandbox.sandbox import Sandbox

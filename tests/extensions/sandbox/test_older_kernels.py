@@ -7,10 +7,10 @@ import asyncio
 import os
 import sys
 
-import older_kernel
 import pytest
 from sandbox_parts import QUICK
 
+import older_kernel
 from fieldcraft.extensions.sandbox.layers import (
     LAYERS,
     describe_layers,
