@@ -57,6 +57,22 @@ def test_what_keeps_when_to_act_is_compared_from_one_model_at_equal_steps() -> N
     assert alike[0].model_copy(update=start) == mini.stages["rl2"].model_copy(update=settings)
 
 
+def test_the_frontier_of_the_pretrained_model_continues_from_the_stages_of_its_recipe() -> None:
+    override = [f"model={ANY_FILE}"]
+    frontier, single = load_recipe("smollm2-frontier", override), load_recipe("smollm2", override)
+    for name in ("sft1", "sft2", "sft3", "rl1", "rl2"):
+        assert frontier.stages[name] == single.stages[name], name
+    assert frontier.stages["price-2"] == single.stages["rl2-otc"]
+    assert frontier.stages["share-50"] == single.stages["rl2-free"]
+    for key in ("dialect", "instruction", "world", "search", "budget", "dtype", "evaluation"):
+        assert getattr(frontier, key) == getattr(single, key), key
+    branches = [stage for stage in frontier.stages.values() if stage.start_from == "rl1"]
+    own = {"cot_share": 0.0, "cot_questions": "all", "otc_smoothing": None}
+    own |= {"rewards": {"em": 1.0, "format_penalty": 0.2}}
+    assert len(branches) == 5
+    assert all(stage.model_copy(update=own) == frontier.stages["rl2"] for stage in branches)
+
+
 def test_simulators_are_compared_for_one_policy() -> None:
     compared = load_recipe("simulator-table", [])
     trained = {n: stage for n, stage in compared.stages.items() if isinstance(stage, Rl)}
