@@ -31,7 +31,7 @@ def test_much_that_is_left_out_needs_consent(
     message = " ".join(capsys.readouterr().err.split())
     assert "1 of the 4 records" in message
     assert "line 4: it holds a result without a call" in message
-    assert "max_left_out=0.25" in message
+    assert "or allow it with --max-left-out 0.25." in message
     assert not out.exists()
     assert status("convert", source, "--to", "sharegpt", "--out", source) == 2
     assert "chats.jsonl exists: choose another file with --out." in capsys.readouterr().err

@@ -11,8 +11,9 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs import check
 from fieldcraft.runs.check import check_memory
-from fieldcraft.runs.memory import read_free_memory, read_memory_limit
+from fieldcraft.runs.memory import read_free_memory
 from fieldcraft.runs.memory_estimate import PROCESS_BYTES, ModelSizes
+from fieldcraft.runs.memory_limit import read_memory_limit
 from fieldcraft.runs.setup import CheckContext, CheckReport
 from fieldcraft.train.output_layer import MAX_CHUNK_LOGITS
 

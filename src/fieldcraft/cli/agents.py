@@ -24,6 +24,7 @@ from fieldcraft.cli.app import (
     TemperatureOption,
     TopKOption,
     TopPOption,
+    advise_options,
     announce_imports,
     app,
     collect_sampling_keys,
@@ -48,6 +49,9 @@ from fieldcraft.terminal.progress import TerminalReporter
 from fieldcraft.terminal.trajectory_text import print_trajectory
 from fieldcraft.types import Task, UserError
 
+_QUESTIONS_ADVICE = dict.fromkeys(
+    ("corpus", "pairs", "relevance"), "give a file of questions with answers as --tasks FILE"
+)
 MAX_SIMULATED_QUESTIONS = 400  # maximum number of training questions without --tasks and --limit
 
 
@@ -249,7 +253,8 @@ def _read_questions(file: Path, max_left_out: float) -> list[Task]:
     """Return the questions of a file; print the reasons for left-out ones."""
     from fieldcraft.data.tasks import add_data_source, read_task_file
 
-    read = read_task_file(file, max_left_out)
+    with advise_options(**_QUESTIONS_ADVICE):
+        read = read_task_file(file, max_left_out)
     for line in read.warnings(file):
         print_line(line)
     return add_data_source(read.tasks, file)

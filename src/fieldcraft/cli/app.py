@@ -19,7 +19,7 @@ from fieldcraft.recipes.permissions import PERMISSIONS
 from fieldcraft.records.files import require_writable
 from fieldcraft.terminal.console import CleanConsole, print_line
 from fieldcraft.terminal.progress import is_live
-from fieldcraft.types import UserError
+from fieldcraft.types import RecipeKeyError, UserError
 
 INTERRUPTED_STATUS = 130  # exit status after Ctrl-C
 # Base class of argument errors; typer exports only this subclass.
@@ -166,6 +166,17 @@ def require_empty_folder(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty: choose another folder with --out.")
     require_writable(out)
+
+
+@contextmanager
+def advise_options(**advice: str) -> Iterator[None]:
+    """Raise errors about a file with advice for this command: for each recipe key that a sentence
+    would name, what to give instead. All such commands have the option --max-left-out."""
+    try:
+        yield
+    except RecipeKeyError as error:
+        options = {"max_left_out": f", or allow it with --max-left-out {error.value}", **advice}
+        raise UserError(f"{error.problem}{options[error.key]}.") from error
 
 
 @contextmanager

@@ -209,6 +209,8 @@ def validate_folder_name(name: str) -> str:
 def suggest_name(name: str, names: Collection[str], prefix: str = "") -> str:
     """Return a question with the most similar name, or all names if none is similar. Each name gets
     the prefix."""
+    if not names:
+        return "leave it out: none is accepted there."
     near = get_close_matches(name, names, n=1, cutoff=MIN_SIMILARITY)
     if near:
         return f"did you mean '{prefix}{near[0]}'?"

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from fieldcraft.config.collection import TEACHER, ClosedBookConfig, TeacherConfig
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.names import list_registered, suggest_name
+from fieldcraft.config.numbers import MAX_WORLD_COUNT
 from fieldcraft.config.recipe import (
     Recipe,
     get_closed_book_model,
@@ -17,6 +18,7 @@ from fieldcraft.config.recipe import (
     make_world_settings_model,
     trains_on_retrieved,
 )
+from fieldcraft.config.stages import SupervisedConfig
 from fieldcraft.config.validation_errors import describe_section_errors
 
 # -- questions for training and evaluation ------------------------------------------------------
@@ -78,6 +80,24 @@ def find_unknown_splits(recipe: Recipe) -> Iterator[str]:
         if name not in known:
             advice = suggest_name(name, known, "evaluation.splits.")
             yield f"unknown key 'evaluation.splits.{name}'; {advice}"
+
+
+def find_too_many_world_questions(recipe: Recipe) -> Iterator[str]:
+    """A world generates as many questions as are asked for, until the memory is full."""
+    if recipe.world is None:
+        return
+    counts = {f"evaluation.splits.{name}": n for name, n in recipe.evaluation.splits.items()}
+    counts |= {
+        f"stages.{name}.max_examples": stage.max_examples
+        for name, stage in recipe.stages.items()
+        if isinstance(stage, SupervisedConfig) and stage.max_examples is not None
+    }
+    for key, count in counts.items():
+        if count > MAX_WORLD_COUNT:
+            yield (
+                f"{key}={count} is more than the {MAX_WORLD_COUNT} that are generated of a world:"
+                " lower it."
+            )
 
 
 def find_missing_heldout_size(recipe: Recipe) -> Iterator[str]:

@@ -43,6 +43,7 @@ from fieldcraft.config.stages import (
 )
 from fieldcraft.config.validation_errors import list_section_keys, suggest_key
 
+MAX_STEP_ROLLOUTS = 1_000_000  # they are in memory together
 DEFAULT_SIMULATED_SHARE = 5 / 6  # AutoCoA's
 
 
@@ -235,6 +236,11 @@ class Rl(Stage):
 
     def find_violations(self) -> Iterator[str]:
         """Yield a clause for each key without effect, and for contradictory keys."""
+        if (rollouts := self._count_step_rollouts()) > MAX_STEP_ROLLOUTS:
+            yield (
+                f"a step would sample {rollouts:,} rollouts, and {MAX_STEP_ROLLOUTS:,} are the"
+                " maximum: lower questions_per_step, group_size or oversample_factor"
+            )
         yield from self._find_cost_violations()
         if self.llds_coef and self.epochs * self.minibatches == 1:
             yield (
@@ -363,14 +369,16 @@ class Rl(Stage):
             )
         return limit, buffer
 
+    def _count_step_rollouts(self) -> int:
+        return self.questions_per_step * self.group_size * self.oversample_factor
+
     @property
     def memory_footprint(self) -> MemoryFootprint:
         frozen, staleness = self.simulator == "frozen", self.asynchronous.max_staleness
-        rollouts = self.questions_per_step * self.group_size * self.oversample_factor
         return MemoryFootprint(
             critics=(self.baseline, self.critic.backbone) == ("critic", "separate"),
             frozen_simulators=frozen,
             references=self.kl_coef > 0,
-            rollouts=rollouts * (1 + staleness),
+            rollouts=self._count_step_rollouts() * (1 + staleness),
             concurrent_sampling=staleness > 0,
         )

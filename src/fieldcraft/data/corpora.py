@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fieldcraft.data.file_formats import suggest_recipe_key
+from fieldcraft.data.file_formats import find_other_use
 from fieldcraft.data.passages import is_passage, parse_passage
 from fieldcraft.data.records import (
     MAX_REJECTED_SHARE,
+    FileUse,
     Record,
     RecordError,
     RejectedRecords,
@@ -29,7 +30,7 @@ from fieldcraft.types import UserError
 
 _NUM_INSPECTED_RECORDS = 100  # first records inspected to detect the contents of the file
 Paragraph = tuple[str | None, str, str]  # (id or None, title, text)
-Rejection = tuple[RecordError, str]  # the reason, and another use for the file
+Rejection = tuple[RecordError, FileUse | None]  # the reason, and another use of the file
 ParsedRecords = Iterator[tuple[str, list[Paragraph] | Rejection]]
 
 
@@ -151,13 +152,13 @@ def _read_passages(path: Path) -> ParsedRecords:
     for number, found in iter_json_lines(path):
         location, record = f"{path}, line {number}", parse_line(found)
         if isinstance(record, RecordError):
-            yield location, (record, "")
+            yield location, (record, None)
             continue
         try:
             passage = parse_passage(record, str(number - 1))
         except ValueError as error:
             sentence = f"the passage {error}: correct or remove the record."
-            yield location, (RecordError("no passage", sentence), "")
+            yield location, (RecordError("no passage", sentence), None)
         else:
             yield location, [(passage.id, passage.title, passage.text)]
 
@@ -166,7 +167,7 @@ def _read_paragraphs(path: Path) -> ParsedRecords:
     """Yield the paragraphs of each record, including repetitions."""
     for location, record in read_records(path):
         if isinstance(record, RecordError):
-            yield location, (record, "")
+            yield location, (record, None)
             continue
         try:
             yield location, list(extract_paragraphs(record))
@@ -175,7 +176,8 @@ def _read_paragraphs(path: Path) -> ParsedRecords:
                 f"it holds no passages as a corpus, HotpotQA or MuSiQue write them ({error}); give"
                 " another file or fix the record."
             )
-            use = "" if record.keys() & _PARAGRAPH_KEYS else suggest_recipe_key(record, "corpus")
+            is_known = bool(record.keys() & _PARAGRAPH_KEYS)
+            use = None if is_known else find_other_use(record, "corpus")
             yield location, (RecordError("no passages", sentence), use)
 
 

@@ -16,7 +16,9 @@ from fieldcraft.config.names import is_installed, list_registered, resolve
 from fieldcraft.data.passages import is_passage
 from fieldcraft.data.records import (
     MAX_REJECTED_SHARE,
+    FileUse,
     Record,
+    make_wrong_key_error,
     parse_records,
     read_valid_records,
 )
@@ -110,10 +112,10 @@ def read_any_demonstrations(
         if found is not None:
             return found
     if location:
-        hint = suggest_recipe_key(first, "demonstrations")
+        if use := find_other_use(first, "demonstrations"):
+            raise make_wrong_key_error(f"{location} holds no demonstration", use)
         raise UserError(
-            f"{location} holds no demonstration"
-            + (f", but {hint}." if hint else " of a known format: write OpenAI's 'messages'.")
+            f"{location} holds no demonstration of a known format: write OpenAI's 'messages'."
         )
     _, reasons = parse_records(path, dict, max_left_out)  # none is valid
     return [], reasons
@@ -130,11 +132,10 @@ def read_any_pairs(
         found = file_format.read_pairs(path, first, max_left_out)
         if found is not None:
             return found
-    hint = suggest_recipe_key(first, "pairs")
-    raise UserError(
-        f"{path} holds no pairs of a 'chosen' and a 'rejected' answer"
-        + (f", but {hint}." if hint else ": add them, or give another file.")
-    )
+    problem = f"{path} holds no pairs of a 'chosen' and a 'rejected' answer"
+    if use := find_other_use(first, "pairs"):
+        raise make_wrong_key_error(problem, use)
+    raise UserError(f"{problem}: add them, or give another file.")
 
 
 def _read_first_record(path: Path) -> tuple[str, Record]:
@@ -144,32 +145,39 @@ def _read_first_record(path: Path) -> tuple[str, Record]:
 
 # -- hints for error messages ------------------------------------------------------------------
 
-_DESCRIPTIONS = {
-    "pairs": "a pair of answers: give the file as pairs=FILE",
-    "demonstrations": "a demonstration: give the file as demonstrations=FILE",
+_USES = {
+    use.key: use
+    for use in (
+        FileUse("pairs", "a pair of answers", "give the file as pairs=FILE"),
+        FileUse("demonstrations", "a demonstration", "give the file as demonstrations=FILE"),
+        FileUse("tasks", "a question", "give the file as tasks=FILE"),
+        FileUse(
+            "corpus",
+            "a text alone",
+            "give passages as corpus=FILE, and add golden_answers to questions",
+        ),
+        FileUse(
+            "relevance",
+            "judgements of relevance, which nothing reads",
+            "give questions with their answers as tasks=FILE, and passages as corpus=FILE",
+        ),
+    )
 }
 
 
-def suggest_recipe_key(record: Record, *accepted_keys: str) -> str:
-    """Return a sentence fragment that names the recipe key for such a record, or "" if the record
-    is unknown or its key is one of `accepted_keys`."""
-    found = _detect_use(record)
-    return "" if found is None or found[0] in accepted_keys else found[1]
+def find_other_use(record: Record, *accepted_keys: str) -> FileUse | None:
+    """Return the use of a file with such a record, or None if the record is unknown or its key is
+    one of `accepted_keys`."""
+    key = _detect_key(record)
+    return None if key is None or key in accepted_keys else _USES[key]
 
 
-def _detect_use(record: Record) -> tuple[str, str] | None:
-    """Return (recipe key, description) for a record, or None if it is unknown."""
+def _detect_key(record: Record) -> str | None:
+    """Return the key of `_USES` for a record, or None if it is unknown."""
     if record.keys() >= _RELEVANCE_KEYS:
-        return "", (
-            "judgements of relevance, which nothing reads: give questions with their answers as"
-            " tasks=FILE, and passages as corpus=FILE"
-        )
+        return "relevance"
     if key := next(filter(None, (each.find_recipe_key(record) for each in list_formats())), None):
-        return key, _DESCRIPTIONS[key]
+        return key
     if record.keys() & _QUESTION_KEYS:
-        return "tasks", "a question: give the file as tasks=FILE"
-    if is_passage(record):
-        return "corpus", (
-            "a text alone: give passages as corpus=FILE, and add golden_answers to questions"
-        )
-    return None
+        return "tasks"
+    return "corpus" if is_passage(record) else None

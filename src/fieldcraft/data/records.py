@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow.parquet
 
@@ -40,7 +40,7 @@ from fieldcraft.records.jsonl import (
     iter_json_lines,
 )
 from fieldcraft.records.reading import raise_read_errors, require_file
-from fieldcraft.types import UserError
+from fieldcraft.types import RecipeKeyError, UserError
 
 Record = dict[str, Any]
 T = TypeVar("T")
@@ -288,6 +288,15 @@ def write_json_array(path: Path, rows: Sequence[Record]) -> None:
 MAX_REJECTED_SHARE = 0.1  # maximum fraction of the records of a file, without consent
 
 
+class FileUse(NamedTuple):
+    """Use of a record: the key of a recipe for its file, its description, and the advice to set
+    the key."""
+
+    key: str
+    description: str
+    advice: str
+
+
 class RejectedRecords:
     """Records that are left out of the file or source `path`, with the first one as an example."""
 
@@ -295,24 +304,32 @@ class RejectedRecords:
         self.path = path
         self.reasons = Counter[str]()
         self._first_message = ""
-        self._wrong_key_message = ""
+        self._wrong_key_error: RecipeKeyError | None = None
 
-    def add(self, location: str, error: RecordError, hint: str = "") -> None:
-        """Count a record. `hint` names another use of the file (`file_formats.py`)."""
+    def add(self, location: str, error: RecordError, use: FileUse | None = None) -> None:
+        """Count a record. `use` is another use of the file (`file_formats.py`)."""
         if not self.reasons:
             self._first_message = f"{location}: {error.message}"
-            self._wrong_key_message = f"{location} holds {error}, but {hint}." if hint else ""
+            if use is not None:
+                self._wrong_key_error = make_wrong_key_error(f"{location} holds {error}", use)
         self.reasons[str(error)] += 1
 
     def require_few(self, num_accepted: int, max_share: float) -> None:
         """Raise UserError, with the first record as an example, if no record was accepted or the
         fraction of left-out records exceeds `max_share`."""
-        if not num_accepted and (self._wrong_key_message or len(self.reasons) == 1):
-            raise UserError(self._wrong_key_message or self._first_message)
+        if not num_accepted and self._wrong_key_error is not None:
+            raise self._wrong_key_error
+        if not num_accepted and len(self.reasons) == 1:
+            raise UserError(self._first_message)
         total = num_accepted + self.reasons.total()
         require_few_rejected(
             self.path, total, self.reasons, max_share, self._first_message.removesuffix(".")
         )
+
+
+def make_wrong_key_error(problem: str, use: FileUse) -> RecipeKeyError:
+    """Return the error for a file with another use than the one asked for."""
+    return RecipeKeyError(f"{problem}, but {use.description}: ", use.key, use.advice)
 
 
 def parse_records(
@@ -345,7 +362,10 @@ def require_few_rejected(
         )
     if total and reasons.total() / total > max_share:  # the suggested share is then accepted
         share = math.ceil(100 * reasons.total() / total) / 100
-        raise UserError(
+        raise RecipeKeyError(
             f"{reasons.total()} of the {total} records of {path} would be left out ({summary}; such"
-            f" as {example}): correct the file, or allow it with max_left_out={share:g}."
+            f" as {example}): correct the file",
+            "max_left_out",
+            f", or allow it with max_left_out={share:g}",
+            f"{share:g}",
         )

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pyarrow
 import pyarrow.parquet
 
-from fieldcraft.data.file_formats import normalise_foreign_question, suggest_recipe_key
+from fieldcraft.data.file_formats import find_other_use, normalise_foreign_question
 from fieldcraft.data.gold_answers import (
     GSM8K_ANSWER,
     QUESTION_KEYS,
@@ -166,9 +166,8 @@ def parse_tasks(
         try:
             task = _make_task(each, question)
         except RecordError as error:
-            rejected.add(
-                each.location, error, suggest_recipe_key(each.record, *_QUESTION_RECIPE_KEYS)
-            )
+            use = find_other_use(each.record, *_QUESTION_RECIPE_KEYS)
+            rejected.add(each.location, error, use)
             continue
         seen[task.id] += 1
         is_repeated = seen[task.id] > 1

@@ -292,7 +292,7 @@ def check_recipe(
         examine: callback with the source of examples, once it is available.
 
     Returns:
-        The errors, each one sentence; empty if none was found.
+        The errors, each one sentence and each once; empty if none was found.
     """
     errors: list[str] = []
     passed: set[str] = set()
@@ -307,7 +307,7 @@ def check_recipe(
             except UserError as error:
                 found.error(str(error))
             report(check.name, found.notes, found.errors)
-            errors += found.errors
+            errors += [error for error in found.errors if error not in errors]
             passed |= set() if found.errors else {check.name}
     return errors
 
@@ -318,7 +318,7 @@ def require_checked(recipe: Recipe) -> None:
     found: list[str] = []
 
     def report(name: str, notes: Sequence[str], errors: Sequence[str]) -> None:
-        found.extend([] if name in ESTIMATE_CHECKS else errors)
+        found.extend(e for e in errors if name not in ESTIMATE_CHECKS and e not in found)
 
     check_recipe(recipe, Path.cwd(), report)
     if found:

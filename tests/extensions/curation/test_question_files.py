@@ -16,6 +16,7 @@ from fieldcraft.data.passages import format_passages, read_corpus
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.extensions.curation.question_files import (
     QuestionFileSettings,
+    any_occurs,
     write_question_files,
 )
 from fieldcraft.extensions.curation.retrieved import SearchPath, find_path
@@ -175,6 +176,26 @@ def test_mistakes_are_one_sentence(
     assert status("prepare", *arguments, *out) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
+
+
+CHARS = st.text("ab ", max_size=12)
+
+
+@given(st.lists(CHARS), st.lists(CHARS))
+def test_answers_in_texts(answers: list[str], texts: list[str]) -> None:
+    expected = any(answer in text for answer in answers for text in texts)
+    if "" not in answers:  # an empty answer is in every text but the empty one
+        assert any_occurs(answers, texts) == expected
+
+
+def test_many_answers_and_passages_without_any_of_them(tmp_path: Path) -> None:
+    """With a comparison of each answer with each passage, this would take an hour."""
+    questions = [{"question": f"Who is {n}?", "answer": f"person {n}"} for n in range(60_000)]
+    passages = [{"title": f"{n}", "text": f"A text of {n} words. " * 20} for n in range(30_000)]
+    file = write_lines(tmp_path / "questions.jsonl", questions)
+    corpus = write_lines(tmp_path / "corpus.jsonl", passages)
+    with pytest.raises(UserError, match="none of the answers is in a passage"):
+        write_question_files([file], [corpus], tmp_path / "out", QuestionFileSettings())
 
 
 @pytest.mark.parametrize("facts", [3, [1], ["Eastwick"], [[]], {}, "Eastwick", None])

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkpoints import write_tiny_checkpoint
+from cli_parts import sentence, status
 from fieldcraft.extensions.external_envs.harbor_tasks import read_task, read_tasks
 from fieldcraft.extensions.external_envs.harbor_verifier import parse_reward
 from fieldcraft.types import UserError
@@ -67,6 +69,24 @@ def test_a_missing_file(tmp_path: Path, removed: str, sentence: str) -> None:
         read_tasks(tmp_path)
     assert sentence in str(refused.value)
     assert str(tmp_path / "task") in str(refused.value)
+
+
+def test_a_check_says_once_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both its questions and its environment are made of the folder."""
+    (write_task(tmp_path / "task") / "tests/test.sh").unlink()
+    write_tiny_checkpoint(tmp_path / "model", "qwen3")
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(
+        f"name: mine\nmodel: {tmp_path / 'model'}\ndialect: hermes\n"
+        f"environment: {{name: harbor, tasks: {tmp_path / 'task'}}}\n"
+        "stages: {rl: {type: rl, steps: 1, optim: {lr: 1.0e-5}}}\n"
+    )
+    for command in (["check"], ["run", "--out", tmp_path / "run"]):
+        assert status(command[0], recipe, *command[1:]) == 2
+        assert "has no verifier: write tests/test.sh" in sentence(capsys)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Plan of a recipe: placement, advice, and output of the command."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,15 @@ from transformers import Qwen2Config
 
 from checkpoints import r1_tokenizer
 from cli_parts import sentence, status
-from fieldcraft.extensions.planning.devices import Device, find_device, split_into_nodes
-from fieldcraft.extensions.planning.plan import make_plan, render_placement
-from fieldcraft.runs.memory import read_memory_limit
+from fieldcraft.extensions.planning.devices import (
+    MAX_DEVICES,
+    Device,
+    find_device,
+    split_into_nodes,
+)
+from fieldcraft.extensions.planning.plan import find_min_trainers, make_plan, render_placement
+from fieldcraft.runs.memory_estimate import estimate_rank_memory
+from fieldcraft.runs.memory_limit import read_memory_limit
 from fieldcraft.types import UserError
 from memory_parts import sizes
 
@@ -134,7 +142,8 @@ def test_the_variants_for_clusters_fit(
     ("arguments", "complaint"),
     [
         (["--gpu", "h1000"], "there is no device 'h1000' in the table: use one of a100-80gb, h100"),
-        (["--gpus", "0"], "--gpus 0 is not a number of devices: set 1 or more."),
+        (["--gpus", "0"], "--gpus 0 is not a number of devices: set 1 or more, up to 100000."),
+        (["--gpus", "1000000"], "--gpus 1000000 is not a number of devices: set 1 or more, up to"),
         (["--gpus", "1"], "stage 'sft1' does not fit: its process needs 96.4 GB"),
         (["cluster.engines=9", "--gpus", "8"], "the recipe requires 9 devices (0 trainers and 9"),
         (
@@ -149,6 +158,51 @@ def test_mistakes(
 ) -> None:
     assert status("plan", "autocoa-7b", *files, *arguments) == 2
     assert complaint in sentence(capsys)
+
+
+@pytest.mark.parametrize("arguments", [["--gpus", "0"], ["--gpu", "foo"], ["--gpus", "1000000"]])
+def test_devices_are_checked_before_torch_is_imported(arguments: list[str]) -> None:
+    program = (
+        "import sys; from fieldcraft.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "finally: print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, "plan", "smoke", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "False\n"), ended.stderr
+    assert ended.stderr.startswith("fieldcraft: "), ended.stderr
+
+
+def test_the_largest_number_of_devices() -> None:
+    """The time is linear in the devices: with quadratic steps, this would take hours."""
+    found = make_plan(sizes("stages.rl2.async.max_staleness=2"), BIG, MAX_DEVICES)
+    assert (found.cluster.trainers, found.cluster.engines) == (50_000, 50_000)
+    assert [*render_placement(found)][-1] == (
+        "node 12499, devices 0-7: engines 49992-49999 on devices 0-7"
+    )
+    setup = sizes("stages.rl2.async.max_staleness=2")
+    setup.parameters = setup.trainable_parameters = 10**15  # never fits
+    assert "cluster.trainers=50000" not in too_large(setup, 80e9, MAX_DEVICES)
+
+
+def test_the_fewest_trainers_that_fit_are_found() -> None:
+    """As many as a search through all numbers finds."""
+    setup = sizes("stages.rl2.async.max_staleness=2")
+    setup.parameters = setup.trainable_parameters = 10**9
+    for memory in (7e9, 8e9, 9.5e9, 12e9, 100e9):
+        device = Device("small", memory)
+        numbers = range(1, 40)
+        clusters = [setup.recipe.cluster.model_copy(update={"trainers": n}) for n in numbers]
+        stages = setup.recipe.stages.values()
+        fitting = [
+            cluster.trainers
+            for cluster in clusters
+            if all(
+                sum(estimate_rank_memory(setup, stage, cluster).values()) <= 0.9 * memory
+                for stage in stages
+            )
+        ]
+        assert find_min_trainers(setup, device, numbers) == (fitting[0] if fitting else None)
 
 
 def test_this_machine_is_a_device(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,10 +35,8 @@ def place_processes(cluster: ClusterConfig, nodes: Sequence[int]) -> list[Proces
     if cluster.num_devices > sum(nodes):
         raise UserError(_describe_shortage(cluster, nodes))
     trainers = _fill_nodes("trainer", cluster.trainers, 1, nodes, [0] * len(nodes))
-    taken = [0 if cluster.colocate else _count_taken(trainers, node) for node in range(len(nodes))]
-    capacity = (
-        [_count_taken(trainers, node) for node in range(len(nodes))] if cluster.colocate else nodes
-    )
+    used = _count_taken(trainers, len(nodes))
+    taken, capacity = ([0] * len(nodes), used) if cluster.colocate else (used, nodes)
     engines = _fill_nodes("engine", cluster.engines, cluster.tensor_parallel, capacity, taken)
     if len(engines) < cluster.engines:
         raise UserError(
@@ -61,8 +59,12 @@ def _fill_nodes(
     return placements
 
 
-def _count_taken(placements: Sequence[ProcessPlacement], node: int) -> int:
-    return sum(placement.num_devices for placement in placements if placement.node == node)
+def _count_taken(placements: Sequence[ProcessPlacement], num_nodes: int) -> list[int]:
+    """Return the number of used devices of each node."""
+    counts = [0] * num_nodes
+    for placement in placements:
+        counts[placement.node] += placement.num_devices
+    return counts
 
 
 def _describe_shortage(cluster: ClusterConfig, nodes: Sequence[int]) -> str:

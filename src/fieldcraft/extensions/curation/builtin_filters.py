@@ -32,7 +32,7 @@ from fieldcraft.extensions.curation.filters import (
 )
 from fieldcraft.records.words import split_words
 from fieldcraft.rewards.answers import normalise_or_raw
-from fieldcraft.types import Task, ThoughtRole, ToolCall, UserError
+from fieldcraft.types import RecipeKeyError, Task, ThoughtRole, ToolCall, UserError
 
 MIN_REPEATED_WORDS = 8  # shorter thoughts, such as "I must search.", may be repeated
 NGRAM_WORDS = 13  # words, as in GPT-3 (arXiv 2005.14165, appendix C)
@@ -192,7 +192,7 @@ class ContaminationFilter:
         """Raise UserError for a file that is missing or holds no questions."""
         self.words = words
         self.canaries = canaries
-        questions = (task.question for file in files for task in read_tasks(file, max_left_out=0.0))
+        questions = (task.question for file in files for task in _read_every_task(file))
         self.benchmark_ngrams = {
             ngram for question in questions for ngram in self._ngrams(question)
         }
@@ -224,6 +224,15 @@ _COMPUTATION_PHRASE = re.compile(
     r"(?:find|determine|compute|calculate|evaluate|solve|simplify|express|list|count|state)\b",
     re.I,
 )
+
+
+def _read_every_task(file: Path) -> list[Task]:
+    """Return the questions of a file, of which none may be left out. Raises UserError."""
+    try:
+        return read_tasks(file, max_left_out=0.0)
+    except RecipeKeyError as error:
+        advice = "" if error.key == "max_left_out" else "give a file of questions"
+        raise UserError(f"{error.problem}{advice}.") from error
 
 
 class TestsFilter:

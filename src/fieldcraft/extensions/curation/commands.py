@@ -13,6 +13,7 @@ from fieldcraft.cli.app import (
     OutOption,
     OverridesArgument,
     RecipeArgument,
+    advise_options,
     announce_imports,
     app,
     require_empty_folder,
@@ -23,6 +24,12 @@ from fieldcraft.records.files import require_writable
 from fieldcraft.runs.resume import require_same_recipe
 from fieldcraft.terminal.console import CleanConsole, print_line
 from fieldcraft.terminal.progress import TerminalReporter
+
+_QUESTIONS_ADVICE = "give files of questions with answers, and those of passages as --corpus FILE"
+_FILE_ADVICE = {
+    "tasks": "give it without --corpus, which takes passages",
+    "corpus": "give passages as --corpus FILE, and add golden_answers to questions",
+} | dict.fromkeys(("demonstrations", "pairs", "relevance"), _QUESTIONS_ADVICE)
 
 
 @app.command()
@@ -76,7 +83,8 @@ def prepare(
     require_empty_folder(out)
     require_writable(out)
     settings = QuestionFileSettings(max_words, heldout, seed, max_left_out)
-    summary = write_question_files(questions, corpus or [], out, settings)
+    with advise_options(**_FILE_ADVICE):
+        summary = write_question_files(questions, corpus or [], out, settings)
     for line in summary["warnings"]:
         print_line(line)
     for reason, count in summary["left_out"].items():

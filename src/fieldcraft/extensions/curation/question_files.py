@@ -32,6 +32,7 @@ from fieldcraft.types import Task, UserError
 
 TASKS_FILE, HELDOUT_FILE, CORPUS_FILE = "tasks.jsonl", "heldout.jsonl", "corpus.jsonl"
 Piece = tuple[str, str]  # title and text of a passage
+_NUM_COMPARED_CHARS = 8  # few answers have the same first ones
 
 
 @dataclass(frozen=True)
@@ -181,13 +182,28 @@ def _require_reachable_answers(tasks: Sequence[Task], pieces: Iterable[Piece]) -
     """Raise UserError if no passage has an answer to any question, as with a wrong corpus: then
     neither a demonstration nor a search could reach one. Most often the first passages suffice."""
     answers = {answer.strip().lower() for task in tasks for answer in task.answers}
-    if answers - CLOSED_ANSWERS and not any(
-        answer in f"{title} {text}".lower() for title, text in pieces for answer in answers
-    ):
+    texts = (f"{title} {text}".lower() for title, text in pieces)
+    if answers - CLOSED_ANSWERS and not any_occurs(answers, texts):
         raise UserError(
             "none of the answers is in a passage: add the passages of these questions with"
             " --corpus FILE."
         )
+
+
+def any_occurs(answers: Iterable[str], texts: Iterable[str]) -> bool:
+    """Return whether one of many answers occurs in one of many texts. A text is compared with the
+    answers whose first characters it has, so the time does not grow with their number."""
+    by_length: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for answer in answers:
+        start = answer[:_NUM_COMPARED_CHARS]
+        by_length[len(start)][start].append(answer)
+    return any(
+        answer in text
+        for text in texts
+        for length, by_start in by_length.items()
+        for start in by_start.keys() & {text[i : i + length] for i in range(len(text))}
+        for answer in by_start[start]
+    )
 
 
 # -- holding out --------------------------------------------------------------------------------

@@ -7,10 +7,17 @@ from typing import Annotated
 
 import typer
 
-from fieldcraft.cli.app import MaxLeftOutOption, app, require_empty_folder
+from fieldcraft.cli.app import MaxLeftOutOption, advise_options, app, require_empty_folder
 from fieldcraft.records.files import require_writable
 from fieldcraft.terminal.console import print_line
 from fieldcraft.types import UserError
+
+_USE_ADVICE = {
+    "tasks": "convert it with --to questions or --to verl",
+    "pairs": "a recipe reads it as pairs=FILE, without conversion",
+    "corpus": "a recipe reads passages as corpus=FILE, without conversion",
+    "relevance": "give questions with their answers",
+}
 
 
 @app.command()
@@ -36,7 +43,8 @@ def convert(
     if not out.suffix:
         require_empty_folder(out)
     require_writable(out)
-    written, reasons = formats.convert(source, to, out, max_left_out)
+    with advise_options(**_USE_ADVICE):
+        written, reasons = formats.convert(source, to, out, max_left_out)
     for reason, count in reasons.most_common():
         print_line(f"{count} left out: {reason}")
     print_line(f"{out}: {written} written")

@@ -30,15 +30,17 @@ def plan(
     allow: AllowOption = None,
 ) -> None:
     """Show whether a recipe fits on given devices: the placement and the memory of each process."""
+    from fieldcraft.extensions.planning.devices import find_device, require_device_count
+
+    require_device_count(gpus)
+    device = find_device(gpu)
     settings = load_recipe(recipe, overrides or [], rules=RUN_RULES)
     with announce_imports():
-        from fieldcraft.extensions.planning.devices import find_device
         from fieldcraft.extensions.planning.plan import (
             load_model_sizes,
             make_plan,
             render_placement,
         )
-    device = find_device(gpu)
     sizes = load_model_sizes(settings)
     found = make_plan(sizes, device, gpus)
     capacity = f"{device.memory_bytes / 1e9:.3g} GB"

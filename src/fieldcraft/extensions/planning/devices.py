@@ -9,10 +9,11 @@ import os
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from fieldcraft.runs.memory import read_memory_limit
+from fieldcraft.runs.memory_limit import read_memory_limit
 from fieldcraft.types import UserError
 
 CPU_NAME = "cpu"
+MAX_DEVICES = 100_000  # about as many as the largest clusters have
 GPU_BYTES = {"a100-80gb": 80e9, "h100": 80e9, "h200": 141e9, "b200": 180e9, "l40s": 48e9}
 
 
@@ -41,13 +42,17 @@ def find_device(name: str) -> Device:
     )
 
 
+def require_device_count(count: int) -> None:
+    """Raise UserError unless a cluster can have that many devices."""
+    if not 1 <= count <= MAX_DEVICES:
+        raise UserError(
+            f"--gpus {count} is not a number of devices: set 1 or more, up to {MAX_DEVICES}."
+        )
+
+
 def split_into_nodes(device: Device, count: int) -> list[int]:
     """Return the number of devices on each node for `count` devices: full nodes, and the rest on a
-    last one.
-
-    Raises UserError if `count` is less than 1.
-    """
-    if count < 1:
-        raise UserError(f"--gpus {count} is not a number of devices: set 1 or more.")
+    last one. Raises UserError for a number without a cluster."""
+    require_device_count(count)
     full_nodes, rest = divmod(count, device.devices_per_node)
     return [device.devices_per_node] * full_nodes + ([rest] if rest else [])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +108,7 @@ def _choose_split(sizes: ModelSizes, device: Device, count: int) -> ClusterConfi
     if not any(stage.asynchronous.max_staleness for stage in stages):
         both = {"trainers": count, "engines": count // tensor_parallel, "colocate": True}
         return ClusterConfig.model_validate({**rest, **both})
-    min_trainers = _find_min_trainers(sizes, device, range(1, count + 1)) or 1
+    min_trainers = find_min_trainers(sizes, device, range(1, count + 1)) or 1
     max_engines = (count - min_trainers) // tensor_parallel
     if not max_engines:
         raise UserError(
@@ -118,11 +120,18 @@ def _choose_split(sizes: ModelSizes, device: Device, count: int) -> ClusterConfi
     return ClusterConfig.model_validate({**rest, "trainers": trainers, "engines": engines})
 
 
-def _find_min_trainers(sizes: ModelSizes, device: Device, numbers: Sequence[int]) -> int | None:
-    """Return the first of the numbers of trainers with which every stage fits; None if there is
-    none."""
-    clusters = (_update_cluster(sizes.recipe.cluster, trainers=n) for n in numbers)
-    return next((c.trainers for c in clusters if _trainers_fit(sizes, device, c)), None)
+def find_min_trainers(sizes: ModelSizes, device: Device, numbers: Sequence[int]) -> int | None:
+    """Return the first of the ascending numbers of trainers with which every stage fits; None if
+    there is none. With more trainers, each needs less memory; only a single one gathers nothing."""
+
+    def fits(number: int) -> bool:
+        cluster = _update_cluster(sizes.recipe.cluster, trainers=number)
+        return _trainers_fit(sizes, device, cluster)
+
+    if numbers and fits(numbers[0]):
+        return numbers[0]
+    position = bisect_left(numbers, True, lo=min(1, len(numbers)), key=fits)
+    return numbers[position] if position < len(numbers) else None
 
 
 def _trainers_fit(sizes: ModelSizes, device: Device, cluster: ClusterConfig) -> bool:
@@ -177,7 +186,7 @@ def _suggest_change(
     if cluster.colocate:
         return "set cluster.colocate=false, or lower max_num_seqs and optim.micro_batch_tokens"
     further = [n for n in POWERS_OF_TWO if cluster.trainers < n]
-    if number := _find_min_trainers(sizes, device, further):
+    if number := find_min_trainers(sizes, device, further):
         lacking = " and use more devices" if number > count else ""
         return f"set cluster.trainers={number}{lacking}"
     for context in POWERS_OF_TWO[1:4]:
@@ -193,8 +202,11 @@ def _suggest_change(
 
 def render_placement(plan: ClusterPlan) -> Iterator[str]:
     """Yield a line for each node with the processes on its devices."""
+    by_node: dict[int, list[ProcessPlacement]] = defaultdict(list)
+    for placement in plan.placements:
+        by_node[placement.node].append(placement)
     for node, devices in enumerate(plan.devices_per_node):
-        placements = [placement for placement in plan.placements if placement.node == node]
+        placements = by_node[node]
         parts = [_render_span(placements, role) for role in ("trainer", "engine")]
         text = "; ".join(part for part in parts if part) or "the run's own process"
         yield f"node {node}, devices {_render_range(0, devices - 1)}: {text}"

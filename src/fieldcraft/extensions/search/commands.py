@@ -16,12 +16,18 @@ from fieldcraft.cli.app import (
     MaxLeftOutOption,
     OutOption,
     PortOption,
+    advise_options,
     announce_imports,
     app,
     serve_app,
 )
 from fieldcraft.records.files import require_writable
 from fieldcraft.terminal.console import print_line
+
+_PASSAGES_ADVICE = dict.fromkeys(
+    ("tasks", "demonstrations", "pairs", "relevance"),
+    "give a file of passages, or of questions with their passages",
+)
 
 
 @app.command("index")
@@ -52,7 +58,9 @@ def index_corpus(
     # An encoder requires torch.
     with tempfile.TemporaryDirectory() as draft, announce_imports() if encoder else nullcontext():
         source = CorpusFile(corpus, max_left_out)
-        for line in source.warnings():
+        with advise_options(**_PASSAGES_ADVICE):
+            warnings = source.warnings()
+        for line in warnings:
             print_line(line)
         passages = source.ensure_passages(Path(draft, "corpus.jsonl"))
         index = build_index(passages, out, ranking=ranking, encoder=encoder, approximate=hnsw)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from fieldcraft.types import UserError
+
 ONSETS = (*"bdfghjkmpstvwz", "br", "dr", "fr", "gr", "kr", "pr", "tr", "sk", "sp", "st")
 # Every syllable ends in n, r or l and none starts with them, so the split of a name is unique.
 SYLLABLES = tuple(
@@ -13,6 +15,7 @@ SYLLABLES = tuple(
     for j, vowel in enumerate("aeiou")
 )
 SyllablePools = tuple[Sequence[str], Sequence[str]]  # for the first and second syllable of a name
+MAX_DRAWS = 100_000  # of one name; then hardly any is left
 NEAR_SYLLABLE_SHARE = 0.5  # fraction of syllables of a regenerated world's names from taught names
 
 
@@ -37,8 +40,13 @@ def draw_unused_name(
     near_pools: SyllablePools | None = None,
     others: Sequence[str] = SYLLABLES,
 ) -> str:
-    """Draw a name that is not in `used`, and add it to `used`."""
-    while (name := draw_name(kind, rng, near_pools, others)) in used:
-        pass
-    used.add(name)
-    return name
+    """Draw a name that is not in `used`, and add it to `used`. Raises UserError if the names are
+    used up."""
+    for _ in range(MAX_DRAWS):
+        if (name := draw_name(kind, rng, near_pools, others)) not in used:
+            used.add(name)
+            return name
+    raise UserError(
+        f"the names of the world are used up by {len(used)} of them: lower its number of people or"
+        " notes."
+    )

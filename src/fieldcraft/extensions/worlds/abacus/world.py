@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from pydantic import PositiveInt
-
-from fieldcraft.config.numbers import UnitFraction
+from fieldcraft.config.numbers import UnitFraction, WorldCount
 from fieldcraft.data.world import Demonstration, World
 from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
 from fieldcraft.extensions.worlds.abacus.curriculum import (
@@ -52,8 +50,8 @@ class AbacusWorld(World):
     def __init__(
         self,
         seed: int,
-        notes: PositiveInt = 1500,
-        heldout_notes: PositiveInt = 600,
+        notes: WorldCount = 1500,
+        heldout_notes: WorldCount = 600,
         mistakes: UnitFraction = MISTAKE_SHARE,
     ) -> None:
         """Generate the notes.

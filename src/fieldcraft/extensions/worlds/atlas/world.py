@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, PositiveInt
 
-from fieldcraft.config.numbers import OpenFraction, PositiveFraction, UnitFraction
+from fieldcraft.config.numbers import OpenFraction, PositiveFraction, UnitFraction, WorldCount
 from fieldcraft.data.world import Demonstration, SimulationVerdicts, World
 from fieldcraft.dialects.encoding import DemonstrationEncoder, TrajectoryPair
 from fieldcraft.extensions.worlds.atlas.curriculum import (
@@ -45,6 +45,7 @@ from fieldcraft.extensions.worlds.names import SYLLABLES
 from fieldcraft.extensions.worlds.pages import validate_site_address
 from fieldcraft.types import DemoStep, Task, Trajectory, UserError
 
+MAX_ARTICLE_READINGS = 10_000
 MAX_CHECK_VARIANTS = 20  # number of variants in the examples shown before a run
 
 
@@ -60,15 +61,15 @@ class AtlasWorld(World):
     def __init__(
         self,
         seed: int,
-        people: PositiveInt = 200,
+        people: WorldCount = 200,
         taught: OpenFraction = 0.4,
         heldout: OpenFraction = 0.5,
-        variants: PositiveInt = 400,
+        variants: WorldCount = 400,
         reserved_chains: Annotated[int, Field(ge=0, le=9)] = 0,
         mistakes: UnitFraction = MISTAKE_SHARE,
         reading_syllables: Annotated[int, Field(ge=4, le=len(SYLLABLES))] | None = None,
         site: Annotated[str, AfterValidator(validate_site_address)] | None = None,
-        article_readings: Annotated[int, Field(ge=0)] = 0,
+        article_readings: Annotated[int, Field(ge=0, le=MAX_ARTICLE_READINGS)] = 0,
         article_share: PositiveFraction = 1.0,
         reading_share: OpenFraction = READING_SHARE,
         snippet_parts: PositiveInt | None = None,

@@ -34,6 +34,7 @@ START_SHARES = {
 RESERVED_PAIRS = {("capital", "time_zone"), ("region", "largest_city")}  # never trained
 DEMONSTRABLE_ONE_IN = 3  # every third question of the training region may be demonstrated
 TRIES_PER_QUESTION = 60  # attempts per requested question
+MAX_FAILURES = 60_000  # consecutive attempts after which hardly any question is left
 MAX_TRAIN_TASKS = 1000  # distinct training questions; most of any more would be comparisons
 SPLITS = {
     "heldout": "Held-out places, asked as in training",
@@ -130,14 +131,17 @@ class QuestionSampler:
     ) -> Iterator[GazetteerQuestion]:
         """Yield up to `count` distinct questions that satisfy a condition."""
         found: set[str] = set()
+        failures = 0
         for _ in range(TRIES_PER_QUESTION * count):
-            if len(found) == count:
+            if len(found) == count or failures == MAX_FAILURES:
                 return
+            failures += 1
             question = draw(rng)
             if question is None or question.name in found or not self.is_on_side(question):
                 continue
             if condition(question):
                 found.add(question.name)
+                failures = 0
                 yield question
 
 

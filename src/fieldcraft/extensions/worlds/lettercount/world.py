@@ -12,13 +12,14 @@ import string
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import PositiveInt
+from pydantic import Field
 
 from fieldcraft.data.world import Demonstration, World
 from fieldcraft.types import Answer, DemoStep, Task, Thought, UserError
 
+WordLength = Annotated[int, Field(gt=0, le=1000)]  # in letters, each of which is a token
 SPLITS = {
     "heldout": "Words that do not occur in training",
     "longer": "Words with up to five letters more than in training",
@@ -37,9 +38,7 @@ class LettercountWorld(World):
     datasets: ClassVar[Sequence[str]] = ("demonstrations",)
     toolless_datasets: ClassVar[Sequence[str]] = ("demonstrations",)
 
-    def __init__(
-        self, seed: int, min_length: PositiveInt = 5, max_length: PositiveInt = 20
-    ) -> None:
+    def __init__(self, seed: int, min_length: WordLength = 5, max_length: WordLength = 20) -> None:
         """Check the lengths.
 
         Args:

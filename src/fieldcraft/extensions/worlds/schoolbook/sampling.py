@@ -34,6 +34,7 @@ TROUBLE_SHARES: Mapping[str, Mapping[EntryState, float]] = {
 }
 DEMONSTRABLE_ONE_IN = 3  # every third problem of training may be demonstrated
 TRIES_PER_QUESTION = 60  # attempts per requested question
+MAX_FAILURES = 60_000  # consecutive attempts after which hardly any question is left
 SPLITS = {
     "heldout": "New numbers and new people, asked as in training",
     "wordings": "The same in wordings never trained",
@@ -143,16 +144,20 @@ def draw_distinct(
     """Return up to `count` distinct questions of a split. A problem may be asked in several
     wordings, whose results are correlated."""
     tasks: dict[str, Task] = {}
+    failures = 0
     for _ in range(TRIES_PER_QUESTION * count):
-        if len(tasks) == count:
+        if len(tasks) == count or failures == MAX_FAILURES:
             break
+        failures += 1
         if (problem := draw(rng)) is not None:
             is_reserved = split == "wordings"
             wording = (
                 draw_reserved_wording(problem, rng) if is_reserved else draw_trained_wording(rng)
             )
             task = sampler.ability.make_task(problem, split, wording)
-            tasks.setdefault(task.id, task)
+            if task.id not in tasks:
+                tasks[task.id] = task
+                failures = 0
     return list(tasks.values())
 
 

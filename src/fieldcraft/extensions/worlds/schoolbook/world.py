@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import ClassVar
 
-from pydantic import PositiveInt
-
-from fieldcraft.config.numbers import UnitFraction
+from fieldcraft.config.numbers import UnitFraction, WorldCount
 from fieldcraft.data.world import Demonstration, World
 from fieldcraft.extensions.worlds.schoolbook.oracle import (
     CAREFUL_SHARE,
@@ -53,8 +51,8 @@ class SchoolbookWorld(World):
     def __init__(
         self,
         seed: int,
-        records: PositiveInt = 900,
-        heldout_records: PositiveInt = 300,
+        records: WorldCount = 900,
+        heldout_records: WorldCount = 300,
         known: UnitFraction = 0.0,
     ) -> None:
         """Make the records.
