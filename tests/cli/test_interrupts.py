@@ -80,7 +80,7 @@ import os, signal, sys
 class Interrupts:
     def find_spec(self, name, *_):
         if name == os.environ["INTERRUPTED_AT"]:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.Signals[os.environ["INTERRUPTED_BY"]])
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Interrupts())
@@ -89,19 +89,78 @@ main()
 """
 
 
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("module", ["typer", "yaml", "fieldcraft.cli.show", "torch"])
-def test_an_interrupt_while_modules_are_imported_is_one_line(module: str) -> None:
+def test_an_interrupt_while_modules_are_imported_is_one_line(module: str, number: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORTING, "check", "smoke"],
         capture_output=True,
         text=True,
         check=False,
         timeout=SECONDS,
-        env={**os.environ, "INTERRUPTED_AT": module},
+        env={**os.environ, "INTERRUPTED_AT": module, "INTERRUPTED_BY": number},
     )
     loading = "Loading torch and transformers ...\n" if module == "torch" else ""
     assert done.stderr == f"{loading}fieldcraft: stopped.\n"
     assert (done.returncode, done.stdout) == (130, "")
+
+
+def test_an_interrupt_that_python_replaces_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python 3.11 raises RuntimeError instead, as for a class that torch defines."""
+
+    class InterruptedField:
+        def __set_name__(self, owner: type, name: str) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def define_class() -> list[str]:
+        try:
+            type("Owner", (), {"field": InterruptedField()})
+        except KeyboardInterrupt as error:  # of later versions
+            raise RuntimeError("a class cannot be defined") from error
+        return []
+
+    monkeypatch.setattr(runs, "list_builtin_recipes", define_class)
+    assert status("recipes") == 130
+    assert capsys.readouterr().err == "fieldcraft: stopped.\n"
+
+
+INDEXING = """
+import signal, sys, tempfile
+from fieldcraft.cli import start
+from fieldcraft.data import corpora
+
+if sys.argv.pop(1) == "ignored":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+def terminate(self, out):
+    out.write_text("half")
+    signal.raise_signal(signal.SIGTERM)
+
+corpora.CorpusFile.ensure_passages = terminate
+start.main()
+"""
+
+
+@pytest.mark.parametrize("interrupts", ["handled", "ignored"])
+def test_sigterm_leaves_no_files(interrupts: str, tmp_path: Path) -> None:
+    """With Ctrl-C ignored, as in the background of a shell, too."""
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"text": "a"}\n')
+    (tmp_path / "temporary").mkdir()
+    arguments = ["index", str(corpus), "--out", str(tmp_path / "index")]
+    done = subprocess.run(
+        [sys.executable, "-c", INDEXING, interrupts, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "fieldcraft: stopped.\n")
+    assert [*(tmp_path / "temporary").iterdir()] == []
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus.jsonl", "temporary"}
 
 
 @pytest.mark.parametrize(

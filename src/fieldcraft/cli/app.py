@@ -31,21 +31,38 @@ class CommandGroup(TyperGroup):
     closed pipe, for example while printing help, is not an error."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
-        with _handle_exit():
+        with _handle_interrupts(), _raise_usage_errors():
             return super().make_context(*arguments, **settings)
 
     def invoke(self, *arguments: Any, **settings: Any) -> Any:
-        with _handle_exit():
+        with _handle_interrupts(), _raise_usage_errors():
             return super().invoke(*arguments, **settings)
 
 
 @contextmanager
-def _handle_exit() -> Iterator[None]:
+def _handle_interrupts() -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if not _is_interrupt(error):
+            raise
         print_line("fieldcraft: stopped.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED_STATUS) from None
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Return whether an error is Ctrl-C, or was raised because of it: Python replaces one in
+    `__set_name__` of a class that is being imported."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ if error.__suppress_context__ else error.__context__
+    return error is not None
+
+
+@contextmanager
+def _raise_usage_errors() -> Iterator[None]:
+    """Replace the error for a former option, and exit normally after a closed pipe."""
+    try:
+        yield
     except _UsageError as error:
         if sentence := _describe_former_option(error):
             raise UserError(sentence) from error
