@@ -20,22 +20,6 @@ class UserError(Exception):
     """An error that the user can correct. The command line prints it and exits with status 2."""
 
 
-class RecipeKeyError(UserError):
-    """Error of a file whose remedy is a key of the recipe. A command that has an option instead
-    names it (`cli/app.py:advise_options`).
-
-    Args:
-        problem: the sentence up to the advice.
-        key: the key of the recipe; "relevance" for judgements of relevance, which have none.
-        advice: the advice to set this key.
-        value: value that the advice suggests.
-    """
-
-    def __init__(self, problem: str, key: str, advice: str, value: str = "") -> None:
-        super().__init__(f"{problem}{advice}.")
-        self.problem, self.key, self.value = problem, key, value
-
-
 class ToolError(Exception):
     """A tool failure that is reported to the model; any other exception ends the trajectory."""
 

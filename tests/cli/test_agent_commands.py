@@ -11,6 +11,7 @@ from chat_server import answering, completion
 from cli_parts import TINY, lines, sentence, status
 from fieldcraft.environments.tool_environment import ToolEnvironment, run_rollout
 from fieldcraft.records.trajectories import read_trajectories
+from fieldcraft.tools.addresses import find_free_port
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
@@ -249,3 +250,13 @@ def test_eval_measures_simulators_against_an_index(
 def test_eval_needs_questions(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status("eval", "--model", done) == 2
     assert sentence(capsys) == "there are no questions to grade: give a file with --tasks."
+
+
+def test_a_judge_that_does_not_answer_leaves_no_file(
+    checkpoint: Path, files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judge = ["--judge-url", f"http://127.0.0.1:{find_free_port('127.0.0.1')}/v1"]
+    given = ["--tasks", files["tasks"], "--dialect", "hermes", "--out", tmp_path / "out"]
+    assert status("eval", "--model", checkpoint, *given, *judge, "--judge-model", "m") == 2
+    assert "does not answer at" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

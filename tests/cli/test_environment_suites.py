@@ -104,7 +104,7 @@ def test_a_missing_package_is_one_sentence(
     assert f"{sys.executable} has no bfcl-eval" in sentence(capsys)
     given = ["eval", "--suite", "bfcl", "--model", checkpoint, "--python"]
     assert status(*given, "/no/python") == 2
-    assert "is not a working Python interpreter" in sentence(capsys)
+    assert "--python /no/python is not a working Python interpreter: give" in sentence(capsys)
     assert status("eval", "--benchmark", "nq", "--model", checkpoint, "--python", "python") == 2
     assert "leave it out" in sentence(capsys)
     assert status("eval", "--tasks", "q.jsonl", "--model", checkpoint, "--python", "python") == 2

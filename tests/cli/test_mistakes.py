@@ -58,6 +58,18 @@ from fieldcraft.types import UserError
         (["ask", "--model", "/none", ""], "the question is empty: write one"),
         (["eval", "--model", "/none", "--judge-model", "m"], "give --judge-url and --judge-model."),
         (["branch", "/none", "--index", "0"], "/none is not a run: give a folder that"),
+        (["eval", "--model", "/none", "--suite", "nq"], "'nq' is a benchmark and no suite: give"),
+        (["eval", "--model", "/none", "--benchmark", "bfcl"], "'bfcl' is a suite and no benchmark"),
+        (["eval", "--model", "/none", "--suite", "nosuch"], "there is no suite 'nosuch', and a"),
+        (
+            ["eval", "--model", "/none", "--benchmark", "nq", "--data", "/no"],
+            "/no is not a folder: give the one that has files such as nq.jsonl.",
+        ),
+        (
+            ["eval", "--model", "/none", "--tasks", "/none", "--judge-url", "x", "--judge-model=m"],
+            "'x' is not an endpoint URL: write http://HOST:PORT/v1",
+        ),
+        (["run", "smoke", "judge={url: x, model: m}"], "'x' is not an endpoint URL: write http://"),
         (["show", "/none"], "/none is not a run: give a folder that 'fieldcraft run' wrote."),
         (["index", "/none.jsonl", "--out", "/none"], "/none.jsonl does not exist"),
         (["serve", "search", "--index", "/none"], "/none holds no search index: rebuild it"),

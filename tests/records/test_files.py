@@ -1,5 +1,6 @@
 """Files appear only when complete, and are readable by their owner alone."""
 
+import asyncio
 import os
 import stat
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from chat_server import answering, completion
 from fieldcraft.records.files import (
     append_durably,
     append_text,
@@ -16,6 +18,7 @@ from fieldcraft.records.files import (
     write_text,
 )
 from fieldcraft.tools.chat_client import ChatClient
+from fieldcraft.tools.serving import serve_in_thread
 from small_disk import small_disk
 from tiny_runs import run_tiny
 
@@ -70,7 +73,11 @@ def test_what_is_there_keeps_its_permissions(tmp_path: Path) -> None:
 
 
 def test_databases_are_for_their_user(tmp_path: Path) -> None:
-    ChatClient("http://127.0.0.1:1/v1", "m", cache=tmp_path / "judge.sqlite")
+    with serve_in_thread(answering(completion())[0]) as url:
+        client = ChatClient(f"{url}/v1", "m", cache=tmp_path / "judge.sqlite")
+        assert [*tmp_path.iterdir()] == []  # until there is a reply
+        asyncio.run(client.chat([{"role": "user", "content": "hi"}], max_tokens=1))
+    assert (tmp_path / "judge.sqlite").exists()
     for path in tmp_path.glob("*.sqlite*"):
         assert mode(path) == 0o600
 

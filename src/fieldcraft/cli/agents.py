@@ -30,11 +30,12 @@ from fieldcraft.cli.app import (
     collect_sampling_keys,
     require_empty_folder,
 )
-from fieldcraft.cli.suites import evaluate_suite
+from fieldcraft.cli.suites import choose_suite, evaluate_suite
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.names import resolve_path
 from fieldcraft.config.sections import Dtype, JudgeConfig
 from fieldcraft.config.url_secrets import require_no_secret
+from fieldcraft.evaluation.benchmarks import require_data_folder
 from fieldcraft.evaluation.tables import (
     build_detail_tables,
     build_pairwise_table,
@@ -212,6 +213,9 @@ def evaluate(
         raise UserError("--data has files of benchmarks: give --suite or --benchmark.")
     if python is not None and not asks_suite:
         raise UserError("--python is for benchmarks: give --suite or --benchmark.")
+    if data is not None:
+        require_data_folder(data)
+    chosen = choose_suite(suite, benchmark or [], python) if asks_suite else None
     questions = _read_questions(tasks, max_left_out)[:limit] if tasks else []
     require_valid_agents(model, dialect, index, search_url)
     with announce_imports():
@@ -230,9 +234,9 @@ def evaluate(
             for m in model
         }
 
-    if asks_suite:
-        named = (suite, benchmark or [], data, limit)
-        evaluate_suite(*named, keys, settings, load_agents, out, python)
+    if chosen is not None:
+        title = suite or ", ".join(benchmark or [])
+        evaluate_suite(title, chosen, data, limit, keys, settings, load_agents, out)
         return
     judge = run_async(open_judge(settings, None if out is None else out / "judge.sqlite"))
     agents = load_agents(**keys)

@@ -17,9 +17,10 @@ from typer.core import TyperGroup
 from fieldcraft.recipes.consent import allow_permissions
 from fieldcraft.recipes.permissions import PERMISSIONS
 from fieldcraft.records.files import require_writable
+from fieldcraft.records.reading import RecipeKeyError
 from fieldcraft.terminal.console import CleanConsole, print_line
 from fieldcraft.terminal.progress import is_live
-from fieldcraft.types import RecipeKeyError, UserError
+from fieldcraft.types import UserError
 
 INTERRUPTED_STATUS = 130  # exit status after Ctrl-C
 # Base class of argument errors; typer exports only this subclass.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from fieldcraft.cli.app import app
 from fieldcraft.config.sections import JudgeConfig
-from fieldcraft.evaluation.benchmarks import find_suite, load_benchmarks, load_suites
+from fieldcraft.evaluation.benchmarks import Suite, find_suite, load_benchmarks, load_suites
 from fieldcraft.evaluation.suite_report import (
     RESULT_FILE,
     build_benchmarks_table,
@@ -49,22 +50,32 @@ def benchmarks() -> None:
     console.print(table)
 
 
+def choose_suite(name: str | None, selected: Sequence[str], python: Path | None) -> Suite:
+    """Return a suite, or its `selected` benchmarks, without torch. `python` is the interpreter of
+    the environments of benchmarks. Raises UserError for an unknown suite or benchmark."""
+    suite = find_suite(name, [*selected])
+    if python is None:
+        return suite
+    if shutil.which(python) is None:
+        raise UserError(
+            f"--python {python} is not a working Python interpreter: give the path of the one that"
+            " has the package of the benchmark, such as /envs/bfcl/bin/python."
+        )
+    return suite.with_python(python)
+
+
 def evaluate_suite(
-    name: str | None,
-    selected: Sequence[str],
+    title: str,
+    suite: Suite,
     folder: Path | None,
     limit: int | None,
     sampling: Mapping[str, Any],
     judge_settings: JudgeConfig,
     load_agents: AgentLoader,
     out: Path | None,
-    python: Path | None = None,
 ) -> None:
     """Evaluate agents on a suite and print its tables. All questions are read before an agent is
-    loaded. `python` is the interpreter of the environments of benchmarks. Raises UserError for an
-    unknown suite or benchmark; exits with status 2 if benchmarks have no data."""
-    suite = find_suite(name, [*selected])
-    suite = suite if python is None else suite.with_python(python)
+    loaded. Exits with status 2 if benchmarks have no data."""
     from fieldcraft.runs.build import open_judge
     from fieldcraft.runs.event_loop import run_async
     from fieldcraft.runs.suites import SuiteEvaluation, find_rules, read_suite
@@ -73,7 +84,6 @@ def evaluate_suite(
     data, missing = read_suite(suite, folder, limit)
     _exit_with(ungradable + missing)
     judge = run_async(open_judge(judge_settings, None if out is None else out / "judge.sqlite"))
-    title = name or ", ".join(selected)
     evaluation = SuiteEvaluation(
         title,
         suite,

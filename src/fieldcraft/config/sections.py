@@ -28,6 +28,7 @@ from fieldcraft.config.sampling import (
     SampleCounts,
     SamplingConfig,
 )
+from fieldcraft.config.url_secrets import find_secret, mask_secrets
 from fieldcraft.config.validation_errors import describe_validation_error, get_recipe_keys
 
 DEFAULT_MAX_BROKEN = 0.02  # share of rollouts, so the possible error of exact match
@@ -38,6 +39,15 @@ DEFAULT_CALL_COST = 1.0  # of a call: without prices, a cost is a number of call
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Dtype = Literal["float32", "bfloat16"]  # of a model's weights
 Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def _validate_endpoint_url(url: str) -> str:
+    if find_secret(url) is None and not url.startswith(("http://", "https://")):
+        raise ValueError(f"'{mask_secrets(url)}' is not an endpoint URL: write http://HOST:PORT/v1")
+    return url
+
+
+EndpointUrl = Annotated[str, AfterValidator(_validate_endpoint_url)]
 
 
 class WorldConfig(ConfigSection):
@@ -89,7 +99,7 @@ class SearchConfig(ConfigSection):
 class JudgeConfig(ConfigSection):
     """A judge model at an OpenAI-compatible endpoint, for evaluations and the reward `judge`."""
 
-    url: str | None = None
+    url: EndpointUrl | None = None
     model: str | None = None
     votes: PositiveInt = 3  # per answer
     api_key_env: str = "OPENAI_API_KEY"  # environment variable with the key
@@ -111,7 +121,7 @@ class CriterionConfig(ConfigSection):
 class EndpointConfig(ConfigSection):
     """A remote chat model behind an OpenAI-compatible endpoint."""
 
-    url: str
+    url: EndpointUrl
     model: str
     api_key_env: str = "OPENAI_API_KEY"  # environment variable with the key
 

@@ -39,8 +39,8 @@ from fieldcraft.records.jsonl import (
     find_duplicates,
     iter_json_lines,
 )
-from fieldcraft.records.reading import raise_read_errors, require_file
-from fieldcraft.types import RecipeKeyError, UserError
+from fieldcraft.records.reading import RecipeKeyError, raise_read_errors, require_file
+from fieldcraft.types import UserError
 
 Record = dict[str, Any]
 T = TypeVar("T")

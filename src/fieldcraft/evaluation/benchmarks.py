@@ -146,6 +146,12 @@ class Suite(ConfigSection):
         return self.model_copy(update={"benchmarks": selected, "samples": samples})
 
 
+def require_data_folder(folder: Path) -> None:
+    """Raise UserError unless the files of benchmarks can be in a folder."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give the one that has files such as nq.jsonl.")
+
+
 @cache
 def load_benchmarks() -> Mapping[str, Benchmark]:
     """Return the published benchmarks by name."""
@@ -179,6 +185,8 @@ def find_suite(name: str | None, benchmarks: list[str]) -> Suite:
         suite = read_suite_file(Path(name))
     elif name in load_suites():
         suite = load_suites()[name]
+    elif name in load_benchmarks():
+        raise UserError(f"'{name}' is a benchmark and no suite: give it with --benchmark.")
     else:
         raise UserError(
             f"there is no suite '{name}', and a file of one ends in .yaml:"
@@ -219,6 +227,8 @@ def parse_suite(name: str, keys: Mapping[str, Any], folder: Path = Path()) -> Su
 def _resolve(name: str, change: Any, folder: Path) -> dict[str, Any]:
     """Return the keys of a benchmark: those of the table, with the user's changes."""
     known = load_benchmarks().get(name)
+    if known is None and change is None and name in _read_table()["suites"]:
+        raise UserError(f"'{name}' is a suite and no benchmark: give it with --suite.")
     if known is None and change is None:
         raise UserError(
             f"there is no benchmark '{name}', and the suite gives no file for it:"

@@ -35,6 +35,22 @@ _DESCRIPTOR_ERRNOS = {errno.EMFILE, errno.ENFILE}
 _DEVICE_ERRNOS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EREMOTEIO}
 
 
+class RecipeKeyError(UserError):
+    """Error of a file whose remedy is a key of the recipe. A command that has an option instead
+    names it (`cli/app.py:advise_options`).
+
+    Args:
+        problem: the sentence up to the advice.
+        key: the key of the recipe; "relevance" for judgements of relevance, which have none.
+        advice: the advice to set this key.
+        value: value that the advice suggests.
+    """
+
+    def __init__(self, problem: str, key: str, advice: str, value: str = "") -> None:
+        super().__init__(f"{problem}{advice}.")
+        self.problem, self.key, self.value = problem, key, value
+
+
 class DamagedFileError(UserError):
     """Error for a file that is missing or has unexpected contents."""
 

@@ -14,7 +14,12 @@ from fieldcraft.config.hub_names import identify_hub_dataset, parse_hub_dataset
 from fieldcraft.data.gold_answers import ANSWER_KEYS, QUESTION_KEYS
 from fieldcraft.data.records import Record, RecordError, read_records
 from fieldcraft.data.tasks import ParsedTasks, parse_tasks, select_tasks
-from fieldcraft.evaluation.benchmarks import BY_TESTS, Benchmark, ColumnRole
+from fieldcraft.evaluation.benchmarks import (
+    BY_TESTS,
+    Benchmark,
+    ColumnRole,
+    require_data_folder,
+)
 from fieldcraft.hub.dataset_files import resolve_data_file
 from fieldcraft.hub.repository_files import fetch_repository_file
 from fieldcraft.records.files import dump_finite_json
@@ -144,8 +149,7 @@ def find_file(name: str, benchmark: Benchmark, folder: Path | None) -> DataFile:
 def _find_in_folder(name: str, benchmark: Benchmark, folder: Path) -> Path | None:
     """Return the file or data set folder whose name, up to its first dot, is that of the benchmark,
     or which has the name of the published file."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: give the one that has files such as nq.jsonl.")
+    require_data_folder(folder)
     found = [
         path
         for path in sorted(folder.iterdir())

@@ -28,7 +28,7 @@ from fieldcraft.concurrency import ConcurrencyLimiter
 from fieldcraft.config.collection import is_openai_url
 from fieldcraft.config.sections import EndpointConfig
 from fieldcraft.config.url_secrets import mask_secrets
-from fieldcraft.records.files import make_file
+from fieldcraft.records.files import make_file, require_writable
 from fieldcraft.records.waits import report_wait
 from fieldcraft.sampling import NO_TRUNCATION, Truncation
 from fieldcraft.tools.http import LoopHttpClient, ResponseTooLargeError
@@ -319,27 +319,39 @@ async def open_chat_client(settings: EndpointConfig, cache: Path | None) -> Chat
 class _ReplyCache:
     """Replies by the hash of their complete request, in an append-only SQLite file.
 
-    Each statement uses a new connection, so that threads and processes can share the file.
+    Each statement uses a new connection, so that threads and processes can share the file. It is
+    created for the first reply, so an endpoint that does not respond leaves no file.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        make_file(path)
+        self._path, self._has_table = path, False
+        if path.exists():
+            self._create_table()
+        else:
+            require_writable(path.parent)
+
+    def _create_table(self) -> None:
+        make_file(self._path)
         try:
-            with closing(sqlite3.connect(path)) as file, file:
+            with closing(sqlite3.connect(self._path)) as file, file:
                 file.execute("PRAGMA journal_mode = WAL")
                 file.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, body TEXT)")
         except sqlite3.Error as error:
             raise UserError(
-                f"{path} cannot be used as a reply cache ({error}): choose another file."
+                f"{self._path} cannot be used as a reply cache ({error}): choose another file."
             ) from error
+        self._has_table = True
 
     def find(self, key: str) -> _ResponseBody | None:
+        if not self._has_table:
+            return None
         with closing(sqlite3.connect(self._path)) as file:
             row = file.execute("SELECT body FROM replies WHERE key = ?", [key]).fetchone()
         return None if row is None else _ResponseBody.model_validate_json(row[0])
 
     def add(self, key: str, body: _ResponseBody) -> None:
+        if not self._has_table:
+            self._create_table()
         with closing(sqlite3.connect(self._path)) as file, file:
             values = [key, body.model_dump_json()]
             file.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", values)

@@ -11,7 +11,6 @@ import contextlib
 import enum
 import resource
 import socket
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,36 +22,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from fieldcraft.terminal.console import print_line
+from fieldcraft.tools.addresses import open_listener, open_user_listener
 from fieldcraft.tools.server_requests import BodyLimitMiddleware, SameOriginMiddleware
-from fieldcraft.types import UserError
 
 # Keep-alive time of an idle connection, in seconds. On a busy machine with many clients, the next
 # request may take longer than uvicorn's default of 5.
 KEEP_ALIVE_SECONDS = 75
-UNREAD_TIMEOUT_SECONDS = 60  # limit for sent bytes that the client does not read
-
-
-def open_listener(host: str, port: int) -> socket.socket:
-    """Open a listening socket whose connections send without delay. Raises OSError.
-
-    asyncio disables Nagle's algorithm only for sockets with a known protocol, unlike the sockets of
-    `create_server`; every small response would then wait 40 ms for a delayed acknowledgement. A
-    client that stops reading its response is disconnected, if the system supports this.
-    """
-    listener = socket.create_server((host, port))
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited on accept
-    if sys.platform == "linux":
-        listener.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_TIMEOUT_SECONDS * 1000
-        )
-    return listener
-
-
-def find_free_port(host: str) -> int:
-    """Return a free port for a process that has not started yet. Raises OSError."""
-    with open_listener(host, 0) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def make_server_config(
@@ -130,14 +105,7 @@ def bind_socket(name: str, host: str, port: int, path: str = "") -> socket.socke
     Raises:
         UserError: the address cannot be listened on.
     """
-    if not 0 <= port <= 65535:
-        raise UserError(f"There is no port {port}; choose one from 0 to 65535.")
-    try:
-        listener = open_listener(host, port)
-    except OSError as error:
-        raise UserError(
-            f"Cannot listen on {host}:{port} ({error}); stop what uses it or choose another port."
-        ) from error
+    listener = open_user_listener(host, port)
     # uvicorn does not log the address of a socket that it receives.
     print_line(f"{name} server at http://{host}:{listener.getsockname()[1]}{path}")
     return listener

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli_parts import TINY
-from fieldcraft.tools.serving import find_free_port
+from fieldcraft.tools.addresses import find_free_port
 
 pytestmark = pytest.mark.slow
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]

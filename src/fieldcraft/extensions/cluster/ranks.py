@@ -30,7 +30,7 @@ from fieldcraft.extensions.cluster.weights import (
     count_bytes,
     pack_tensors,
 )
-from fieldcraft.tools.serving import find_free_port
+from fieldcraft.tools.addresses import find_free_port
 from fieldcraft.train.parity import run_policy_probe
 from fieldcraft.train.protocols import TrainersLostError
 from fieldcraft.types import UserError

@@ -30,9 +30,10 @@ from fieldcraft.extensions.curation.filters import (
     FilterContext,
     FilterDecision,
 )
+from fieldcraft.records.reading import RecipeKeyError
 from fieldcraft.records.words import split_words
 from fieldcraft.rewards.answers import normalise_or_raw
-from fieldcraft.types import RecipeKeyError, Task, ThoughtRole, ToolCall, UserError
+from fieldcraft.types import Task, ThoughtRole, ToolCall, UserError
 
 MIN_REPEATED_WORDS = 8  # shorter thoughts, such as "I must search.", may be repeated
 NGRAM_WORDS = 13  # words, as in GPT-3 (arXiv 2005.14165, appendix C)

@@ -23,6 +23,7 @@ from fieldcraft.cli.app import (
 )
 from fieldcraft.records.files import require_writable
 from fieldcraft.terminal.console import print_line
+from fieldcraft.tools.addresses import require_free_address
 
 _PASSAGES_ADVICE = dict.fromkeys(
     ("tasks", "demonstrations", "pairs", "relevance"),
@@ -79,6 +80,7 @@ def serve_index(
     from fieldcraft.extensions.search.server import serve_search
 
     require_trusted_index(index)
+    require_free_address(host, port)
 
     if (index / "manifest.json").exists():  # slow with an encoder
         print_line(f"Opening {index} ...", file=sys.stderr)

@@ -30,6 +30,7 @@ from fieldcraft.cli.app import (
 from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.terminal.console import CleanConsole
 from fieldcraft.terminal.progress import TerminalReporter
+from fieldcraft.tools.addresses import require_free_address
 from fieldcraft.types import UserError
 
 
@@ -78,6 +79,7 @@ def serve_trained_agent(
     """Serve a trained agent with its tools behind OpenAI's interfaces, and as a tool of MCP."""
     token = read_token(token_env, token_file)
     require_valid_agents([model], dialect, index, search_url)
+    require_free_address(host, port)
     with announce_imports():
         try:
             from fieldcraft.extensions.serving.server import ListenAddress, serve_agent

@@ -21,7 +21,7 @@ from fieldcraft.config.interpreters import get_installed_version
 from fieldcraft.engine.weights import WeightSnapshot
 from fieldcraft.extensions.vllm.client import SUPPORTED_VERSIONS, describe_supported_versions
 from fieldcraft.records.files import make_folder, open_log
-from fieldcraft.tools.serving import find_free_port
+from fieldcraft.tools.addresses import find_free_port
 from fieldcraft.types import UserError
 
 WORKER_FOLDER = Path(__file__).parent / "worker"  # on the import path of vLLM's Python
