@@ -19,6 +19,7 @@ from fieldcraft.records.files import (
 )
 from fieldcraft.tools.chat_client import ChatClient
 from fieldcraft.tools.serving import serve_in_thread
+from fieldcraft.types import UserError
 from small_disk import small_disk
 from tiny_runs import run_tiny
 
@@ -80,6 +81,26 @@ def test_databases_are_for_their_user(tmp_path: Path) -> None:
     assert (tmp_path / "judge.sqlite").exists()
     for path in tmp_path.glob("*.sqlite*"):
         assert mode(path) == 0o600
+
+
+@pytest.mark.parametrize("error", [OSError("full"), UserError("wrong"), KeyboardInterrupt()])
+def test_a_failed_write_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+    def write_file() -> None:
+        with atomic_file(tmp_path / "file") as draft:
+            draft.write_text("half")
+            raise error
+
+    def write_folder() -> None:
+        with atomic_folder(tmp_path / "folder") as draft:
+            (draft / "part").write_text("half")
+            raise error
+
+    (tmp_path / "file").write_text("before")
+    for write in (write_file, write_folder):
+        with pytest.raises(type(error)):
+            write()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "before"
 
 
 def test_a_draft_that_is_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -95,12 +95,16 @@ def get_temporary_path(path: Path) -> Path:
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `target` (new) when the block ends. The result is
-    complete and on disk, or absent."""
+    complete and on disk, or absent; a block that fails, as on a full disk, leaves no draft."""
     draft = get_temporary_path(target)
     shutil.rmtree(draft, ignore_errors=True)
-    make_folder(draft)
-    yield draft
-    commit_draft(draft, target)
+    try:
+        make_folder(draft)
+        yield draft
+        commit_draft(draft, target)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
 
 
 def commit_draft(draft: Path, target: Path) -> None:
@@ -113,16 +117,20 @@ def commit_draft(draft: Path, target: Path) -> None:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path whose file is renamed to `path` when the block ends. The result is
-    complete and on disk, or absent."""
+    complete and on disk, or absent; a block that fails leaves no draft."""
     make_folder(path.parent)
     draft = get_temporary_path(path)
     draft.unlink(missing_ok=True)  # not followed if it is a link made by another user
     draft.touch(PRIVATE_FILE_MODE, exist_ok=False)
-    if path.exists():
-        draft.chmod(path.stat().st_mode)
-    yield draft
-    _sync(draft)
-    draft.replace(path)
+    try:
+        if path.exists():
+            draft.chmod(path.stat().st_mode)
+        yield draft
+        _sync(draft)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
     _sync(path.parent)
 
 

@@ -2,6 +2,7 @@ import asyncio
 import json
 import math
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -215,6 +216,29 @@ def test_a_folder_that_is_no_index_is_never_replaced(tmp_path):
     assert (out / "chapter1.txt").read_text() == "dear reader"
     with pytest.raises(UserError, match="thesis holds no search index"):
         SearchIndex.load(out)
+
+
+def test_an_index_that_is_stopped_while_it_is_replaced_stays(tmp_path, monkeypatch):
+    """Ctrl-C comes after the old index was moved away, before the new one has its name."""
+    corpus, out = tmp_path / "corpus.jsonl", tmp_path / "index"
+    corpus.write_text('{"text": "an old passage"}\n')
+    build_index(corpus, out)
+    corpus.write_text('{"text": "a new passage"}\n')
+    rename = Path.rename
+
+    def stop(path, target):
+        if path.name == ".index.draft":
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(corpus, out)
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus.jsonl", "index"}
+    assert "old" in (out / "passages.jsonl").read_text()
+    build_index(corpus, out)
+    assert "new" in (out / "passages.jsonl").read_text()
 
 
 def test_an_index_of_another_format_is_refused_and_rebuilt(tmp_path):

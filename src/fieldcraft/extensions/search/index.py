@@ -26,7 +26,7 @@ from fieldcraft.data.passages import (
 from fieldcraft.extensions.search.bm25 import LIBRARY_VERSION, Bm25Ranker, write_bm25
 from fieldcraft.extensions.search.dense import DenseRanker, TextEncoder, write_dense
 from fieldcraft.recipes.consent import record_own_consent, require_consent
-from fieldcraft.records.files import atomic_folder, get_temporary_path, write_json
+from fieldcraft.records.files import atomic_folder, write_json
 from fieldcraft.records.reading import (
     advise_index_rebuild,
     advise_renaming,
@@ -195,8 +195,9 @@ def build_index(
             if out.exists():
                 out.rename(replaced)
     finally:
-        for left in (get_temporary_path(out), replaced):
-            shutil.rmtree(left, ignore_errors=True)
+        if replaced.exists() and not out.exists():  # stopped between the two renames
+            replaced.rename(out)
+        shutil.rmtree(replaced, ignore_errors=True)
     return SearchIndex.load(out)
 
 
