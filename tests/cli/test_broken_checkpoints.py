@@ -77,6 +77,12 @@ def replace_by_an_encoder(folder: Path) -> None:
     BertForMaskedLM(config).save_pretrained(folder)
 
 
+def name_many_layers(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"num_hidden_layers": 10**6, "layer_types": None}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 FILE = "/model.safetensors"
 FOLLOWED = [empty, break_tokenizer, lose_a_tensor, put_nan, break_config]
 DAMAGES: list[tuple[Damage, tuple[str, ...]]] = [
@@ -87,6 +93,7 @@ DAMAGES: list[tuple[Damage, tuple[str, ...]]] = [
     (cut_off, (FILE, "damaged or cut off")),
     (empty, (FILE, "damaged or cut off")),
     (break_config, ("/config.json cannot be read",)),
+    (name_many_layers, ("/config.json has num_hidden_layers=1000000, more than any model",)),
     (break_tokenizer, ("the tokenizer of ", "cannot be read")),
     (
         name_code,
@@ -125,6 +132,16 @@ def test_a_broken_checkpoint_is_refused(
     for part in words:
         assert part in problem
     assert not (tmp_path / "out").exists()
+
+
+def test_an_export_refuses_a_broken_chat_template(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = Path(shutil.copytree(checkpoint, tmp_path / "model"))
+    (model / "chat_template.jinja").write_text("{% for %}")
+    assert status("export", model, "--out", tmp_path / "out") == 2
+    assert "the model's chat template cannot be read (TemplateSyntaxError" in sentence(capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def follow_renaming(advice: str) -> None:

@@ -163,6 +163,34 @@ def test_sigterm_leaves_no_files(interrupts: str, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"corpus.jsonl", "temporary"}
 
 
+BLOCKING = """
+import asyncio, signal, sys, time
+from fieldcraft.cli import runs, start
+
+start.GRACE_SECONDS = 0.1
+
+async def block():
+    signal.raise_signal(signal.SIGTERM)
+    while True:
+        time.sleep(0.01)
+
+runs.list_builtin_recipes = lambda: asyncio.run(block())
+sys.argv[1:] = ["recipes"]
+start.main()
+"""
+
+
+def test_sigterm_interrupts_work_that_does_not_await() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKING],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "fieldcraft: stopped.\n")
+
+
 @pytest.mark.parametrize(
     "place", [(server, "bind_socket"), (server, "run_server"), (Agent, "make_streaming_engine")]
 )

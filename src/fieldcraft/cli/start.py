@@ -1,8 +1,12 @@
 """Entry point of the command `fieldcraft`, which loads nothing else at first."""
 
+import _thread
 import os
 import signal
+import threading
 from types import FrameType
+
+GRACE_SECONDS = 5.0
 
 
 def main() -> None:
@@ -27,8 +31,12 @@ def _exit_at_once(number: int, frame: FrameType | None) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Do what Ctrl-C does at this moment: an event loop cancels its tasks first."""
+    """Do what Ctrl-C does at this moment: an event loop cancels its tasks. Work that does not end,
+    such as loading a model, is interrupted after a grace period, as by a second Ctrl-C."""
     if callable(signal.getsignal(signal.SIGINT)):
+        timer = threading.Timer(GRACE_SECONDS, _thread.interrupt_main)
+        timer.daemon = True
+        timer.start()
         signal.raise_signal(signal.SIGINT)
     else:
         raise KeyboardInterrupt

@@ -7,6 +7,7 @@ from pydantic import Field
 OpenFraction = Annotated[float, Field(gt=0, lt=1)]
 UnitFraction = Annotated[float, Field(ge=0, le=1)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1)]
+MAX_LAYERS = 1000  # several times as many as any published model has
 # A world is in memory, so a larger number is a mistake that would exhaust it.
 MAX_WORLD_COUNT = 100_000
 WorldCount = Annotated[int, Field(gt=0, le=MAX_WORLD_COUNT)]

@@ -21,7 +21,7 @@ from pydantic import (
 
 from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.names import suggest_name, validate_folder_name
-from fieldcraft.config.numbers import NonNegativeNumber, UnitFraction
+from fieldcraft.config.numbers import MAX_LAYERS, NonNegativeNumber, UnitFraction
 from fieldcraft.config.sampling import (
     DEFAULT_SOURCE,
     GREEDY_SAMPLES_MESSAGE,
@@ -66,7 +66,7 @@ class WorldConfig(ConfigSection):
 class TinyModelConfig(ConfigSection):
     """Shape of a randomly initialised model (Qwen2 architecture)."""
 
-    layers: int = Field(default=3, ge=2)
+    layers: int = Field(default=3, ge=2, le=MAX_LAYERS)
     width: PositiveInt = 64
     heads: PositiveInt = 2
 

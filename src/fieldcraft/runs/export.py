@@ -28,6 +28,7 @@ from fieldcraft.recipes.exported import (
 )
 from fieldcraft.records.files import atomic_folder, write_text
 from fieldcraft.records.metrics import MetricsLog, format_exact_match, list_columns
+from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.runs.agent import load_agent
 from fieldcraft.runs.build import make_prompt_only_tools
 from fieldcraft.runs.dialects import load_dialect, require_usable_tokenizer, with_dialect
@@ -262,6 +263,7 @@ def _split_prompt(card_data: ModelCardData, schemas: list[dict[str, Any]]) -> tu
     if tokenizer.chat_template is None:
         return tokenizer.decode(list(get_bos_ids(tokenizer))), "\n"
     messages = [{"role": "user", "content": EXAMPLE_QUESTION}]
-    text = render_chat(tokenizer, messages, add_generation_prompt=True)
+    with raise_read_errors("the model's chat template", "correct its chat_template.jinja"):
+        text = render_chat(tokenizer, messages, add_generation_prompt=True)
     before, _, after = text.partition(EXAMPLE_QUESTION)
     return before, after

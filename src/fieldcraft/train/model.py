@@ -27,6 +27,7 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 
 from fieldcraft.config.hub_names import MODEL_FORMS
 from fieldcraft.config.names import get_first_line
+from fieldcraft.config.numbers import MAX_LAYERS
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.local.requests import get_configured_eos
 from fieldcraft.hub.models import require_unquantised
@@ -115,7 +116,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
         )
     require_unquantised(folder, folder)
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except READ_ERRORS as error:
         if _has_custom_code(folder):
             raise UserError(
@@ -126,6 +127,13 @@ def load_config(folder: Path) -> PreTrainedConfig:
             f"{file} cannot be read ({get_first_line(error)}): "
             f"{advise_repair(folder, COPY_AGAIN_ADVICE)}."
         ) from error
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    if layers > MAX_LAYERS:  # they would be made one by one, until the memory is full
+        raise UserError(
+            f"{file} has num_hidden_layers={layers}, more than any model:"
+            f" {advise_repair(folder, COPY_AGAIN_ADVICE)}."
+        )
+    return config
 
 
 def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> Any:

@@ -11,6 +11,7 @@ from typing import Protocol
 from fieldcraft.dialects.base import TEXT_PLACEHOLDER, encode_template, encode_untrusted
 from fieldcraft.dialects.chat_template import render_chat
 from fieldcraft.engine.base import Engine
+from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.sampling import NO_TRUNCATION, SamplingParams, StopReason, Truncation
 from fieldcraft.tools.chat_client import ChatReply, TokenUsage
 from fieldcraft.types import Tokenizer, UserError
@@ -112,7 +113,8 @@ class EngineChatModel:
         placeholders = [
             {"role": message["role"], "content": TEXT_PLACEHOLDER} for message in messages
         ]
-        template = render_chat(self.tokenizer, placeholders, add_generation_prompt=True)
+        with raise_read_errors("the chat template of the teacher", "correct its file"):
+            template = render_chat(self.tokenizer, placeholders, add_generation_prompt=True)
         first, *others = template.split(TEXT_PLACEHOLDER)
         if len(others) != len(messages):
             raise UserError(
