@@ -20,6 +20,7 @@ from fieldcraft.extensions.search.index import FORMAT_VERSION, SearchIndex, buil
 from fieldcraft.extensions.search.tool import SearchTool
 from fieldcraft.extensions.worlds.atlas.generation import generate_atlas
 from fieldcraft.types import ArgumentError, UserError
+from modes import modes_hold
 
 
 def write(path, records):
@@ -216,6 +217,21 @@ def test_a_folder_that_is_no_index_is_never_replaced(tmp_path):
     assert (out / "chapter1.txt").read_text() == "dear reader"
     with pytest.raises(UserError, match="thesis holds no search index"):
         SearchIndex.load(out)
+
+
+def test_an_index_that_cannot_be_written_is_searched(tmp_path):
+    """As a run on a read-only disk: a folder without permission to write is alike."""
+    before = index_of(tmp_path, "kalo", "remi kalo")
+    folders = [tmp_path / "index" / "bm25", tmp_path / "index"]
+    for lock in folders[0].glob(".*.lock"):  # copied without them
+        lock.unlink()
+    with modes_hold():
+        for folder in folders:
+            folder.chmod(0o500)
+        after = SearchIndex.load(tmp_path / "index")
+        for folder in folders:
+            folder.chmod(0o700)
+    assert ids(after, "kalo") == ids(before, "kalo") == ["0", "1"]
 
 
 def test_an_index_that_is_stopped_while_it_is_replaced_stays(tmp_path, monkeypatch):

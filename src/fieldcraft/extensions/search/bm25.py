@@ -5,11 +5,13 @@ tantivy stores the number of terms of a passage in one byte: exact up to 40, the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import tantivy
@@ -19,6 +21,7 @@ from fieldcraft.records.files import raise_write_errors
 from fieldcraft.records.words import split_words, strip_vowel_points
 
 BM25_FOLDER = "bm25"
+LOCK_SUFFIX = ".lock"
 LIBRARY_VERSION = f"tantivy {version('tantivy')}"
 
 # Memory that is filled before a segment is written: about a million passages. Segments are merged
@@ -126,15 +129,29 @@ def _convert_panic() -> Iterator[None]:
         raise ValueError(str(error)) from error
 
 
+@contextmanager
+def _lockable_folder(folder: Path) -> Iterator[Path]:
+    """Yield the folder, or one with links to its files if it cannot be written, as on a read-only
+    disk: tantivy locks a new file while it opens an index."""
+    if os.access(folder, os.W_OK, effective_ids=True):
+        yield folder
+        return
+    with TemporaryDirectory(prefix="fieldcraft-index-") as links:
+        for file in folder.iterdir():
+            if not file.name.endswith(LOCK_SUFFIX):
+                Path(links, file.name).symlink_to(file.absolute())
+        yield Path(links)
+
+
 class Bm25Ranker:
     """`Ranker` by BM25."""
 
     def __init__(self, folder: Path) -> None:
-        with _convert_panic():
-            index = tantivy.Index.open(str(folder / BM25_FOLDER))
-        index.config_reader("manual")  # it never changes, so it is not watched
-        self._searcher = index.searcher()
-        self._schema = index.schema
+        with _convert_panic(), _lockable_folder(folder / BM25_FOLDER) as lockable:
+            index = tantivy.Index.open(str(lockable))
+            index.config_reader("manual")  # it never changes, so it is not watched
+            self._searcher = index.searcher()
+            self._schema = index.schema
 
     def rank(self, queries: Sequence[str], depth: int) -> list[list[tuple[int, float]]]:
         """Rank passages for each query. A passage without words of the query is never found."""
