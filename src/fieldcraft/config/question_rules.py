@@ -83,7 +83,7 @@ def find_unknown_splits(recipe: Recipe) -> Iterator[str]:
 
 
 def find_too_many_world_questions(recipe: Recipe) -> Iterator[str]:
-    """A world generates as many questions as are asked for, until the memory is full."""
+    """Yield an error for each number of questions or examples that would fill the memory."""
     if recipe.world is None:
         return
     counts = {f"evaluation.splits.{name}": n for name, n in recipe.evaluation.splits.items()}
