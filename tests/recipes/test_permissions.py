@@ -38,6 +38,11 @@ def names(data: dict[str, Any], folder: Path = Path("there")) -> list[tuple[str,
         ({"tools": [{"name": "python", "url": "host:80"}]}, "address", "tools.0.url"),
         ({"tools": [{"name": "python", "backend": "e2b"}]}, "address", "tools.0.backend"),
         (
+            {"environment": {"name": "command", "backend": {"name": "e2b"}}},
+            "address",
+            "environment.backend.name",
+        ),
+        (
             {"tools": [{"name": "python", "backend": {"name": "e2b"}}]},
             "address",
             "tools.0.backend.name",

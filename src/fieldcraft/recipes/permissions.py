@@ -174,7 +174,8 @@ def _classify_leaf(leaf: _TextLeaf, folder: Path, component_names: Collection[st
 def _classify_by_key(leaf: _TextLeaf) -> str | None:
     """Return the permission determined by the key: "" for plain data, or None if it depends on the
     text."""
-    key, tool = leaf.key, leaf.path[0] == "tools"
+    key, section = leaf.key, leaf.path[0]
+    tool = section == "tools"
     if key in _KEY_PERMISSIONS:
         return _KEY_PERMISSIONS[key]
     if key == "env":  # of an MCP server: names of variables; of an environment: its module
@@ -183,7 +184,8 @@ def _classify_by_key(leaf: _TextLeaf) -> str | None:
         return "variable" if leaf.section.get("url", leaf) is not None else ""
     if tool and key == "name" and leaf.text in _WEB_TOOLS:
         return "" if leaf.section.get("provider") == "index" else "address"
-    if tool and (key == "backend" or "backend" in leaf.path[:-1]) and leaf.text in _WEB_BACKENDS:
+    is_backend = key == "backend" or "backend" in leaf.path[:-1]
+    if section in ("tools", "environment") and is_backend and leaf.text in _WEB_BACKENDS:
         return "address"
     return None
 

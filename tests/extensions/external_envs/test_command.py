@@ -261,3 +261,61 @@ def test_a_program_that_prints_without_end_is_ended() -> None:
         assert done.status is Status.ERROR
         assert done.error.endswith(message)
         assert len(done.error) < 300
+
+
+def test_files_of_the_agent_are_copied_to_each_rollout(tmp_path: Path) -> None:
+    agent = tmp_path / "agent" / "bin" / "run.sh"
+    agent.parent.mkdir(parents=True)
+    agent.write_text("#!/bin/sh\ncat bin/data.txt; echo more >> bin/data.txt\n")
+    agent.chmod(0o755)
+    data = agent.with_name("data.txt")
+    data.write_text("once\n")
+    for _ in range(2):
+        assert run_program("./bin/run.sh", files=str(tmp_path / "agent")).answer == "once"
+    assert data.read_text() == "once\n"
+
+
+SERVER = {"name": "sandboxfusion", "url": "http://127.0.0.1:1"}
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"files": "/no/where"}, "'/no/where' is not a folder: correct 'files' of the environment"),
+    ({"backend": "dock"}, "unknown sandbox backend 'dock'"),
+    ({"backend": {"image": "x"}}, "'backend' of the environment command has no name"),
+    ({"backend": {"name": "local", "image": "x"}}, "'local' of the environment command has no"),
+    ({"backend": {"name": "container"}}, "'container' needs the setting 'image'"),
+    ({"backend": "sandboxfusion"}, "'sandboxfusion' runs no commands, because its server"),
+    ({"backend": SERVER}, "'sandboxfusion' runs no commands, because its server"),
+    (
+        {"backend": SERVER, "writable": ["/tmp"]},
+        "'writable' .* is a setting of the backend 'local'",
+    ),
+    ({"limits": {"memory_mb": 5}}, "'local' does not limit 'memory_mb' of a command, but nothing"),
+    ({"backend": "test_command:make_backend"}, "runs no commands: write its methods run_command"),
+]
+
+
+def make_backend() -> object:
+    """Make a backend of programs only."""
+    return object()
+
+
+@pytest.mark.parametrize(("settings", "message"), MISTAKES)
+def test_backends_that_cannot_be_used(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as refused:
+        CommandEnvironment("true", **{"writable": WRITABLE, **settings})
+    assert str(refused.value).endswith(".")
+
+
+def test_e2b_does_not_limit_the_memory_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("e2b", reason="needs the extra e2b")
+    monkeypatch.setenv("E2B_API_KEY", "e2b_0")
+    environment = CommandEnvironment("true", backend="e2b", limits={"processes": 5})
+    assert environment.describe_isolation().backend == "e2b"
+    with pytest.raises(UserError, match="'e2b' does not limit 'memory_mb' of a command, but proc"):
+        CommandEnvironment("true", backend="e2b", limits={"memory_mb": 5})
+
+
+def test_a_folder_that_is_too_large(tmp_path: Path) -> None:
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(33 * 2**20)
+    with pytest.raises(UserError, match="has more than 32 MiB: name a smaller folder"):
+        CommandEnvironment("true", writable=WRITABLE, files=str(tmp_path))

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
-from fieldcraft.environments.base import EnvironmentRunner
+from fieldcraft.environments.base import EnvironmentContractError, EnvironmentRunner
 from fieldcraft.extensions.external_envs.agent_runner import (
     AgentLimits,
     AgentResult,
     open_agent_runner,
 )
 from fieldcraft.extensions.external_envs.gateway import API_ROOT
-from fieldcraft.extensions.external_envs.programs import run_program
-from fieldcraft.extensions.external_envs.work_folder import open_work_folder
-from fieldcraft.extensions.sandbox.write_guard import make_guarded_command
-from fieldcraft.extensions.sandbox.write_guard_checks import describe_guard, explain_missing_guard
+from fieldcraft.extensions.external_envs.guarded_commands import GuardedCommands
+from fieldcraft.extensions.sandbox.backends.base import (
+    CommandBackend,
+    CommandError,
+    CommandOutcome,
+    CommandRequest,
+)
+from fieldcraft.extensions.sandbox.backends.factory import (
+    LOCAL_BACKEND,
+    open_backend,
+    parse_backend,
+)
+from fieldcraft.extensions.sandbox.limits import MachineLimits, SandboxLimits
 from fieldcraft.records.paths import expand_home
+from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.tools.base import Isolation
 from fieldcraft.types import Task, UserError
 
-ANYWHERE = "/"  # writable folder of programs without a guard
-SHELL = ("/bin/sh", "-c")
+ANSWER_FILE, REWARD_FILE = "answer.txt", "reward.txt"
+_THIS = "the environment command"
+_MAX_INPUT_BYTES = 32 * 2**20  # of the files that each rollout receives
+_MAX_ERROR_CHARS = 200
 
 
 class CommandEnvironment:
@@ -38,20 +52,28 @@ class CommandEnvironment:
     ANTHROPIC_BASE_URL are addresses of the policy. The answer is the content of `answer.txt` in its
     working folder, or its output. A number in `reward.txt` is the reward `environment`.
 
-    The program can change files in its folder only. All processes that it has started are killed at
-    the end of the rollout.
+    On this machine, the program can change files in its folder only. In a machine of another
+    backend, it can call the policy, whatever network the machine has. All processes that it has
+    started are killed at the end of the rollout.
 
     Args:
         run: command line, executed by the shell.
         max_turns: maximum turns of the policy in a rollout; None for budget.max_calls.
         timeout_seconds: time limit of a rollout.
-        max_concurrent: maximum number of programs that run at the same time.
+        max_concurrent: maximum number of programs that run at the same time. The default is 32 on
+            this machine, otherwise that of the backend.
         share_answers: whether the task's file has the accepted answers, for a program that computes
             its reward. A policy that can read files could then read them as well.
-        writable: further files and folders that the program may change; [/] for all.
+        writable: further files and folders that the program may change; [/] for all. Only for the
+            backend `local`.
+        files: folder that is copied to the working folder of each rollout.
+        backend: where programs run: a name, or a mapping with `name` and the settings of the
+            backend.
+        limits: limits of all processes of a rollout (`MachineLimits`), by name.
 
-    Raises UserError for a path that does not exist, and if the kernel cannot restrict a program to
-    its folder, neither by Landlock nor by a mount namespace.
+    Raises UserError for a path that does not exist, for settings that the backend does not follow,
+    for a backend that cannot be used on this machine or runs no commands, and for `local` if the
+    kernel cannot restrict a program to its folder.
     """
 
     def __init__(
@@ -59,42 +81,123 @@ class CommandEnvironment:
         run: Annotated[str, Field(min_length=1)],
         max_turns: PositiveInt | None = None,
         timeout_seconds: PositiveFloat = 600.0,
-        max_concurrent: PositiveInt = 32,
+        max_concurrent: PositiveInt | None = None,
         share_answers: bool = False,
         writable: Sequence[str] = (),
+        files: str | None = None,
+        backend: str | dict[str, Any] = LOCAL_BACKEND,
+        limits: dict[str, PositiveInt] | None = None,
     ) -> None:
-        self.command_line = run
-        self.limits = AgentLimits(
-            max_turns=max_turns, timeout_seconds=timeout_seconds, max_concurrent=max_concurrent
+        self._command_line = run
+        self._share_answers = share_answers
+        self._files = {} if files is None else _read_folder(Path(expand_home(files)))
+        self._backend = _open_backend(backend, writable, max_concurrent)
+        self._machine_limits = _make_limits(limits or {}, self._backend)
+        self._limits = AgentLimits(
+            max_turns=max_turns,
+            timeout_seconds=timeout_seconds,
+            max_concurrent=self._backend.max_concurrent,
         )
-        self.share_answers = share_answers
-        self.writable = [str(Path(expand_home(path)).absolute()) for path in writable]
-        _require_guard(self.writable)
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
         """Return no tasks: the program answers the questions of the recipe."""
         return (), ()
 
     def describe_isolation(self) -> Isolation:
-        """Return what keeps the programs from changing other files."""
-        if ANYWHERE in self.writable:
-            return Isolation("local", (), "on this machine, and nothing restricts them")
-        return describe_guard()
+        """Return what separates the programs from this machine."""
+        return self._backend.describe_isolation()
 
     def start(
         self, dialect: BaseDialect, budget: BudgetConfig
     ) -> AbstractAsyncContextManager[EnvironmentRunner]:
         """Open the environment. Raises UserError for a model without a chat template."""
-        return open_agent_runner("command", self._run_program, self.limits, dialect, budget)
+        return open_agent_runner("command", self._run_program, self._limits, dialect, budget)
 
     async def _run_program(self, task: Task, base_url: str) -> AgentResult:
-        async with open_work_folder(task, self.share_answers) as folder:
-            command = [*SHELL, self.command_line]
-            if ANYWHERE not in self.writable:
-                command = make_guarded_command(command, [str(folder.root), *self.writable])
-            variables = {**folder.variables, **_make_addresses(base_url)}
-            output = await run_program(command, task.question.encode(), variables, folder.work)
-            return folder.read_result(output)
+        request = CommandRequest(
+            line=self._command_line,
+            stdin=task.question.encode(),
+            task=_encode_task(task, self._share_answers),
+            files=self._files,
+            service_url=base_url,
+            make_variables=_make_addresses,
+            results=(ANSWER_FILE, REWARD_FILE),
+            limits=self._machine_limits,
+            seconds=self._limits.timeout_seconds,
+        )
+        try:
+            return _parse_result(await self._backend.run_command(request))
+        except CommandError as error:
+            raise EnvironmentContractError(str(error)) from error
+
+
+def _open_backend(
+    backend: str | Mapping[str, Any], writable: Sequence[str], max_concurrent: int | None
+) -> CommandBackend:
+    name, settings = parse_backend(backend, _THIS)
+    if name == LOCAL_BACKEND:
+        if settings:
+            raise UserError(
+                f"the backend '{name}' of {_THIS} has no setting '{next(iter(settings))}': remove"
+                " it."
+            )
+        return GuardedCommands(writable, max_concurrent)
+    if writable:
+        raise UserError(
+            f"'writable' of {_THIS} is a setting of the backend '{LOCAL_BACKEND}': remove it, or"
+            f" the backend '{name}'."
+        )
+    if name == "sandboxfusion":
+        raise UserError(
+            f"the backend 'sandboxfusion' runs no commands, because its server returns no files"
+            f" and cannot call the policy: use local, container or e2b for {_THIS}."
+        )
+    opened = open_backend(name, settings, SandboxLimits(), max_concurrent, _THIS)
+    if not isinstance(opened, CommandBackend):
+        raise UserError(
+            f"the sandbox backend '{name}' runs no commands: write its methods run_command,"
+            f" max_concurrent and command_limits, or use another one for {_THIS}."
+        )
+    return opened
+
+
+def _make_limits(limits: Mapping[str, int], backend: CommandBackend) -> MachineLimits:
+    """Return the limits of a program. Raises UserError for one that the backend cannot enforce."""
+    known = sorted(backend.command_limits)
+    for name in limits:
+        if name not in known:
+            raise UserError(
+                f"the backend '{backend.describe_isolation().backend}' does not limit '{name}' of a"
+                f" command, but {', '.join(known) or 'nothing'}: correct limits of {_THIS}."
+            )
+    changes: dict[str, Any] = dict(limits)
+    return replace(MachineLimits(), **changes)
+
+
+def _read_folder(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Read the files of a folder: name -> (content, mode). Raises UserError if it cannot be read,
+    or is larger than _MAX_INPUT_BYTES."""
+    if not folder.is_dir():
+        raise UserError(f"'{folder}' is not a folder: correct 'files' of {_THIS}.")
+    found: dict[str, tuple[bytes, int]] = {}
+    with raise_read_errors(str(folder), "give a folder whose files can be read"):
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        if sum(path.stat().st_size for path in paths) > _MAX_INPUT_BYTES:
+            raise UserError(
+                f"'{folder}' has more than {_MAX_INPUT_BYTES // 2**20} MiB: name a smaller folder"
+                f" in 'files' of {_THIS}, or put large files into the image of a machine."
+            )
+        for path in paths:
+            name = path.relative_to(folder).as_posix()
+            found[name] = path.read_bytes(), path.stat().st_mode & 0o755
+    return found
+
+
+def _encode_task(task: Task, share_answers: bool) -> bytes:
+    record = asdict(task)
+    if not share_answers:
+        del record["answers"]
+    return json.dumps(record).encode()
 
 
 def _make_addresses(base_url: str) -> dict[str, str]:
@@ -107,14 +210,25 @@ def _make_addresses(base_url: str) -> dict[str, str]:
     }
 
 
-def _require_guard(writable: Sequence[str]) -> None:
-    """Raise UserError if programs cannot be restricted to these folders and their own one."""
-    for path in writable:
-        if not Path(path).exists():
-            raise UserError(f"the path {path} of writable does not exist: create or correct it.")
-    reason = None if ANYWHERE in writable else explain_missing_guard()
-    if reason is not None:
-        raise UserError(
-            "the environment 'command' cannot keep its programs from changing files outside of"
-            f" their folders, because {reason}; or allow it with writable: [{ANYWHERE}]."
+def _parse_result(result: CommandOutcome) -> AgentResult:
+    """Return the answer and the reward of a program. Raises EnvironmentContractError if it failed
+    or left something else."""
+    if result.exit_code:
+        error_text = _decode(result.error_tail)[-_MAX_ERROR_CHARS:]
+        raise EnvironmentContractError(
+            f"the agent exited with status {result.exit_code}: {error_text}"
         )
+    texts = {name: _decode(content) for name, content in result.files.items()}
+    answer = texts.get(ANSWER_FILE, _decode(result.output) or None)
+    reward = texts.get(REWARD_FILE)
+    if reward is None:
+        return AgentResult(answer)
+    try:
+        return AgentResult(answer, float(reward))
+    except ValueError:
+        message = f"{REWARD_FILE} is not a number: {reward[:80]!r}"
+        raise EnvironmentContractError(message) from None
+
+
+def _decode(content: bytes) -> str:
+    return content.decode(errors="replace").strip()

@@ -9,23 +9,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.environments.base import EnvironmentContractError
+from fieldcraft.extensions.sandbox.backends.base import CommandError
+from fieldcraft.extensions.sandbox.command_folder import MAX_RESULT_BYTES
 from fieldcraft.tools.descendants import ProcessDescendants
 
-MAX_OUTPUT_BYTES = 2**20  # bytes of an answer
-_MAX_STDERR_CHARS = 200  # characters of the end of a program's standard error
+_MAX_ERROR_BYTES = 1024  # the end of a program's standard error
 _CHUNK_BYTES = 2**16
 _POLL_SECONDS = 0.02  # seconds between two checks whether it has exited
 
 
 async def run_program(
-    command: Sequence[str], input_data: bytes, env: Mapping[str, str], folder: Path | None = None
-) -> str:
-    """Run a program with `input_data` as its input, and return its output. It starts in `folder`,
-    by default the current one.
+    command: Sequence[str], input_data: bytes, env: Mapping[str, str], folder: Path
+) -> tuple[int, bytes, bytes]:
+    """Run a program in a folder with `input_data` as its input. Return its status, its output and
+    the end of its standard error.
 
-    Processes that it has started are killed when it exits or this call ends. Raises
-    EnvironmentContractError if it fails, or prints more than MAX_OUTPUT_BYTES.
+    Processes that it has started are killed when it exits or this call ends. Raises CommandError if
+    it prints more than MAX_RESULT_BYTES.
     """
     descendants = ProcessDescendants()
     process = await descendants.start(
@@ -50,10 +50,7 @@ async def run_program(
         await asyncio.gather(*pending, return_exceptions=True)
         # unread output would keep its pipes open, and `Process` itself does not close them
         process._transport.close()  # type: ignore[attr-defined]
-    if status:
-        error_text = errors.decode(errors="replace").strip()[-_MAX_STDERR_CHARS:]
-        raise EnvironmentContractError(f"the agent exited with status {status}: {error_text}")
-    return output.decode(errors="replace").strip()
+    return status, output, errors
 
 
 async def _wait_for_exit(process: Process) -> int:
@@ -79,16 +76,15 @@ async def _read_stdout(process: Process) -> bytes:
     output = bytearray()
     while chunk := await process.stdout.read(_CHUNK_BYTES):
         output += chunk
-        if len(output) > MAX_OUTPUT_BYTES:
-            raise EnvironmentContractError(f"the agent printed more than {MAX_OUTPUT_BYTES} bytes")
+        if len(output) > MAX_RESULT_BYTES:
+            raise CommandError(f"the agent printed more than {MAX_RESULT_BYTES} bytes")
     return bytes(output)
 
 
 async def _read_stderr_tail(process: Process) -> bytes:
-    """Read the standard error of a process, and return its end, with margin for multi-byte
-    characters."""
+    """Read the standard error of a process, and return its end."""
     assert process.stderr is not None
     tail = b""
     while chunk := await process.stderr.read(_CHUNK_BYTES):
-        tail = (tail + chunk)[-4 * _MAX_STDERR_CHARS :]
+        tail = (tail + chunk)[-_MAX_ERROR_BYTES:]
     return tail

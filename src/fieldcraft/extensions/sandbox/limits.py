@@ -9,6 +9,8 @@ from enum import StrEnum
 from fieldcraft.types import UserError
 
 MIB = 2**20
+_GUEST_MEMORY_MB = 64  # of the interpreter itself, beside the memory of the program
+_GUEST_PROCESSES = 2
 GAP_TEMPLATE = "\n[{} bytes left out]\n"
 
 
@@ -29,9 +31,38 @@ class SandboxLimits:
             if value <= 0:
                 raise UserError(f"the limit {name} of a sandbox must be greater than 0.")
 
+    def for_machine(self) -> MachineLimits:
+        """Return the limits of a machine in which a guest runs programs."""
+        return MachineLimits(
+            memory_mb=self.memory_mb + _GUEST_MEMORY_MB,
+            processes=self.processes + _GUEST_PROCESSES,
+            disk_mb=self.disk_mb,
+            open_files=256,  # of the guest, which lowers it for programs
+            executable_files=False,
+        )
+
     def for_worker(self) -> tuple[int, ...]:
         """Return the limits that are fixed for the lifetime of a worker."""
         return (self.memory_mb, self.processes, self.disk_mb, self.file_mb)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineLimits:
+    """Limits of a machine, for all its processes together.
+
+    Attributes:
+        memory_mb: memory, files in memory included.
+        processes: concurrent processes and threads.
+        disk_mb: size of each folder in which a process can write.
+        open_files: open files of each process.
+        executable_files: files that a process has written can be executed.
+    """
+
+    memory_mb: int = 2048
+    processes: int = 512
+    disk_mb: int = 1024
+    open_files: int = 4096
+    executable_files: bool = True
 
 
 class ProgramStatus(StrEnum):

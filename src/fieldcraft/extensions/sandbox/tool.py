@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache, partial
-from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from fieldcraft.config.components import ComponentKind
-from fieldcraft.config.instantiation import instantiate
-from fieldcraft.config.names import resolve
 from fieldcraft.config.validation_errors import describe_validation_error
 from fieldcraft.extensions.sandbox.backends.base import SandboxBackend, SessionBackend
+from fieldcraft.extensions.sandbox.backends.factory import (
+    LOCAL_BACKEND,
+    open_backend,
+    parse_backend,
+)
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
 from fieldcraft.extensions.sandbox.sandbox import PRELOADED_LIBRARIES, Sandbox
 from fieldcraft.records.reading import raise_read_errors
@@ -25,7 +26,7 @@ from fieldcraft.types import Task, Tool, ToolError, ToolUnavailableError, UserEr
 RunProgram = Callable[[str, str], Awaitable[ProgramResult]]  # a program and its standard input
 RenderResult = Callable[[ProgramResult], str]  # may raise a ToolError
 _LIMITS: TypeAdapter[SandboxLimits] = TypeAdapter(SandboxLimits)
-LOCAL_BACKEND, SERVER_BACKEND = "local", "sandboxfusion"
+SERVER_BACKEND = "sandboxfusion"
 _LOCAL_DEFAULTS: Mapping[str, tuple[str, ...]] = {
     "allow_missing_layers": (),
     "libraries": PRELOADED_LIBRARIES,
@@ -142,7 +143,7 @@ def make_python(
     if url is not None:
         _require_only_server(backend, stateful or changed or max_concurrent)
         backend = {"name": SERVER_BACKEND, "url": url}
-    name, settings = _parse_backend(backend)
+    name, settings = parse_backend(backend, "the tool python")
     if name == LOCAL_BACKEND:
         settings = {**local, **settings}
     elif changed:
@@ -150,7 +151,7 @@ def make_python(
             f"'{changed[0]}' of the tool python is a setting of the backend '{LOCAL_BACKEND}':"
             f" remove it, or the backend '{name}'."
         )
-    opened = open_backend(name, settings, checked, max_concurrent)
+    opened = open_backend(name, settings, checked, max_concurrent, "the tool python")
     input_files = {} if files is None else _read_folder(files)
     render = partial(render_observation, wall_seconds=checked.wall_seconds, errors=errors)
     if not stateful:
@@ -161,37 +162,6 @@ def make_python(
             " or use another backend."
         )
     return PythonSessionTool(opened, input_files, render)
-
-
-def open_backend(
-    name: str, settings: Mapping[str, Any], limits: SandboxLimits, max_concurrent: int | None
-) -> SandboxBackend:
-    """Open a sandbox backend by name. Raises UserError for an unknown name, wrong settings, or a
-    backend that cannot be used on this machine."""
-    kind = ComponentKind.SANDBOX_BACKEND
-    factory = resolve(kind, name)
-    if max_concurrent is not None and "max_concurrent" not in signature(factory).parameters:
-        raise UserError(
-            f"the sandbox backend '{name}' sets its own concurrency: remove 'max_concurrent' from"
-            " the tool python."
-        )
-    provided = {"limits": limits, "max_concurrent": max_concurrent}
-    opened: SandboxBackend = instantiate(kind, name, factory, settings, provided)
-    return opened
-
-
-def _parse_backend(backend: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name of a backend and its settings. Raises UserError for a missing name."""
-    if isinstance(backend, str):
-        return backend, {}
-    settings = dict(backend)
-    name = settings.pop("name", None)
-    if not isinstance(name, str):
-        raise UserError(
-            "'backend' of the tool python has no name: write a name, or a mapping with 'name' and"
-            " the settings of the backend."
-        )
-    return name, settings
 
 
 def _require_only_server(backend: str | Mapping[str, Any], sets_more: object) -> None:

@@ -7,10 +7,10 @@ from backend_parts import LIMITS, SETTINGS
 from container_images import list_containers, open_image
 from sandbox_parts import find_engine
 
+from fieldcraft.extensions.sandbox.backends.factory import open_backend
 from fieldcraft.extensions.sandbox.limits import SandboxLimits
 from fieldcraft.extensions.sandbox.sandbox import Sandbox
 from fieldcraft.extensions.sandbox.server import create_app
-from fieldcraft.extensions.sandbox.tool import open_backend
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import UserError
 

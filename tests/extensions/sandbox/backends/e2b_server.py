@@ -43,9 +43,14 @@ class FakeMachine:
     processes: dict[int, asyncio.subprocess.Process] = field(default_factory=dict)
 
     def kill(self) -> None:
+        """End all processes, also those that work in the folder in sessions of their own."""
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if Path(os.readlink(f"/proc/{name}/cwd")).is_relative_to(self.folder):
+                    os.kill(int(name), signal.SIGKILL)
 
 
 class FakeE2b(process_connect.Process):

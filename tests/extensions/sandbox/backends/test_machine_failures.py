@@ -11,9 +11,9 @@ from backend_parts import LIMITS
 from container_images import list_containers, open_image
 
 from fieldcraft.environments.tool_session import open_session_tools
-from fieldcraft.extensions.sandbox.backends import machines
+from fieldcraft.extensions.sandbox.backends import machine_stream, machines
+from fieldcraft.extensions.sandbox.backends.factory import open_backend
 from fieldcraft.extensions.sandbox.limits import ProgramStatus
-from fieldcraft.extensions.sandbox.tool import open_backend
 from fieldcraft.tools.factory import make_tool
 from fieldcraft.types import Task, ToolUnavailableError, UserError
 from waiting import wait_until_async
@@ -66,7 +66,7 @@ def test_an_engine_that_fails_costs_one_call(kind, write_engine, monkeypatch, tm
     body, message = ENGINES[kind]
     write(body)
     monkeypatch.setattr(machines, "START_TIMEOUT_SECONDS", 0.5 if kind == "is silent" else 300)
-    monkeypatch.setattr(machines, "MAX_LINE_BYTES", 2**20)
+    monkeypatch.setattr(machine_stream, "MAX_LINE_BYTES", 2**20)
     backend = open_backend("container", {"image": "x", "engine": "podman"}, LIMITS, None)
     with pytest.raises(ToolUnavailableError, match=message) as caught:
         asyncio.run(backend.run("print(1)"))

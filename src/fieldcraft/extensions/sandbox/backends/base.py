@@ -1,16 +1,19 @@
 """Interfaces of sandbox backends, which run untrusted programs in different places.
 
+The tool `python` sends them programs in Python, and the environment `command` command lines.
+
 A backend is a function or class that a recipe names (`ComponentKind.SANDBOX_BACKEND`). It is called
 with its settings, and with `limits` (`SandboxLimits`) and `max_concurrent` if it accepts them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from fieldcraft.extensions.sandbox.limits import ProgramResult, SandboxLimits
+from fieldcraft.extensions.sandbox.limits import MachineLimits, ProgramResult
 from fieldcraft.tools.base import Isolation
 
 
@@ -51,6 +54,81 @@ class SessionBackend(SandboxBackend, Protocol):
         the context. Its calls raise the errors of `run`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CommandRequest:
+    """Command of an agent, which runs in an empty folder of its own.
+
+    Attributes:
+        line: command line for the shell.
+        stdin: its standard input.
+        task: content of the file that FIELDCRAFT_TASK names.
+        files: files in the working folder: name -> (content, mode).
+        service_url: URL of the service that the command may call, whatever network it has.
+        make_variables: returns its environment variables for the URL at which it finds the service.
+        results: names of files in the working folder that are returned.
+        limits: limits, of which the backend enforces `CommandBackend.command_limits`.
+        seconds: time after which the caller cancels it.
+    """
+
+    line: str
+    stdin: bytes
+    task: bytes
+    files: Mapping[str, tuple[bytes, int]] = field(default_factory=dict)
+    service_url: str
+    make_variables: Callable[[str], Mapping[str, str]]
+    results: Sequence[str]
+    limits: MachineLimits
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandOutcome:
+    """Result of a command.
+
+    Attributes:
+        exit_code: as in `subprocess`.
+        output: the standard output.
+        error_tail: the end of the standard error.
+        files: content of each file of `CommandRequest.results` that exists.
+    """
+
+    exit_code: int
+    output: bytes
+    error_tail: bytes
+    files: Mapping[str, bytes]
+
+
+class CommandError(Exception):
+    """A command has no result; the message is a clause or a sentence."""
+
+
+@runtime_checkable
+class CommandBackend(Protocol):
+    """Place where commands of agents run.
+
+    Attributes:
+        max_concurrent: number of commands that may run at a time.
+        command_limits: names of the limits in `MachineLimits` that it enforces for a command.
+    """
+
+    @property
+    def max_concurrent(self) -> int: ...
+
+    @property
+    def command_limits(self) -> Collection[str]: ...
+
+    async def run_command(self, request: CommandRequest) -> CommandOutcome:
+        """Run a command, until it exits. When this call ends, however it ends, nothing that the
+        command has started or written is left.
+
+        Raises CommandError if the place runs no commands now, the output or a file of the results
+        is longer than MAX_RESULT_BYTES, or the latter is not a file.
+        """
+
+    def describe_isolation(self) -> Isolation:
+        """Return what separates commands from the machine, for the log and the report."""
+
+
 class Machine(Protocol):
     """Running command in a machine of its own: a container, or a virtual machine."""
 
@@ -66,15 +144,16 @@ class Machine(Protocol):
 
 
 class MachineHost(Protocol):
-    """Engine or service that starts machines, also for agents that are commands.
+    """Engine or service that starts machines.
 
-    `counts_processes`: its machines limit the number of their processes by themselves.
+    `enforced_limits`: names of the limits in `MachineLimits` that its machines have by themselves.
     """
 
-    counts_processes: bool
+    @property
+    def enforced_limits(self) -> Collection[str]: ...
 
     def open_machine(
-        self, command: Sequence[str], limits: SandboxLimits, lifetime_seconds: float
+        self, command: Sequence[str], limits: MachineLimits, lifetime_seconds: float
     ) -> AbstractAsyncContextManager[Machine]:
         """Return a context in which a command runs in a new machine. When it ends, however it
         ends, the machine and all its processes are removed. `lifetime_seconds` is the time after

@@ -10,11 +10,12 @@ import subprocess
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from fieldcraft.extensions.sandbox.backends.base import MachineError
 from fieldcraft.extensions.sandbox.backends.machines import MachineBackend, run_to_the_end
-from fieldcraft.extensions.sandbox.limits import SandboxLimits
+from fieldcraft.extensions.sandbox.limits import MachineLimits, SandboxLimits
 from fieldcraft.tools.base import Isolation
 from fieldcraft.types import UserError
 
@@ -23,9 +24,6 @@ _CHECK_TIMEOUT_SECONDS = 60.0  # of the engine, before the run
 _EXIT_TIMEOUT_SECONDS = 2.0  # of a container that has finished; then it is removed by force
 _REMOVAL_TIMEOUT_SECONDS = 30.0
 _PROGRAMS_PER_CORE = 4  # concurrent containers
-_GUEST_MEMORY_MB = 64  # of the interpreter itself, beside the memory of the program
-_GUEST_PROCESSES = 2
-_MAX_FILES = 256  # open at a time in the guest, which lowers it for programs
 _CHUNK_BYTES = 65_536
 _NOBODY = "65534:65534"
 _FOLDER = "/tmp"  # the only one in which a program can write, besides /dev/shm
@@ -95,7 +93,7 @@ def _get_last_line(output: bytes) -> str:
 class ContainerHost:
     """`base.MachineHost` whose machines are containers."""
 
-    counts_processes = True
+    enforced_limits = frozenset({"memory_mb", "processes", "disk_mb", "open_files"})
 
     def __init__(self, engine: str, image: str, network: str) -> None:
         self._engine = engine
@@ -104,30 +102,35 @@ class ContainerHost:
 
     @asynccontextmanager
     async def open_machine(
-        self, command: Sequence[str], limits: SandboxLimits, lifetime_seconds: float
+        self, command: Sequence[str], limits: MachineLimits, lifetime_seconds: float
     ) -> AsyncIterator[ContainerMachine]:
         """Run a command in a new container, which is removed at the end of the context. If this
         process is killed, the guest's input ends, which ends the container."""
         name = f"fieldcraft-{os.getpid()}-{secrets.token_hex(6)}"
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *self.make_command(name, command, limits),
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=PIPE,
-                start_new_session=True,  # an interrupt of the terminal is for this process only
-            )
-        except OSError as error:
-            raise MachineError(f"The container engine does not start ({error}).") from error
-        machine = ContainerMachine(process, name)
-        try:
-            yield machine
-        finally:
-            await run_to_the_end(self._remove(name, machine))
+        # podman writes a file into its folder if the memory of a container is short
+        with TemporaryDirectory(prefix="fieldcraft-", ignore_cleanup_errors=True) as folder:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *self.make_command(name, command, limits),
+                    cwd=folder,
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    stderr=PIPE,
+                    start_new_session=True,  # an interrupt of the terminal is for this process only
+                )
+            except OSError as error:
+                raise MachineError(f"The container engine does not start ({error}).") from error
+            machine = ContainerMachine(process, name)
+            try:
+                yield machine
+            finally:
+                await run_to_the_end(self._remove(name, machine))
 
-    def make_command(self, name: str, command: Sequence[str], limits: SandboxLimits) -> list[str]:
+    def make_command(self, name: str, command: Sequence[str], limits: MachineLimits) -> list[str]:
         """Return the command that runs another one in a new container of this name."""
-        memory = f"{limits.memory_mb + _GUEST_MEMORY_MB}m"
+        memory = f"{limits.memory_mb}m"
+        execution = "exec" if limits.executable_files else "noexec"
+        folder_options = f"rw,nosuid,nodev,{execution},mode=1777,size={limits.disk_mb}m"
         flags = {
             "name": name,
             "label": "fieldcraft",
@@ -138,12 +141,12 @@ class ContainerHost:
             "user": _NOBODY,
             "workdir": _FOLDER,
             "env": f"HOME={_FOLDER}",
-            "tmpfs": f"{_FOLDER}:rw,nosuid,nodev,noexec,mode=1777,size={limits.disk_mb}m",
+            "tmpfs": f"{_FOLDER}:{folder_options}",
             "shm-size": f"{limits.disk_mb}m",
             "memory": memory,
             "memory-swap": memory,  # no swap in addition
-            "pids-limit": str(limits.processes + _GUEST_PROCESSES),
-            "ulimit": f"nofile={_MAX_FILES}:{_MAX_FILES}",
+            "pids-limit": str(limits.processes),
+            "ulimit": f"nofile={limits.open_files}:{limits.open_files}",
             "cap-drop": "ALL",
             "security-opt": "no-new-privileges",
             "entrypoint": command[0],

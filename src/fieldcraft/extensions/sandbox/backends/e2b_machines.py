@@ -18,7 +18,7 @@ import httpx
 from fieldcraft.config.names import get_first_line
 from fieldcraft.extensions.sandbox.backends.base import MachineError
 from fieldcraft.extensions.sandbox.backends.machines import run_to_the_end
-from fieldcraft.extensions.sandbox.limits import SandboxLimits
+from fieldcraft.extensions.sandbox.limits import MachineLimits
 from fieldcraft.records.waits import log_line
 
 _START_SECONDS = 60  # added to the lifetime of a sandbox, which includes its start
@@ -32,7 +32,7 @@ _ERRORS = (
 class E2bHost:
     """`base.MachineHost` whose machines are sandboxes of E2B."""
 
-    counts_processes = False
+    enforced_limits = frozenset[str]()
 
     def __init__(self, template: str, api_key: str, internet: bool) -> None:
         self._template = template
@@ -41,7 +41,7 @@ class E2bHost:
 
     @asynccontextmanager
     async def open_machine(
-        self, command: Sequence[str], limits: SandboxLimits, lifetime_seconds: float
+        self, command: Sequence[str], limits: MachineLimits, lifetime_seconds: float
     ) -> AsyncIterator[E2bMachine]:
         """Run a command in a new sandbox of E2B, which is killed at the end of the context. If this
         process is killed, E2B ends it after its lifetime."""

@@ -1,7 +1,6 @@
 """Interpreter inside a machine: runs programs that arrive on its standard input.
 
-`machines.py` sends it as text, with `execution.py`, to Python 3.9 or newer on Linux. Each line is
-JSON in ASCII:
+`guest_source.py` sends it as text to Python 3.9 or newer on Linux. Each line is JSON in ASCII:
     from the host: {"code", "stdin", "files": {name: base64}, "single_use", "wall_seconds",
                     "cpu_seconds", "memory_mb", "processes", "file_mb"}
     to the host:   {"ready": version} once, {"output": 1 or 2, "data": base64} as it is written,
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import base64
 import builtins
-import ctypes
 import json
 import os
 import resource
@@ -28,6 +26,12 @@ import types
 from contextlib import suppress
 from typing import Any, BinaryIO, NoReturn
 
+from fieldcraft.extensions.sandbox.backends.guest_processes import (
+    count_threads_of_user,
+    die_with_parent,
+    hide_memory,
+    reap_orphans,
+)
 from fieldcraft.extensions.sandbox.execution import (
     PROGRAM_FILENAME,
     compile_program,
@@ -48,8 +52,6 @@ _MAX_VALUE_CHARACTERS = 2**20
 _OWN_FILES = ("<string>", "<fieldcraft>")
 # Control groups of version 2 and 1
 _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-_SET_DEATH_SIGNAL, _SET_DUMPABLE = 1, 4
-_libc = ctypes.CDLL(None)
 
 _Message = dict[str, Any]
 
@@ -160,19 +162,9 @@ def _set_limits(request: _Message) -> None:
         resource.RLIMIT_CORE: 0,
     }
     if request["processes"] is not None:
-        limits[resource.RLIMIT_NPROC] = request["processes"] + _count_threads_of_user()
+        limits[resource.RLIMIT_NPROC] = request["processes"] + count_threads_of_user()
     for kind, value in limits.items():
         resource.setrlimit(kind, (value, value))
-
-
-def _count_threads_of_user() -> int:
-    """Return the number of threads of this user, without the program's own."""
-    count = -1
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):
-            if os.stat(f"/proc/{name}").st_uid == os.getuid():
-                count += len(os.listdir(f"/proc/{name}/task"))
-    return count
 
 
 def _run_child(
@@ -180,7 +172,7 @@ def _run_child(
 ) -> NoReturn:
     """Become the process of programs, with their outputs as descriptors 1 and 2."""
     try:
-        _libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        die_with_parent()
         os.setsid()
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
@@ -226,7 +218,7 @@ class _ProgramProcess:
             selector.register(self._requests, selectors.EVENT_WRITE)
             while not report.endswith(b"\n"):
                 ready = {key.fd for key, _ in selector.select(deadline - time.monotonic())}
-                _reap_orphans(self._process)
+                reap_orphans(self._process)
                 if 0 in ready and not os.read(0, _CHUNK_BYTES):
                     os._exit(1)  # the host is gone
                 if self._requests in ready:
@@ -300,16 +292,6 @@ def _count_oom_kills() -> int:
     return 0
 
 
-def _reap_orphans(program: int) -> None:
-    """Reap processes without a parent, if this is the first process of a container."""
-    with suppress(ChildProcessError):
-        while os.getpid() == 1:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is None or found.si_pid == program:
-                return
-            os.waitpid(found.si_pid, 0)
-
-
 def _read_line() -> bytes:
     """Read a request, b"" at the end of the input."""
     pieces: list[bytes] = []
@@ -322,8 +304,7 @@ def _read_line() -> bytes:
 
 
 def main() -> None:
-    # A program, which has the same user, could otherwise open the descriptors of this process.
-    _libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+    hide_memory()  # and the descriptors, in which a program could otherwise write
     _send({"ready": sys.version.split()[0]})
     process: _ProgramProcess | None = None
     while line := _read_line():

@@ -1,26 +1,39 @@
 """Programs in machines of their own, whatever engine or service starts these.
 
-Each run and each session has a new machine, in which `guest.py` runs the programs.
+Each run and each session has a new machine, in which `guest.py` runs the programs, and so has each
+command (`machine_commands.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from importlib import resources
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Base64Bytes, BaseModel, ValidationError
+from pydantic import Base64Bytes, BaseModel
 
 from fieldcraft.concurrency import ConcurrencyLimiter
-from fieldcraft.extensions.sandbox.backends.base import Machine, MachineError, MachineHost
+from fieldcraft.extensions.sandbox.backends.base import (
+    CommandError,
+    CommandOutcome,
+    CommandRequest,
+    MachineError,
+    MachineHost,
+)
+from fieldcraft.extensions.sandbox.backends.guest_source import make_guest_command
+from fieldcraft.extensions.sandbox.backends.machine_commands import (
+    COMMAND_GUEST,
+    CommandReadyMessage,
+    run_in_machine,
+)
+from fieldcraft.extensions.sandbox.backends.machine_stream import MachineStream, ReadyMessage
 from fieldcraft.extensions.sandbox.limits import (
+    MachineLimits,
     OutputBuffer,
     ProgramResult,
     ProgramStatus,
@@ -35,16 +48,17 @@ START_TIMEOUT_SECONDS = 120.0  # from the request for a machine until its interp
 ANSWER_TIMEOUT_SECONDS = 15.0  # after the time limit of a program, which the guest enforces
 IDLE_SECONDS = 1800.0  # how long a machine waits for the next call of a session
 _FLOOD_FACTOR = 256  # times the retained output, as in the own sandbox
-MAX_LINE_BYTES = 64 * 2**20
 # As in the own sandbox: a program prints a set in the same order each time, libraries use one
 # thread, and threads reserve no address space.
 _ENVIRONMENT = (
+    "env",
     "PYTHONHASHSEED=0",
     "OMP_NUM_THREADS=1",
     "OPENBLAS_NUM_THREADS=1",
     "MALLOC_ARENA_MAX=1",
 )
-_SANDBOX_PACKAGE = "fieldcraft.extensions.sandbox"
+ReadyT = TypeVar("ReadyT", bound=ReadyMessage)
+_GUEST = make_guest_command(("execution", "backends.guest_processes", "backends.guest"))
 
 
 async def run_to_the_end(work: Coroutine[Any, Any, None]) -> None:
@@ -60,7 +74,6 @@ async def run_to_the_end(work: Coroutine[Any, Any, None]) -> None:
 class _GuestMessage(BaseModel):
     """Message of a guest, see `guest.py`."""
 
-    ready: str | None = None
     output: Literal[1, 2] | None = None
     data: Base64Bytes = b""
     end: int | None = None
@@ -69,45 +82,15 @@ class _GuestMessage(BaseModel):
     alive: bool = False
 
 
-def make_guest_command() -> list[str]:
-    """Return the command that runs the guest in a machine, with its source code."""
-    folder = resources.files(_SANDBOX_PACKAGE)
-    execution = (folder / "execution.py").read_text("utf-8")
-    guest = (folder / "backends" / "guest.py").read_text("utf-8")
-    packages = [_SANDBOX_PACKAGE.rsplit(".", n)[0] for n in (2, 1, 0)]
-    module = f"{_SANDBOX_PACKAGE}.execution"
-    # The guest imports the module by its name, in a machine that has no fieldcraft.
-    lines = [
-        "import sys, types",
-        f"for name in {[*packages, module]!r}: sys.modules[name] = types.ModuleType(name)",
-        f"exec(compile({execution!r}, '<fieldcraft>', 'exec'), sys.modules[{module!r}].__dict__)",
-        f"exec(compile({guest!r}, '<fieldcraft>', 'exec'))",
-        "main()",
-    ]
-    return ["env", *_ENVIRONMENT, "python3", "-c", "\n".join(lines)]
-
-
 class _MachineInterpreter:
     """Interpreter in a machine, seen from the host."""
 
-    def __init__(self, machine: Machine, limits: SandboxLimits, counts_processes: bool) -> None:
-        """Create the interpreter. `counts_processes`: the machine limits processes by itself."""
-        self._machine = machine
+    def __init__(self, stream: MachineStream, limits: SandboxLimits, processes: int | None) -> None:
+        """Create the interpreter. `processes` is their number if the machine does not limit it."""
+        self.stream = stream
         self._limits = limits
-        self._counts_processes = counts_processes
-        self._received = bytearray()
+        self._processes = processes
         self.is_alive = True  # and can run another program
-
-    async def keep_alive(self, seconds: float) -> None:
-        """Keep the machine for these seconds. Raises MachineError."""
-        await self._machine.keep_alive(seconds)
-
-    async def wait_until_ready(self) -> None:
-        """Wait for the first message. Raises MachineError if the machine has no usable Python."""
-        while True:  # a shell may print something before
-            line = await self._read_line()
-            if line.startswith(b"{") and _parse_message(line).ready is not None:
-                return
 
     async def run(
         self, code: str, stdin: str, files: Mapping[str, bytes], single_use: bool
@@ -115,13 +98,13 @@ class _MachineInterpreter:
         """Run a program. Raises MachineError if the machine is lost or sends nonsense."""
         started = time.perf_counter()
         request = self._make_request(code, stdin, files, single_use)
-        await self._machine.send(json.dumps(request).encode() + b"\n")
+        await self.stream.send(request)
         limit = self._limits.output_bytes
         stdout, stderr = OutputBuffer(limit), OutputBuffer(limit)
         status, exit_code, value = ProgramStatus.OUTPUT, None, None
         self.is_alive = False
         while max(stdout.total_bytes, stderr.total_bytes) <= limit * _FLOOD_FACTOR:
-            message = _parse_message(await self._read_line())
+            message = await self.stream.receive(_GuestMessage)
             if message.output is not None:
                 (stdout if message.output == 1 else stderr).add(message.data)
             elif message.status is not None:
@@ -150,30 +133,9 @@ class _MachineInterpreter:
             "wall_seconds": limits.wall_seconds,
             "cpu_seconds": limits.cpu_seconds,
             "memory_mb": limits.memory_mb,
-            "processes": None if self._counts_processes else limits.processes,
+            "processes": self._processes,
             "file_mb": limits.file_mb,
         }
-
-    async def _read_line(self) -> bytes:
-        while (end := self._received.find(b"\n")) < 0:
-            data = await self._machine.receive()
-            if not data:
-                raise MachineError("The machine of the program ended before the program.")
-            self._received += data
-            if len(self._received) > MAX_LINE_BYTES:
-                raise MachineError("The machine of the program sends lines without an end.")
-        line = bytes(self._received[:end])
-        del self._received[: end + 1]
-        return line
-
-
-def _parse_message(line: bytes) -> _GuestMessage:
-    try:
-        return _GuestMessage.model_validate_json(line)
-    except ValidationError as error:
-        raise MachineError(
-            "The machine of the program sends something else than results."
-        ) from error
 
 
 class MachineBackend:
@@ -191,6 +153,8 @@ class MachineBackend:
                 f"the setting max_concurrent of a sandbox must be at least 1, not {max_concurrent}."
             )
         self.host = host
+        self.max_concurrent = max_concurrent
+        self.command_limits = frozenset({*host.enforced_limits, "processes"})
         self._limits = limits
         self._limiter = ConcurrencyLimiter(max_concurrent)
         self._isolation = isolation
@@ -216,25 +180,53 @@ class MachineBackend:
         machine starts with the first call."""
         return MachineSession(self._open_interpreter, self._limits.wall_seconds, files or {})
 
+    async def run_command(self, request: CommandRequest) -> CommandOutcome:
+        """Run a command in a new machine, see `base.CommandBackend`."""
+        processes = self._get_unenforced_processes(request.limits)
+        opened = self._open_machine(
+            COMMAND_GUEST, request.limits, request.seconds, CommandReadyMessage
+        )
+        try:
+            async with opened as (stream, ready):
+                return await run_in_machine(stream, ready.port, request, processes)
+        except MachineError as error:
+            raise CommandError(str(error)) from error
+
+    def _get_unenforced_processes(self, limits: MachineLimits) -> int | None:
+        """Return the limit on processes if the guest must enforce it."""
+        return None if "processes" in self.host.enforced_limits else limits.processes
+
     @asynccontextmanager
     async def _open_interpreter(self, seconds: float) -> AsyncIterator[_MachineInterpreter]:
         """Start a machine for calls of `seconds`, and wait until its interpreter is ready."""
-        host = self.host
+        limits, command = self._limits.for_machine(), [*_ENVIRONMENT, *_GUEST]
+        async with self._open_machine(command, limits, seconds, ReadyMessage) as (stream, _):
+            processes = self._get_unenforced_processes(limits)
+            yield _MachineInterpreter(stream, self._limits, processes)
+
+    @asynccontextmanager
+    async def _open_machine(
+        self,
+        guest: Sequence[str],
+        limits: MachineLimits,
+        seconds: float,
+        ready_type: type[ReadyT],
+    ) -> AsyncIterator[tuple[MachineStream, ReadyT]]:
+        """Start a machine for `seconds`, and yield it with the first message of its guest. Raises
+        MachineError."""
         async with AsyncExitStack() as stack:
             with report_wait("a program", f"a machine of {self._isolation.backend}"):
                 await stack.enter_async_context(self._limiter.slot())
                 try:
                     async with asyncio.timeout(START_TIMEOUT_SECONDS):
                         machine = await stack.enter_async_context(
-                            host.open_machine(make_guest_command(), self._limits, seconds)
+                            self.host.open_machine(guest, limits, seconds)
                         )
-                        interpreter = _MachineInterpreter(
-                            machine, self._limits, host.counts_processes
-                        )
-                        await interpreter.wait_until_ready()
+                        stream = MachineStream(machine)
+                        ready = await stream.receive_first(ready_type)
                 except TimeoutError as error:
                     raise MachineError(_describe_silence(START_TIMEOUT_SECONDS)) from error
-            yield interpreter
+            yield stream, ready
 
 
 class MachineSession:
@@ -281,7 +273,7 @@ class MachineSession:
                     self._open_interpreter(lifetime_seconds)
                 )
             else:
-                await self._interpreter.keep_alive(lifetime_seconds)
+                await self._interpreter.stream.keep_alive(lifetime_seconds)
             async with asyncio.timeout(self._call_seconds):
                 result = await self._interpreter.run(code, stdin, files, single_use=False)
         except MachineError as error:

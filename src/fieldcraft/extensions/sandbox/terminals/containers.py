@@ -18,7 +18,7 @@ from fieldcraft.extensions.sandbox.backends.container import (
     ContainerMachine,
 )
 from fieldcraft.extensions.sandbox.backends.machines import run_to_the_end
-from fieldcraft.extensions.sandbox.limits import OutputBuffer, SandboxLimits
+from fieldcraft.extensions.sandbox.limits import MachineLimits, OutputBuffer
 from fieldcraft.extensions.sandbox.terminals.base import (
     MAX_PROCESSES,
     OUTPUT_BYTES,
@@ -83,7 +83,7 @@ class ContainerTerminals:
         name = image.docker_image or await self._build(image)
         network = self._network if image.internet else _NO_NETWORK
         host = TerminalContainerHost(self._engine, name, network, image.cpus)
-        limits = SandboxLimits(memory_mb=image.memory_mb, processes=MAX_PROCESSES)
+        limits = MachineLimits(memory_mb=image.memory_mb, processes=MAX_PROCESSES)
         try:
             async with host.open_machine(_KEEP_OPEN, limits, 0.0) as machine:
                 await _wait_until_ready(machine)
@@ -133,7 +133,7 @@ class TerminalContainerHost(ContainerHost):
         super().__init__(engine, image, network)
         self._cpus = cpus
 
-    def make_command(self, name: str, command: Sequence[str], limits: SandboxLimits) -> list[str]:
+    def make_command(self, name: str, command: Sequence[str], limits: MachineLimits) -> list[str]:
         """Return the command that runs another one in a new container of this name."""
         flags = {
             "name": name,
