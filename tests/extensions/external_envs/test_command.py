@@ -288,7 +288,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         {"backend": SERVER, "writable": ["/tmp"]},
         "'writable' .* is a setting of the backend 'local'",
     ),
-    ({"limits": {"memory_mb": 5}}, "'local' does not limit 'memory_mb' of a command, but nothing"),
+    (
+        {"limits": {"memory_mb": 5}},
+        "'local' has no limit 'memory_mb' for a command",
+    ),
     ({"backend": "test_command:make_backend"}, "runs no commands: write its methods run_command"),
 ]
 
@@ -310,7 +313,7 @@ def test_e2b_does_not_limit_the_memory_of_a_command(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("E2B_API_KEY", "e2b_0")
     environment = CommandEnvironment("true", backend="e2b", limits={"processes": 5})
     assert environment.describe_isolation().backend == "e2b"
-    with pytest.raises(UserError, match="'e2b' does not limit 'memory_mb' of a command, but proc"):
+    with pytest.raises(UserError, match=r"'e2b' has no limit 'memory_mb' .* limits: processes\): "):
         CommandEnvironment("true", backend="e2b", limits={"memory_mb": 5})
 
 

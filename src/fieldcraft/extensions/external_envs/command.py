@@ -166,9 +166,10 @@ def _make_limits(limits: Mapping[str, int], backend: CommandBackend) -> MachineL
     known = sorted(backend.command_limits)
     for name in limits:
         if name not in known:
+            place = backend.describe_isolation().backend
             raise UserError(
-                f"the backend '{backend.describe_isolation().backend}' does not limit '{name}' of a"
-                f" command, but {', '.join(known) or 'nothing'}: correct limits of {_THIS}."
+                f"the backend '{place}' has no limit '{name}' for a command (its limits:"
+                f" {', '.join(known) or 'none'}): correct limits of {_THIS}."
             )
     changes: dict[str, Any] = dict(limits)
     return replace(MachineLimits(), **changes)
