@@ -92,13 +92,13 @@ def test_more_than_a_window_arrives() -> None:
 
 def test_a_connection_that_nobody_reads_stops_no_other() -> None:
     """The first client sends without end to a server that reads nothing of it."""
-    stuck = asyncio.Event()
+    stuck, never = asyncio.Event(), asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if await reader.readexactly(1) == b"s":
             stuck.set()
             try:
-                await asyncio.Event().wait()
+                await never.wait()
             finally:
                 writer.transport.abort()
         await echo_reversed(reader, writer)
@@ -140,6 +140,35 @@ def test_a_server_that_is_not_there_breaks_the_connection() -> None:
     assert asyncio.run(story()) == b""
 
 
+def test_a_client_that_leaves_in_the_middle_breaks_its_own_connection() -> None:
+    """It has closed its direction, and then its end is broken, too. The server notices."""
+    broken = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.readexactly(1) == b"n":
+            return await echo_reversed(reader, writer)
+        try:
+            while True:
+                writer.write(b"x" * 2**16)
+                await writer.drain()
+        except OSError:
+            broken.set()
+        finally:
+            writer.transport.abort()
+
+    async def story() -> bytes:
+        async with Pair(answer) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"s")
+            writer.write_eof()
+            await reader.readexactly(2**16)
+            writer.transport.abort()
+            await broken.wait()
+            return await exchange(port, [b"nabc"])
+
+    assert asyncio.run(story()) == b"cba"
+
+
 def test_connections_are_counted() -> None:
     """Too many are closed at once, and others after them are carried again."""
 
@@ -165,7 +194,7 @@ def test_connections_are_counted() -> None:
     [
         [{"data": "eA=="}] * (WINDOW_BYTES + 1),
         [{"data": ""}, {"data": "eA=="}],
-        [{"lost": True}, {"lost": True}],
+        [{"data": "eA=="}, {"data": ""}, {"data": ""}],
     ],
 )
 def test_an_end_that_sends_more_than_it_may(messages: list[dict]) -> None:

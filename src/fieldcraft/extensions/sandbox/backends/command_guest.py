@@ -162,7 +162,9 @@ def _limit_process(processes: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if processes is not None:
         limit = processes + count_threads_of_user()
-        resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_NPROC)
+        if hard_limit == resource.RLIM_INFINITY or limit < hard_limit:
+            resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 
 async def _run(line: bytes) -> _Message:

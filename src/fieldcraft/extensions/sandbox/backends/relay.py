@@ -38,23 +38,25 @@ class _RelayedConnection:
         self._credit = WINDOW_BYTES
         self._has_credit = asyncio.Event()
         self._has_credit.set()
-        self._received: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: it is broken
+        self._received: asyncio.Queue[bytes] = asyncio.Queue()
         self._unread_bytes = 0
         self._has_ended = False
+        self._is_lost = asyncio.Event()
 
     def receive(self, message: _Message) -> None:
         """Handle a message of the other end. Raises RelayError, and ValueError for other data."""
-        if message.get("read"):
+        if message.get("lost"):
+            self._is_lost.set()
+        elif message.get("read"):
             self._credit += message["read"]
             self._has_credit.set()
-            return
-        encoded = message.get("data") or ""
-        data = None if message.get("lost") else base64.b64decode(encoded, validate=True)
-        self._unread_bytes += len(data or b"")
-        if self._has_ended or self._unread_bytes > WINDOW_BYTES:
-            raise RelayError("a connection sends more than it may")
-        self._has_ended = not data
-        self._received.put_nowait(data)
+        else:
+            data = base64.b64decode(message.get("data") or "", validate=True)
+            self._unread_bytes += len(data)
+            if self._has_ended or self._unread_bytes > WINDOW_BYTES:
+                raise RelayError("a connection sends more than it may")
+            self._has_ended = not data
+            self._received.put_nowait(data)
 
     async def carry(self, open_streams: OpenStreams) -> None:
         """Carry both directions until they end."""
@@ -67,10 +69,17 @@ class _RelayedConnection:
     async def _carry_streams(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        directions = self._send_stream(reader), self._write_stream(writer)
-        tasks = [asyncio.ensure_future(direction) for direction in directions]
+        sending = asyncio.ensure_future(self._send_stream(reader))
+        writing = asyncio.ensure_future(self._write_stream(writer))
+        tasks = {sending, writing, asyncio.ensure_future(self._wait_for_loss())}
         try:
-            await asyncio.gather(*tasks)
+            while not (sending.done() and writing.done()):
+                done, _ = await asyncio.wait(
+                    [task for task in tasks if not task.done()],
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in done:
+                    task.result()
             writer.close()
         except BaseException:
             writer.transport.abort()  # closing would wait until all is written
@@ -78,6 +87,11 @@ class _RelayedConnection:
         finally:
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _wait_for_loss(self) -> None:
+        await self._is_lost.wait()
+        raise ConnectionResetError("the other end is broken")
 
     async def _send_stream(self, reader: asyncio.StreamReader) -> None:
         while True:
@@ -101,8 +115,6 @@ class _RelayedConnection:
             if read_bytes >= _MIN_READ_BYTES:
                 await self._send({"connection": self._number, "read": read_bytes})
                 read_bytes = 0
-        if data is None:
-            raise ConnectionResetError("the other end is broken")
         if writer.can_write_eof():
             writer.write_eof()
 
