@@ -181,6 +181,32 @@ def test_what_only_takes_memory_and_how_an_engine_is_reached_can_change(
     opened(tmp_path / "run", RECIPE | change)
 
 
+@pytest.mark.parametrize("key", ["tasks", "demonstrations", "pairs", "evaluation.tasks"])
+def test_a_changed_input_file_is_refused_and_the_restored_one_accepted(
+    tmp_path: Path, key: str
+) -> None:
+    files = {
+        name: tmp_path / f"{name}.jsonl"
+        for name in ("tasks", "corpus", "demonstrations", "pairs", "evaluation.tasks")
+    }
+    for file in files.values():
+        file.write_text("{}\n")
+    evaluation = {"tasks": str(files["evaluation.tasks"])}
+    recipe = {name: str(file) for name, file in files.items() if "." not in name}
+    recipe |= {"name": "mine", "model": str(tmp_path), "evaluation": evaluation, "stages": {}}
+    opened(tmp_path / "run", recipe)
+    opened(tmp_path / "run", recipe)
+    files[key].write_text("{} \n")
+    with pytest.raises(UserError) as caught:
+        opened(tmp_path / "run", recipe)
+    assert str(caught.value) == (
+        f"{files[key]} has changed since the run in {tmp_path / 'run'} began: restore the file,"
+        " or choose another folder with --out."
+    )
+    files[key].write_text("{}\n")
+    opened(tmp_path / "run", recipe)
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     opened(tmp_path / "letters")  # empty, so nothing is lost

@@ -1,6 +1,7 @@
 """Layout of a run folder, the order of its contents, and the state of its completion.
 
 recipe.json          the resolved recipe; another one in the same folder is rejected
+input_files.json     hashes of the files of questions and demonstrations, if there are any
 dialect.json         the dialect, chosen at the first start if the recipe names none
 world/               corpus.jsonl, train.jsonl, evaluation.jsonl
 threads.json         CPU threads, measured at the first start

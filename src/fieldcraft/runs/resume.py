@@ -14,6 +14,7 @@ from fieldcraft.recipes.consent import record_own_consent
 from fieldcraft.records.files import get_temporary_path, require_writable, write_json
 from fieldcraft.records.reading import RERUN_ADVICE, read_json
 from fieldcraft.runs.folder import RunFolder
+from fieldcraft.runs.input_files import record_input_files, require_same_input_files
 from fieldcraft.types import UserError
 
 # Settings that a resumed run may change: how a teacher, an engine, an environment or a search is
@@ -35,21 +36,22 @@ MUTABLE_ON_RESUME = (
 
 
 def open_run_folder(path: Path, recipe: Recipe) -> RunFolder:
-    """Start a run, or resume one with the same settings.
+    """Start a run, or resume one with the same settings and input files.
 
-    Raises UserError if the folder belongs to a run with other settings, or is not a run folder.
+    Raises UserError if the folder belongs to another run, or is not a run folder.
     """
     require_same_recipe(path, recipe)
     manifest, settings = path / "recipe.json", dump_recipe(recipe)
     if not manifest.exists() or read_json(manifest, dict[str, Any], RERUN_ADVICE) != settings:
         write_json(manifest, settings)
     record_own_consent(manifest, settings)
+    record_input_files(path, recipe)
     return RunFolder(path, recipe)
 
 
 def require_same_recipe(path: Path, recipe: Recipe) -> None:
-    """Raise UserError for a folder in which a run with these settings can neither start nor be
-    resumed."""
+    """Raise UserError for a folder in which a run with these settings and input files can neither
+    start nor be resumed."""
     require_run_folder(path)
     manifest = path / "recipe.json"
     if not manifest.exists():
@@ -63,6 +65,7 @@ def require_same_recipe(path: Path, recipe: Recipe) -> None:
             f"{path} holds a run of recipe '{found.get('name')}' with other settings"
             f" ({_describe_difference(found, expected)}): choose another folder with --out."
         )
+    require_same_input_files(path, recipe)
 
 
 def require_run_folder(path: Path) -> None:
