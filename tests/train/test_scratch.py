@@ -73,11 +73,10 @@ def test_parameters_are_counted_before_they_are_made(layers: int, width: int, he
     assert count_parameters(len(TOKENIZER), layers, width) == found
 
 
-@pytest.mark.parametrize("shape", ["width=1000000", "layers=1000000000"])
-def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(
-    shape: str, tmp_path: Path
-) -> None:
-    recipe = load_recipe("smoke", [f"tiny_model.{shape}"])
-    with pytest.raises(UserError, match=rf"tiny_model\.{shape}.* GB are available: lower them\."):
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    recipe = load_recipe("smoke", ["tiny_model.width=1000000"])
+    with pytest.raises(
+        UserError, match=r"tiny_model\.width=1000000.* GB are available: lower them\."
+    ):
         write_first_model(make_data_source(recipe), tmp_path / "model")
     assert not (tmp_path / "model").exists()

@@ -1,5 +1,8 @@
-"""Input files of a run: their hashes are recorded at its start, because a run that continues with
-other questions would mix two experiments. The corpus is copied to the index of the run."""
+"""Hashes of the input files of a run, recorded at its start.
+
+A run that continues with other questions would mix two experiments. The corpus is copied to the
+index of the run, so it is not compared.
+"""
 
 from __future__ import annotations
 
