@@ -21,8 +21,8 @@ HASHES_FILE = "input_files.json"  # path of a file as in the recipe: SHA-256 of 
 def record_input_files(folder: Path, recipe: Recipe) -> None:
     """Record the hashes of files that the run in a folder has not used before."""
     recorded = _read_hashes(folder)
-    found = {str(file): _hash_file(file) for file in _list_input_files(recipe)}
-    if added := {name: digest for name, digest in found.items() if name not in recorded}:
+    files = _list_input_files(recipe)
+    if added := {str(file): _hash_file(file) for file in files if str(file) not in recorded}:
         write_json(folder / HASHES_FILE, recorded | added)
 
 
@@ -30,7 +30,7 @@ def require_same_input_files(folder: Path, recipe: Recipe) -> None:
     """Raise UserError for a file that has changed since the run in a folder began."""
     recorded = _read_hashes(folder)
     for file in _list_input_files(recipe):
-        if recorded.get(str(file), digest := _hash_file(file)) != digest:
+        if str(file) in recorded and recorded[str(file)] != _hash_file(file):
             raise UserError(
                 f"{file} has changed since the run in {folder} began: restore the file, or choose"
                 " another folder with --out."
