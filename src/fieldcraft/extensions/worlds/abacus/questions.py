@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from fieldcraft.extensions.worlds.abacus.instructions import (
     FACTORS,
@@ -19,6 +20,7 @@ from fieldcraft.extensions.worlds.abacus.instructions import (
     make_notebook,
     parse_instruction,
 )
+from fieldcraft.extensions.worlds.distinct import draw_distinct_items
 from fieldcraft.types import Task
 
 NUM_STEPS = (1, 2, 3)  # operations per instruction, in training
@@ -169,16 +171,8 @@ def draw_distinct(
     draw: Callable[[random.Random], Task | None], rng: random.Random, count: int
 ) -> list[Task]:
     """Return up to `count` distinct questions returned by `draw`; None is skipped."""
-    found: dict[str, Task] = {}
-    failed = 0
-    while len(found) < count and failed < MAX_ATTEMPTS:
-        task = draw(rng)
-        if task is None or task.id in found:
-            failed += 1
-        else:
-            found[task.id] = task
-            failed = 0
-    return list(found.values())
+    drawn = draw_distinct_items(lambda: draw(rng), lambda task: task.id, MAX_ATTEMPTS)
+    return [*islice(drawn, count)]
 
 
 def _draw_any_kind(abacus: Abacus, rng: random.Random, split: str) -> Task:

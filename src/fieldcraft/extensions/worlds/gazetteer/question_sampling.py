@@ -6,8 +6,13 @@ import random
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
+from fieldcraft.extensions.worlds.distinct import (
+    MAX_FAILURES,
+    TRIES_PER_QUESTION,
+    draw_distinct_items,
+)
 from fieldcraft.extensions.worlds.gazetteer.facts import Gazetteer
 from fieldcraft.extensions.worlds.gazetteer.questions import (
     ChainQuestion,
@@ -33,8 +38,6 @@ START_SHARES = {
 }  # fractions of the first places of chains
 RESERVED_PAIRS = {("capital", "time_zone"), ("region", "largest_city")}  # never trained
 DEMONSTRABLE_ONE_IN = 3  # every third question of the training region may be demonstrated
-TRIES_PER_QUESTION = 60  # attempts per requested question
-MAX_FAILURES = 60_000  # consecutive attempts after which hardly any question is left
 MAX_TRAIN_TASKS = 1000  # distinct training questions; most of any more would be comparisons
 SPLITS = {
     "heldout": "Held-out places, asked as in training",
@@ -129,20 +132,17 @@ class QuestionSampler:
         draw: Callable[[random.Random], GazetteerQuestion | None],
         condition: Callable[[GazetteerQuestion], bool],
     ) -> Iterator[GazetteerQuestion]:
-        """Yield up to `count` distinct questions that satisfy a condition."""
-        found: set[str] = set()
-        failures = 0
-        for _ in range(TRIES_PER_QUESTION * count):
-            if len(found) == count or failures == MAX_FAILURES:
-                return
-            failures += 1
+        """Return up to `count` distinct questions that satisfy a condition, drawn on demand."""
+
+        def draw_accepted() -> GazetteerQuestion | None:
             question = draw(rng)
-            if question is None or question.name in found or not self.is_on_side(question):
-                continue
-            if condition(question):
-                found.add(question.name)
-                failures = 0
-                yield question
+            if question is None or not self.is_on_side(question) or not condition(question):
+                return None
+            return question
+
+        max_draws = TRIES_PER_QUESTION * count
+        drawn = draw_distinct_items(draw_accepted, lambda q: q.name, MAX_FAILURES, max_draws)
+        return islice(drawn, count)
 
 
 def is_known(question: GazetteerQuestion) -> bool:

@@ -17,6 +17,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from fieldcraft.data.world import Demonstration, World
+from fieldcraft.extensions.worlds.distinct import draw_distinct_items
 from fieldcraft.types import Answer, DemoStep, Task, Thought, UserError
 
 WordLength = Annotated[int, Field(gt=0, le=1000)]  # in letters, each of which is a token
@@ -93,17 +94,14 @@ class LettercountWorld(World):
 def _iterate_words(
     rng: random.Random, lengths: tuple[int, int], *, heldout: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield distinct letters with words of one side, until hardly any are left."""
-    found: set[str] = set()
-    failures = 0
-    while failures < MAX_FAILURES:
-        letter, word = draw_word(rng, *lengths)
-        key = f"{letter} {word}"
-        failures += 1
-        if key not in found and (zlib.crc32(key.encode()) % HELDOUT_ONE_IN == 0) == heldout:
-            found.add(key)
-            failures = 0
-            yield letter, word
+    """Return distinct letters with words of one side, until hardly any are left."""
+
+    def draw() -> tuple[str, str] | None:
+        drawn = draw_word(rng, *lengths)
+        is_heldout = zlib.crc32(" ".join(drawn).encode()) % HELDOUT_ONE_IN == 0
+        return drawn if is_heldout == heldout else None
+
+    return draw_distinct_items(draw, " ".join, MAX_FAILURES)
 
 
 def draw_word(rng: random.Random, min_length: int, max_length: int) -> tuple[str, str]:

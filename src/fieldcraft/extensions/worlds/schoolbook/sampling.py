@@ -7,7 +7,13 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 
+from fieldcraft.extensions.worlds.distinct import (
+    MAX_FAILURES,
+    TRIES_PER_QUESTION,
+    draw_distinct_items,
+)
 from fieldcraft.extensions.worlds.schoolbook.kinds import ENTRY, KINDS
 from fieldcraft.extensions.worlds.schoolbook.problems import (
     Ability,
@@ -33,8 +39,6 @@ TROUBLE_SHARES: Mapping[str, Mapping[EntryState, float]] = {
     "record_share": {EntryState.ZERO: 0.3, EntryState.RENAMED: 0.2},
 }
 DEMONSTRABLE_ONE_IN = 3  # every third problem of training may be demonstrated
-TRIES_PER_QUESTION = 60  # attempts per requested question
-MAX_FAILURES = 60_000  # consecutive attempts after which hardly any question is left
 SPLITS = {
     "heldout": "New numbers and new people, asked as in training",
     "wordings": "The same in wordings never trained",
@@ -143,22 +147,16 @@ def draw_distinct(
 ) -> list[Task]:
     """Return up to `count` distinct questions of a split. A problem may be asked in several
     wordings, whose results are correlated."""
-    tasks: dict[str, Task] = {}
-    failures = 0
-    for _ in range(TRIES_PER_QUESTION * count):
-        if len(tasks) == count or failures == MAX_FAILURES:
-            break
-        failures += 1
-        if (problem := draw(rng)) is not None:
-            is_reserved = split == "wordings"
-            wording = (
-                draw_reserved_wording(problem, rng) if is_reserved else draw_trained_wording(rng)
-            )
-            task = sampler.ability.make_task(problem, split, wording)
-            if task.id not in tasks:
-                tasks[task.id] = task
-                failures = 0
-    return list(tasks.values())
+
+    def draw_task() -> Task | None:
+        if (problem := draw(rng)) is None:
+            return None
+        is_reserved = split == "wordings"
+        wording = draw_reserved_wording(problem, rng) if is_reserved else draw_trained_wording(rng)
+        return sampler.ability.make_task(problem, split, wording)
+
+    max_draws = TRIES_PER_QUESTION * count
+    return [*islice(draw_distinct_items(draw_task, lambda t: t.id, MAX_FAILURES, max_draws), count)]
 
 
 def draw_demonstrable(sampler: ProblemSampler, rng: random.Random, count: int) -> list[Problem]:
