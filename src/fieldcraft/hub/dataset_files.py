@@ -16,8 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from filelock import FileLock
-
 from fieldcraft.config.hub_names import (
     HubDataset,
     HubModel,
@@ -27,8 +25,8 @@ from fieldcraft.config.hub_names import (
 )
 from fieldcraft.config.names import get_first_line
 from fieldcraft.hub.client import HubUnreachableError, raise_hub_errors
-from fieldcraft.records.files import make_folder
 from fieldcraft.records.jsonl import write_json_lines
+from fieldcraft.records.locks import lock_shared_file
 from fieldcraft.terminal.console import print_line
 from fieldcraft.types import UserError
 
@@ -53,8 +51,7 @@ def fetch_dataset(rows: HubDataset) -> Path:
         return get_dataset_file(pinned)
     resolved = _resolve_names(pinned)
     file = get_dataset_file(resolved)
-    make_folder(file.parent)
-    with FileLock(file.with_name(".lock"), mode=0o600):
+    with lock_shared_file(file):
         if not file.exists():
             _write_rows(resolved, file)
     return file

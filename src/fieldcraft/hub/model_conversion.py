@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from pydantic import BaseModel
 
 from fieldcraft.config.hub_names import get_fieldcraft_cache, identify_hub_model
-from fieldcraft.records.files import make_folder, write_json
+from fieldcraft.records.files import write_json
+from fieldcraft.records.locks import lock_shared_file
 from fieldcraft.records.reading import DamagedFileError, read_json
 from fieldcraft.terminal.console import print_line
 from fieldcraft.types import UserError
@@ -133,8 +133,7 @@ def _convert_once(name: str, hashes: list[str], kind: str, *sources: Path) -> Pa
     """Return the folder to which these sources are converted; convert them if it does not exist."""
     key = hashlib.sha256("".join(hashes).encode()).hexdigest() if len(hashes) > 1 else hashes[0]
     target = get_fieldcraft_cache() / "models" / f"{name}-{key[:_HASH_DIGITS]}"
-    make_folder(target.parent)
-    with FileLock(target.with_name(f".{target.name}.lock"), mode=0o600):
+    with lock_shared_file(target):
         if not target.exists():
             _convert(kind, target, sources)
     return target
@@ -168,13 +167,14 @@ def hash_file(path: Path) -> str:
     path_hash = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
     cache_file = get_fieldcraft_cache() / "hashes" / f"{path_hash}.json"
     state = {"size": stat.st_size, "changed": stat.st_mtime_ns}
-    try:
-        cached: dict[str, Any] = read_json(cache_file, _FileHash, "")
-    except DamagedFileError:
-        cached = {}
-    if state.items() <= cached.items():
-        return str(cached["sha256"])
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    write_json(cache_file, state | {"sha256": digest})
+    with lock_shared_file(cache_file):
+        try:
+            cached: dict[str, Any] = read_json(cache_file, _FileHash, "")
+        except DamagedFileError:
+            cached = {}
+        if state.items() <= cached.items():
+            return str(cached["sha256"])
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        write_json(cache_file, state | {"sha256": digest})
     return digest

@@ -27,6 +27,7 @@ from fieldcraft.recipes.permissions import (
     list_permission_names,
 )
 from fieldcraft.records.files import write_json
+from fieldcraft.records.locks import lock_shared_file
 from fieldcraft.records.reading import advise_renaming, read_json
 from fieldcraft.types import UserError
 
@@ -150,7 +151,9 @@ def _store_granted(file: Path, digest: str, names: Sequence[str]) -> None:
 
 
 def _write_granted(file: Path, digest: str, names: Sequence[str]) -> None:
-    record = _ConsentRecord(
-        file=str(file.absolute()), names=sorted({*_read_granted(digest), *names})
-    )
-    write_json(_get_consent_file(digest), record.model_dump())
+    consent_file = _get_consent_file(digest)
+    with lock_shared_file(consent_file):
+        record = _ConsentRecord(
+            file=str(file.absolute()), names=sorted({*_read_granted(digest), *names})
+        )
+        write_json(consent_file, record.model_dump())

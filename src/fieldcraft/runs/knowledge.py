@@ -9,6 +9,9 @@ from __future__ import annotations
 import hashlib
 import shutil
 import zlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import fmean
 
@@ -21,7 +24,8 @@ from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.engine.base import Engine
 from fieldcraft.hub.model_conversion import hash_file
 from fieldcraft.records.events import JobsCompleted, LogMessage, track_phase
-from fieldcraft.records.files import atomic_file, make_folder
+from fieldcraft.records.files import atomic_file
+from fieldcraft.records.locks import lock_shared_file_async
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.inputs import PROBED_MODEL, with_knowledge
@@ -46,19 +50,22 @@ async def measure_knowledge(context: RunContext, model: Path) -> None:
         / "knowledge"
         / f"{_make_cache_key(model, world, probes, context.recipe)}.jsonl"
     )
-    if cached.exists() and not journal.exists():
-        shutil.copyfile(cached, journal)
-    tallies = TallyJournal(journal)
-    if missing := [probe for probe in probes if probe.id not in tallies.get_tallies(PROBED_MODEL)]:
-        await _sample_probes(context, model, tallies, probes, world.max_probe_tokens)
-        make_folder(cached.parent)
-        with atomic_file(cached) as draft:
-            shutil.copyfile(journal, draft)
-        context.emit(
-            LogMessage(
-                f"{PHASE_NAME}: {len(missing)} probes were answered {SAMPLES_PER_PROBE} times each"
+    waiting = LogMessage(f"{PHASE_NAME}: another run is measuring this model; waiting for it")
+    async with lock_shared_file_async(cached, lambda: context.emit(waiting)):
+        if cached.exists() and not journal.exists():
+            shutil.copyfile(cached, journal)
+        tallies = TallyJournal(journal)
+        measured = tallies.get_tallies(PROBED_MODEL)
+        if missing := [probe for probe in probes if probe.id not in measured]:
+            await _sample_probes(context, model, tallies, probes, world.max_probe_tokens)
+            with atomic_file(cached) as draft:
+                shutil.copyfile(journal, draft)
+            context.emit(
+                LogMessage(
+                    f"{PHASE_NAME}: {len(missing)} probes were answered {SAMPLES_PER_PROBE} times"
+                    " each"
+                )
             )
-        )
     context.set_data_source(with_knowledge(context.data_source, journal))
     for line in (*describe_knowledge(tallies, probes), *context.data_source.warnings()):
         context.emit(LogMessage(line))
@@ -75,15 +82,17 @@ async def _sample_probes(
         context.emit(JobsCompleted(PHASE_NAME, done, ""))
 
     with track_phase(context.emit, PHASE_NAME, len(probes), "jobs"):
-        await sample_answers(
-            tallies,
-            PROBED_MODEL,
-            probes,
-            SAMPLES_PER_PROBE,
-            MAX_CONCURRENT_PROBES,
-            prober.is_correct,
-            on_task,
-        )
+        async with prober.cache_examples(probes) as num_sessions:
+            free_sessions = max(context.recipe.max_num_seqs - num_sessions, 1)
+            await sample_answers(
+                tallies,
+                PROBED_MODEL,
+                probes,
+                SAMPLES_PER_PROBE,
+                min(MAX_CONCURRENT_PROBES, free_sessions),
+                prober.is_correct,
+                on_task,
+            )
 
 
 class KnowledgeProber:
@@ -95,6 +104,24 @@ class KnowledgeProber:
         self.engine = engine
         self.dialect = dialect
         self.grader = grader
+
+    @asynccontextmanager
+    async def cache_examples(self, probes: Sequence[Task]) -> AsyncIterator[int]:
+        """Keep the examples with which all probes of a kind begin in the engine's cache, in one
+        session for each kind. Yields the number of sessions."""
+        prompts = defaultdict[str, list[list[int]]](list)
+        for probe in probes:
+            ids = encode_policy_text(self.dialect.tokenizer, probe.question)
+            prompts[str(probe.meta["kind"])].append(ids)
+        prefixes = {f"examples/{kind}": _common_prefix(found) for kind, found in prompts.items()}
+        sessions = [session for session, ids in prefixes.items() if ids]
+        try:
+            for session in sessions:  # with one token, because nothing is computed for none
+                await self.engine.generate(prefixes[session], SamplingParams(1), session)
+            yield len(sessions)
+        finally:
+            for session in sessions:
+                self.engine.release(session)
 
     async def is_correct(self, probe: Task, key: str) -> bool:
         """Return whether the first line of one continuation is an accepted answer."""
@@ -111,6 +138,15 @@ class KnowledgeProber:
             self.engine.release(key)
         answer = Answer(extract_answer(self.dialect.turn_end.strip(completion.text)))
         return await self.grader.grade(probe, [answer]) is True
+
+
+def _common_prefix(sequences: Sequence[list[int]]) -> list[int]:
+    """Return the longest sequence with which all of them begin."""
+    first, last = min(sequences), max(sequences)  # all others begin like these two
+    length = next(
+        (n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first)
+    )
+    return first[:length]
 
 
 def extract_answer(text: str) -> str:
