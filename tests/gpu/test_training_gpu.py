@@ -112,6 +112,7 @@ def test_bfloat16_trains_nearly_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("moments", "tolerance"), [("cpu", 1e-5), ("8bit", 0.02)])
 def test_other_moments_learn_the_same(tmp_path: Path, moments: str, tolerance: float) -> None:
+    pytest.importorskip("bitsandbytes", reason="needs the extra optim")
     units = units_for(CrossEntropyLoss())
     losses = []
     for name in ("float32", moments):
