@@ -255,3 +255,14 @@ def test_fewer_questions_than_asked_for_are_said(
     assert status("world", "atlas", *small, "--out", tmp_path / "world") == 0
     line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith("evaluation.splits.heldout=5000, but the world has only ")
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.joinpath("file").write_text("")
+    tmp_path.joinpath("model.gguf").write_bytes(b"GGUF")
+    for cache in (tmp_path / "file", tmp_path / "file/cache"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+        assert status("check", "smoke", f"model={tmp_path / 'model.gguf'}") == 2
+        assert sentence(capsys).endswith("set XDG_CACHE_HOME to a writable folder.")

@@ -14,12 +14,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fieldcraft.cli.app import app
 from fieldcraft.config.components import COMMAND_MODULES
+from fieldcraft.config.hub_names import is_in_cache
 from fieldcraft.config.names import is_installed
 from fieldcraft.recipes.consent import ConsentRequiredError
 from fieldcraft.records.paths import expand_home_in_argument
@@ -120,6 +122,8 @@ def _format_error(error: UserError | OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full ({reason}): free disk space and run the same command again."
     file = f"{error.filename} cannot be used" if error.filename else "a file cannot be used"
+    if error.filename and is_in_cache(Path(os.fsdecode(error.filename))):
+        return f"{file} ({reason}): set XDG_CACHE_HOME to a writable folder."
     return f"{file} ({reason}): fix this and run the same command again."
 
 

@@ -95,6 +95,13 @@ def get_fieldcraft_cache() -> Path:
     return _get_cache_root() / "fieldcraft"
 
 
+def is_in_cache(path: Path) -> bool:
+    """Return whether a path is in the folder of `get_fieldcraft_cache`, or is the folder that
+    contains it."""
+    cache = get_fieldcraft_cache()
+    return path == cache.parent or path.is_relative_to(cache)
+
+
 def _get_cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()
 
