@@ -13,6 +13,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ class ProbedAtlas(AtlasWorld):
     """Atlas with questions about what the first model knows, which a run asks first."""
 
     def probes(self) -> list[Task]:
-        return [Task(str(n), f"{n} + 1 =", (str(n + 1),), {"relation": "sum"}) for n in range(4)]
+        return [Task(str(n), f"{n} + 1 =", (str(n + 1),), {"kind": "sum"}) for n in range(4)]
 
 
 class Moment(NamedTuple):
@@ -74,8 +75,8 @@ class _Watcher:
             file.write(f"{json.dumps(moment)}\n")
 
 
-def _run(recipe: str, out: str, end: Moment | None, record: str) -> None:
-    """Run `fieldcraft run RECIPE --out OUT` in a separate process."""
+def _run(arguments: Sequence[str], out: str, end: Moment | None, record: str) -> None:
+    """Run `fieldcraft run ARGUMENTS --out OUT` in a separate process."""
     from fieldcraft.cli.main import main
     from fieldcraft.records.events import EventBus, JobsCompleted, TrajectoryCompleted
     from fieldcraft.runs import context, run
@@ -98,17 +99,20 @@ def _run(recipe: str, out: str, end: Moment | None, record: str) -> None:
     # chosen by a clock, so different in each run
     vars(context)["find_fastest_threads"] = lambda _: ThreadCounts(1, 1)
     os.environ["XDG_CACHE_HOME"] = f"{record}.cache"  # of measurements, which another run may reuse
-    with open(f"{record}.output", "a", encoding="utf-8") as output:
-        sys.stdout = sys.stderr = output
+    with (
+        open(f"{record}.output", "a", encoding="utf-8") as output,
+        redirect_stdout(output),
+        redirect_stderr(output),
+    ):
         sys.addaudithook(watcher)
-        main(["run", recipe, "--out", out])
+        main(["run", *arguments, "--out", out])
 
 
 class KilledRun:
-    """Run of a recipe in a folder, by processes that are killed."""
+    """Run in a folder, by processes that are killed. `arguments` are a recipe and overrides."""
 
-    def __init__(self, recipe: Path, out: Path) -> None:
-        self.recipe, self.out = recipe, out
+    def __init__(self, arguments: Sequence[str], out: Path) -> None:
+        self.arguments, self.out = arguments, out
         self.record = out.with_name(f"{out.name}-moments")
         # A server that has imported everything forks each process, so that a start is fast.
         self.processes = multiprocessing.get_context("forkserver")
@@ -117,7 +121,7 @@ class KilledRun:
     def go_on(self, end: Moment | None = None) -> int | None:
         """Start or resume the run, until a moment or to its end. Returns the exit code of the
         process."""
-        arguments = (str(self.recipe), str(self.out), end, str(self.record))
+        arguments = (self.arguments, str(self.out), end, str(self.record))
         process = self.processes.Process(target=_run, args=arguments)
         process.start()
         process.join(SECONDS)

@@ -4,7 +4,7 @@ files."""
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import pytest
 
 from kill_parts import PARTS, KilledRun, Moment, choose_kills
 from report_parts import data_of, unpacked
+from retrieval_parts import write_towns
 
 BASE = """
 name: kills
@@ -50,7 +51,19 @@ COLLECTION = """
 stages: {}
 collect: {questions: 8, pair_questions: 4}
 """
-RECIPES = {"training": BASE + TRAINING, "collection": BASE + COLLECTION}
+
+
+def write_recipe(text: str, folder: Path) -> list[str]:
+    """Write a recipe, and return the arguments of a command."""
+    (folder / "kills.yaml").write_text(text)
+    return [str(folder / "kills.yaml")]
+
+
+RECIPES: Mapping[str, Callable[[Path], list[str]]] = {
+    "training": partial(write_recipe, BASE + TRAINING),
+    "collection": partial(write_recipe, BASE + COLLECTION),
+    "retrieval": write_towns,
+}
 CLOCKED = "timeline.jsonl"  # a journal of times
 # Journals of concurrent jobs, in the order in which they end.
 UNORDERED = ("knowledge.jsonl", "closed_book.jsonl", "samples.jsonl", "attempts.jsonl")
@@ -71,9 +84,8 @@ def run_both(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ended]
     @cache
     def run(name: str) -> Ended:
         folder = tmp_path_factory.mktemp(name)
-        recipe = folder / "kills.yaml"
-        recipe.write_text(RECIPES[name])
-        whole, killed = (KilledRun(recipe, folder / out) for out in ("whole", "killed"))
+        arguments = RECIPES[name](folder)
+        whole, killed = (KilledRun(arguments, folder / out) for out in ("whole", "killed"))
         assert whole.go_on() == 0, whole.output[-2000:]
         kills = choose_kills(whole.read_moments())
         for moment in kills:
@@ -137,7 +149,7 @@ def read_content(path: Path) -> Any:
 def read_report_page(page: str) -> Any:
     """Return the content of a report page without measured times."""
     charts = [c for c in data_of(page)["charts"] if c["title"] != "Throughput"]
-    text = re.sub(r"(?m)^.*(\b[\d.]+ (s|min)<| time\b|data:text/csv|<script).*$", "", page)
+    text = re.sub(r"(?m)^.*(\b[\d.]+ (s|min)(<| ·)| time\b|data:text/csv|<script).*$", "", page)
     return text, charts, without_times(unpacked(page))
 
 
