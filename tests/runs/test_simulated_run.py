@@ -15,7 +15,7 @@ from fieldcraft.records.events import EventBus, write_metrics
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.runs import context, stage_inputs
 from fieldcraft.runs.run import run_recipe
-from fieldcraft.train import model
+from fieldcraft.train import lora, model
 from report_parts import charts_of
 
 RECIPE = """
@@ -98,7 +98,7 @@ def test_a_mixed_stage_with_a_frozen_simulator(
         return load(path, *settings)
 
     load = model.load_model
-    for module in (context, stage_inputs):
+    for module in (context, lora, stage_inputs):
         monkeypatch.setattr(module, "load_model", load_model)
     run(whole)
     # the trained model, the simulator, and then the result of the stage are evaluated
