@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -270,18 +273,41 @@ def test_a_conversation_that_failed_is_held_again() -> None:
 # -- the worker --------------------------------------------------------------------------------
 
 
+@asynccontextmanager
+async def open_worker(category: str) -> AsyncIterator[WorkerProcess]:
+    worker = WorkerProcess(
+        [str(PYTHON), str(WORKER_SCRIPT)], {"categories": [category]}, Path("worker.log")
+    )
+    await worker.start()
+    try:
+        yield worker
+    finally:
+        await worker.close()
+
+
 def ask_worker(category: str, *requests: dict[str, Any]) -> list[dict[str, Any]]:
     async def send() -> list[dict[str, Any]]:
-        worker = WorkerProcess(
-            [str(PYTHON), str(WORKER_SCRIPT)], {"categories": [category]}, Path("worker.log")
-        )
-        await worker.start()
-        try:
+        async with open_worker(category) as worker:
             return [await worker.send_request(request) for request in requests]
-        finally:
-            await worker.close()
 
     return asyncio.run(send())
+
+
+async def hold_conversations(
+    question: BfclQuestion, steps: Sequence[Sequence[Any]]
+) -> dict[str, Any]:
+    """Return the first messages of the conversations before a question and of the question itself,
+    and the memory that it reads, if each conversation has one message with calls."""
+    memory, messages = None, []
+    async with open_worker(question.category) as worker:
+        for key, step in zip(question.depends_on, steps, strict=True):
+            request = {"open": key, "memory": memory}
+            messages.append((await worker.send_request(request))["messages"])
+            request = {"store": key, "steps": [step], "memory": memory}
+            memory = (await worker.send_request(request))["memory"]
+        request = {"open": question.id, "memory": memory}
+        messages.append((await worker.send_request(request))["messages"])
+    return {"messages": messages, "memory": memory}
 
 
 def test_a_memory_is_stored_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +331,29 @@ def test_a_memory_is_stored_and_shown(tmp_path: Path, monkeypatch: pytest.Monkey
     assert '"colour": "blue"' in shown["messages"][0]["content"]
     assert "colour" not in again["messages"][0]["content"]
     assert shown["messages"][1] == again["messages"][1]
+
+
+@pytest.mark.parametrize("category", MEMORY_CATEGORIES)
+def test_memories_are_those_of_the_handler_of_the_package(
+    category: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    questions = questions_about(category, "notetaker")[:5]
+    name = "core_memory_add" if category == "memory_kv" else "memory_append"
+    calls = [[(name, make_note(question).arguments)] for question in questions]
+    given = {"category": category, "scenario": "notetaker", "calls": calls, "folder": str(tmp_path)}
+    ran = subprocess.run(
+        [PYTHON, Path(__file__).with_name("bfcl_handler.py")],
+        input=json.dumps(given),
+        env=os.environ | {"BFCL_PROJECT_ROOT": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = json.loads(ran.stdout)
+    assert json.dumps(expected["memory"]).count("fact_") == 5
+    assert "fact_" in expected["messages"][-1][0]["content"]
+    assert asyncio.run(hold_conversations(questions[0], calls)) == expected
 
 
 def test_a_memory_that_grows_without_limit_is_not_stored(

@@ -297,8 +297,6 @@ def store_memory(question: str, steps: Sequence[Sequence[Call]], memory: Json | 
 def check_answer(question: str, answer: str) -> Json:
     """Check the last message of a conversation about a memory."""
     _, _, accepted = find_entry(question)
-    if not answer:
-        return {"valid": False, "error": "the last message is empty"}
     checker = get_module("eval_checker.agentic_eval.agentic_checker")
     verdict = checker.agentic_checker(answer, accepted)
     return make_verdict(verdict["valid"], verdict.get("error_message", ""))
