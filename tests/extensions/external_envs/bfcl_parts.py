@@ -202,9 +202,11 @@ class GoldEngine:
         if callable(turn):
             turn = turn(self.prompts[-1])
         text = turn if isinstance(turn, str) else self.dialect.render_calls(turn)
-        written = self.dialect.encode_turn(text)[: sampling.max_tokens]
+        ids = self.dialect.encode_turn(text)
+        written = ids[: sampling.max_tokens]
+        reason = StopReason.EOS if written == ids else StopReason.LENGTH
         decoded = self.dialect.tokenizer.decode(written)
-        return Completion(written, [0.0] * len(written), decoded, StopReason.EOS)
+        return Completion(written, [0.0] * len(written), decoded, reason)
 
     def release(self, session: str) -> None: ...
 

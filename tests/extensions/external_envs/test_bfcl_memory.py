@@ -24,6 +24,7 @@ from bfcl_parts import (
 )
 
 from auto_parts import DIALECTS
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.environments.base import isolate_failures
 from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.external_envs.bfcl.environment import BfclEnvironment
@@ -108,7 +109,12 @@ def script_of(questions: Sequence[BfclQuestion], writes: bool = True) -> Script:
 
 
 def ask(
-    category: str, script: Script, ids: Sequence[str], at_once: bool = True, engine: Any = None
+    category: str,
+    script: Script,
+    ids: Sequence[str],
+    at_once: bool = True,
+    engine: Any = None,
+    budget: BudgetConfig = LIMITS,
 ) -> tuple[list[Trajectory], GoldEngine]:
     """Return the rollouts on questions, one after the other or all at once."""
     engine = engine or GoldEngine(DIALECT, script)
@@ -116,7 +122,7 @@ def ask(
     environment = BfclEnvironment([category], PYTHON)
 
     async def roll_out() -> list[Trajectory]:
-        async with isolate_failures(environment, DIALECT, LIMITS) as opened:
+        async with isolate_failures(environment, DIALECT, budget) as opened:
             runs = [opened.run(Task(key, "?", ()), policy, key) for key in ids]
             return [*await asyncio.gather(*runs)] if at_once else [await run for run in runs]
 
@@ -242,6 +248,22 @@ def test_a_conversation_that_never_ends_keeps_what_it_wrote() -> None:
     assert rewards_of(done) == [1.0, 1.0]
     assert len(engine.turns[name]) == 10
     assert engine.turns[other] == []
+
+
+def test_a_cut_message_ends_a_turn_and_a_full_context_the_conversation() -> None:
+    [question] = questions_about("memory_rec_sum", "notetaker")[:1]
+    script = script_of([question])
+    long = "x " * 3000  # more than 2,048 tokens
+    first, second = question.depends_on[:2]
+    script[first] = [long, *script[first][:-1]]  # the note is written in the second turn
+    script[second] = [[make_note(question)], *[long] * 4]
+    budget = BudgetConfig(max_turn_tokens=2048, max_context_tokens=7500)
+    [done], engine = ask("memory_rec_sum", script, [question.id], budget=budget)
+    assert rewards_of([done]) == [1.0]
+    assert engine.turns[first] == []
+    assert len(engine.turns[second]) == 2  # 6,149 tokens before the second one, which is cut
+    cut = engine.prompts[engine.keys.index(first) + 1]
+    assert "x x <|im_end|>\n<|im_start|>user\n" in cut
 
 
 class FailingEngine(GoldEngine):

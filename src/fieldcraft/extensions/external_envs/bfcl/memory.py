@@ -12,20 +12,20 @@ from fieldcraft.environments.base import EnvironmentContractError
 from fieldcraft.environments.turns import Policy, open_engine_session
 from fieldcraft.extensions.external_envs.bfcl.questions import BfclQuestion
 from fieldcraft.extensions.external_envs.bfcl.rollouts import BfclContext, BfclRollout, WireCalls
-from fieldcraft.types import MalformedCall, Task, Trajectory
+from fieldcraft.types import Author, MalformedCall, Task, Trajectory
 
 Memory = dict[str, Any] | None  # of the simulators; None before the first conversation
 
 
 @dataclass
 class MemoryRollout(BfclRollout):
-    """Conversation whose functions read and change a copy of `memory`."""
+    """Question whose functions read and change a copy of `memory`."""
 
     memory: Memory = None
 
     async def converse(self) -> dict[str, Any]:
-        """Run the conversation, and return the verdict on its last message. As in the package, the
-        changes that a question makes to the memory are lost."""
+        """Run the rollout, and return the verdict on its last message. As in the package, changes
+        that a question makes to the memory are lost."""
         await self._open_memory()
         _, error = await self._run_turns()
         if error:
@@ -37,15 +37,6 @@ class MemoryRollout(BfclRollout):
         answer = self.trajectory.answer or ""
         return await self.context.ask_worker({"check": self.question.id, "answer": answer})
 
-    async def write_memory(self) -> Memory:
-        """Run the conversation, and return the memory after it. As in the package, a conversation
-        that reaches the limit of steps ends there, and the memory has what it wrote before."""
-        await self._open_memory()
-        executed, _ = await self._run_turns()
-        steps = [step for turn in executed for step in turn]
-        memory: Memory = _require(await self._ask_simulators("store", steps), "memory")
-        return memory
-
     async def _open_memory(self) -> None:
         """Replace the messages of the first turn by those that tell of the memory."""
         request = {"open": self.question.id, "memory": self.memory}
@@ -55,6 +46,32 @@ class MemoryRollout(BfclRollout):
     async def _ask_simulators(self, kind: str, steps: Sequence[WireCalls]) -> dict[str, Any]:
         request = {kind: self.question.id, "steps": steps, "memory": self.memory}
         return await self.context.ask_worker(request)
+
+
+@dataclass
+class MemoryConversation(MemoryRollout):
+    """Conversation before the questions, in which the policy writes the memory."""
+
+    async def write_memory(self) -> Memory:
+        """Run the conversation, and return the memory after it. As in the package, a conversation
+        that reaches the limit of steps ends there, and the memory has what it wrote before."""
+        await self._open_memory()
+        executed, _ = await self._run_turns()
+        steps = [step for turn in executed for step in turn]
+        memory: Memory = _require(await self._ask_simulators("store", steps), "memory")
+        return memory
+
+    async def _run_steps(self, executed: list[list[WireCalls]]) -> bool:
+        """Run the steps of a turn. As in the package, a message that is cut at the limit of its
+        tokens ends the turn and not the conversation."""
+        if await super()._run_steps(executed):
+            return True
+        last = self.trajectory.segments[-1]
+        is_cut = len(last.ids) == self.context.budget.max_turn_tokens
+        if last.author is not Author.POLICY or not is_cut:
+            return False
+        self._append(Author.TOOL, [self.dialect.turn_end.token_id])
+        return True
 
 
 def _require(reply: Mapping[str, Any], key: str) -> Any:
@@ -96,7 +113,6 @@ class ScenarioMemories:
         key = conversation.id  # the same random choices, whichever question comes first
         trajectory = Trajectory(Task(key, conversation.text, ()))
         async with open_engine_session(trajectory, policy.engine, key) as session:
-            return await MemoryRollout(
-                self.context, conversation, trajectory, policy, session, key, memory
-            ).write_memory()
+            parts = (self.context, conversation, trajectory, policy, session, key, memory)
+            return await MemoryConversation(*parts).write_memory()
         raise EnvironmentContractError(f"the conversation '{key}' failed: {trajectory.error}")
