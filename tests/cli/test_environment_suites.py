@@ -102,6 +102,10 @@ def test_a_missing_package_is_one_sentence(
 ) -> None:
     assert status("eval", "--suite", "bfcl", "--model", checkpoint) == 2
     assert f"{sys.executable} has no bfcl-eval" in sentence(capsys)
+    assert status("eval", "--benchmark", "bfcl-memory-vector", "--model", checkpoint) == 2
+    assert "'memory_vector' of BFCL is not offered, because its memory downloads" in sentence(
+        capsys
+    )
     given = ["eval", "--suite", "bfcl", "--model", checkpoint, "--python"]
     assert status(*given, "/no/python") == 2
     assert "--python /no/python is not a working Python interpreter: give" in sentence(capsys)
@@ -114,7 +118,7 @@ def test_a_missing_package_is_one_sentence(
 @NEEDS_PACKAGE
 def test_a_model_is_evaluated_on_bfcl(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = write_tiny_checkpoint(folder / "model", "qwen3")
-    names = ("simple-python", "simple-java", "irrelevance", "multi-turn-miss-func")
+    names = ("simple-python", "simple-java", "irrelevance", "multi-turn-miss-func", "memory-kv")
     budget = "{budget: {max_turn_tokens: 8, max_context_tokens: 40000}}"
     suite = "".join(f"  bfcl-{name}: {budget}\n" for name in names)
     (folder / "small.yaml").write_text(f"benchmarks:\n{suite}")
@@ -127,6 +131,7 @@ def test_a_model_is_evaluated_on_bfcl(folder: Path, capsys: pytest.CaptureFixtur
         "bfcl-simple-java": 0.0,
         "bfcl-irrelevance": 1.0,  # it calls nothing
         "bfcl-multi-turn-miss-func": 0.0,
+        "bfcl-memory-kv": 0.0,
     }
     assert all(entry["em_ci95"] for entry in entries.values())
     described = found["benchmarks"]["bfcl-irrelevance"]

@@ -7,6 +7,7 @@ import pytest
 from fieldcraft.config.hub_names import parse_hub_dataset
 from fieldcraft.evaluation.benchmarks import find_suite, load_benchmarks, load_suites
 from fieldcraft.extensions.external_envs.bfcl.questions import (
+    MEMORY_CATEGORIES,
     MULTI_TURN_CATEGORIES,
     SINGLE_TURN_CATEGORIES,
 )
@@ -128,8 +129,10 @@ def test_an_unknown_suite_is_named() -> None:
 
 def test_the_suites_of_bfcl_have_all_categories() -> None:
     for name, categories in (
-        ("bfcl", SINGLE_TURN_CATEGORIES), ("bfcl-multi-turn", MULTI_TURN_CATEGORIES)
-    ):  # fmt: skip
+        ("bfcl", SINGLE_TURN_CATEGORIES),
+        ("bfcl-multi-turn", MULTI_TURN_CATEGORIES),
+        ("bfcl-memory", MEMORY_CATEGORIES),
+    ):
         found = [b.environment for b in find_suite(name, []).benchmarks.values()]
         assert [e and e.settings for e in found] == [{"categories": [c]} for c in categories]
     titles = [benchmark.title for benchmark in find_suite("bfcl", []).benchmarks.values()]

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ NEEDS_PACKAGE = pytest.mark.skipif(
 )
 LIMITS = BudgetConfig(max_turn_tokens=40_000, max_context_tokens=2_000_000)
 Turn = Sequence[ToolCall] | str
+Writer = Callable[[str], Turn]  # of a turn, by the text before it
 
 
 @cache
@@ -185,20 +186,27 @@ def read_call(expression: str, names: Mapping[str, Sequence[str]]) -> ToolCall:
 class GoldEngine:
     """Engine that writes given turns, by the key of the rollout, in a dialect."""
 
-    def __init__(self, dialect: AutoDialect, turns: Mapping[str, Sequence[Turn]]) -> None:
+    def __init__(self, dialect: AutoDialect, turns: Mapping[str, Sequence[Turn | Writer]]) -> None:
         self.dialect = dialect
         self.turns = {key: list(texts) for key, texts in turns.items()}
         self.prompts: list[str] = []
+        self.keys: list[str] = []  # of the rollouts, in the order of their turns
 
     async def generate(
         self, ids: Sequence[int], sampling: SamplingParams, session: str
     ) -> Completion:
         self.prompts.append(self.dialect.tokenizer.decode(ids))
-        turn = self.turns[session.partition("#")[0]].pop(0)
+        key = session.partition("#")[0]
+        self.keys.append(key)
+        turn = self.turns[key].pop(0)
+        if callable(turn):
+            turn = turn(self.prompts[-1])
         text = turn if isinstance(turn, str) else self.dialect.render_calls(turn)
-        written = self.dialect.encode_turn(text)[: sampling.max_tokens]
+        ids = self.dialect.encode_turn(text)
+        written = ids[: sampling.max_tokens]
+        reason = StopReason.EOS if written == ids else StopReason.LENGTH
         decoded = self.dialect.tokenizer.decode(written)
-        return Completion(written, [0.0] * len(written), decoded, StopReason.EOS)
+        return Completion(written, [0.0] * len(written), decoded, reason)
 
     def release(self, session: str) -> None: ...
 

@@ -54,6 +54,20 @@ def test_a_special_token_in_a_message_is_text() -> None:
     assert counts[0] == counts[1]
 
 
+def test_a_special_token_in_a_system_message_is_text() -> None:
+    """A model may have written it into its memory."""
+    conversation = ToolConversation(DIALECTS["Qwen3-Coder"])
+    tokenizer: Any = conversation.dialect.tokenizer
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    counts = []
+    for text in ("Notes: {{ tea }}", "Notes: {{ tea }} <|im_end|>"):
+        messages = [{"role": "system", "content": text}, {"role": "user", "content": "Which?"}]
+        ids = conversation.encode_start(messages, TOOLS)
+        assert f"<|im_start|>system\n{text}<|im_end|>" in tokenizer.decode(ids)
+        counts.append(ids.count(end))
+    assert counts[0] == counts[1]
+
+
 def test_a_template_without_a_system_prompt_shows_it_in_the_message() -> None:
     tokenizer: Any = tiny_tokenizer()
     tokenizer.chat_template = (
@@ -85,6 +99,8 @@ def test_a_dialect_of_one_tool_is_refused() -> None:
 def test_an_unknown_category_is_named() -> None:
     with pytest.raises(UserError, match="no category 'simple_jawa': did you mean 'simple_java'"):
         BfclEnvironment(["simple_jawa"])
+    with pytest.raises(UserError, match="'memory_vector' of BFCL is not offered, because its"):
+        BfclEnvironment(["memory_kv", "memory_vector"])
     with pytest.raises(UserError, match="needs categories"):
         BfclEnvironment([])
 

@@ -18,7 +18,10 @@ from auto_parts import DIALECTS
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.extensions.external_envs.bfcl.environment import BfclEnvironment
 from fieldcraft.extensions.external_envs.bfcl.prompts import ToolConversation
-from fieldcraft.extensions.external_envs.bfcl.questions import CATEGORIES, SINGLE_TURN_CATEGORIES
+from fieldcraft.extensions.external_envs.bfcl.questions import (
+    MULTI_TURN_CATEGORIES,
+    SINGLE_TURN_CATEGORIES,
+)
 from fieldcraft.types import Author, CallOutcome, Status, ToolCall, UserError
 
 pytestmark = [pytest.mark.long, NEEDS_PACKAGE]
@@ -32,7 +35,7 @@ AREA = ToolCall("calculate_triangle_area", {"base": 10, "height": 5, "unit": "un
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("category", CATEGORIES)
+@pytest.mark.parametrize("category", [*SINGLE_TURN_CATEGORIES, *MULTI_TURN_CATEGORIES])
 def test_all_gold_answers_are_right(category: str) -> None:
     done = answer_with_gold(category, "Kimi K2 Thinking")  # a format with types
     wrong = {t.task.id for t in done if t.rewards != {"environment": 1.0}}
@@ -163,8 +166,8 @@ def test_a_worker_that_exits_is_started_again() -> None:
     async def restart() -> Any:
         async with environment.start(DIALECTS["Qwen3-Coder"], LIMITS) as opened:
             runner: Any = opened
-            await runner.worker.close()
-            return await runner.ask_worker(
+            await runner.context.worker.close()
+            return await runner.context.ask_worker(
                 {"check": questions_of("live_parallel")[0].id, "calls": []}
             )
 

@@ -12,16 +12,17 @@ from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.environments.base import EnvironmentRunner
 from fieldcraft.extensions.external_envs.bfcl.prompts import ToolConversation
 from fieldcraft.extensions.external_envs.bfcl.questions import (
-    MULTI_TURN_CATEGORIES,
     SINGLE_TURN_CATEGORIES,
     WORKER_SCRIPT,
+    BfclQuestion,
     describe_package,
     list_questions,
     parse_question,
     require_categories,
     resolve_interpreter,
 )
-from fieldcraft.extensions.external_envs.bfcl.rollouts import BfclRunner
+from fieldcraft.extensions.external_envs.bfcl.rollouts import BfclContext
+from fieldcraft.extensions.external_envs.bfcl.runner import BfclRunner
 from fieldcraft.extensions.external_envs.worker_process import WorkerProcess
 from fieldcraft.types import Task
 
@@ -56,10 +57,7 @@ class BfclEnvironment:
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
         """Return (training tasks, held-out tasks); the last tasks, at most half, are held out.
         Raises UserError if the package cannot be read."""
-        found = [
-            Task(question.id, question.text, (), {"type": question.category})
-            for question in list_questions(self.python, self.categories)
-        ]
+        found = [make_task(question) for question in list_questions(self.python, self.categories)]
         first = len(found) - min(len(found) // 2, heldout)
         return found[:first], found[first:]
 
@@ -71,7 +69,7 @@ class BfclEnvironment:
         functions of a question."""
         conversation = ToolConversation(dialect)
         conversation.require_tools()
-        if not set(self.categories).isdisjoint(MULTI_TURN_CATEGORIES):
+        if not set(self.categories) <= set(SINGLE_TURN_CATEGORIES):
             conversation.encode_reply("reply")  # raises for a template that cannot continue
         interpreter = resolve_interpreter(self.python)
         with tempfile.TemporaryDirectory() as folder:
@@ -83,6 +81,13 @@ class BfclEnvironment:
             opened = await worker.start()
             questions = map(parse_question, opened["questions"])
             try:
-                yield BfclRunner(conversation, budget, {q.id: q for q in questions}, worker)
+                context = BfclContext(conversation, budget, worker)
+                yield BfclRunner(context, {question.id: question for question in questions})
             finally:
                 await worker.close()
+
+
+def make_task(question: BfclQuestion) -> Task:
+    """Return the task of a question. Verdicts on one memory are correlated."""
+    cluster = {"cluster": question.scenario} if question.scenario else {}
+    return Task(question.id, question.text, (), {"type": question.category, **cluster})

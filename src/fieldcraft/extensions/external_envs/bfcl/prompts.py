@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-from fieldcraft.dialects.base import BaseDialect
+from fieldcraft.dialects.base import BaseDialect, encode_template, encode_untrusted
 from fieldcraft.dialects.chat import ChatRenderer
 from fieldcraft.extensions.external_envs.bfcl.questions import Message, Schema
 from fieldcraft.types import UserError
 
+SYSTEM_PLACEHOLDER = "\ue001"  # placeholder for a system message in a chat template
 PROBE_TOOL = {
     "type": "function",
     "function": {
@@ -60,26 +60,44 @@ class ToolConversation:
             (role, "\n\n".join(message["content"].strip() for message in group))
             for role, group in groupby(messages, key=lambda message: message["role"])
         ]
-        dialect = self.dialect
-        if texts[0][0] == "system":
-            dialect, texts = self._add_system_text(texts[0][1], texts[1:])
+        system = texts.pop(0)[1] if texts[0][0] == "system" else ""
         (_, question), *rest = texts
-        ids = dialect.encode_prompt(question, tools)
+        ids = self._encode_first(system, question, tools)
         for role, text in rest:
-            ids += dialect.encode_turn(text) if role == "assistant" else self.encode_reply(text)
+            is_answer = role == "assistant"
+            ids += self.dialect.encode_turn(text) if is_answer else self.encode_reply(text)
         return ids
 
     def encode_reply(self, message: str) -> list[int]:
         """Return the token ids between the end of a turn without calls and the next turn."""
         return self.chat.encode_reply(message)
 
-    def _add_system_text(
-        self, system: str, texts: list[tuple[str, str]]
-    ) -> tuple[BaseDialect, list[tuple[str, str]]]:
-        """Return a dialect with a system prompt, or the dialect and texts that begin with it if the
-        template has none."""
+    def _encode_first(self, system: str, question: str, tools: Sequence[Schema]) -> list[int]:
+        """Return the token ids of a first message, after a system message that may be empty. If the
+        template has no system messages, the question begins with it."""
+        if not system:
+            return self.dialect.encode_prompt(question, tools)
+        if self._system_dialect is None:
+            return self.dialect.encode_prompt(f"{system}\n\n{question}", tools)
+        dialect = self._system_dialect
+        before, after = dialect.render_prompt_parts(tools)
+        opening, _, between = before.partition(SYSTEM_PLACEHOLDER)
+        return [  # a model may have written parts of the system message, as those of its memory
+            *encode_template(dialect.tokenizer, opening),
+            *encode_untrusted(dialect.tokenizer, system),
+            *encode_template(dialect.tokenizer, between),
+            *encode_untrusted(dialect.tokenizer, question),
+            *encode_template(dialect.tokenizer, after),
+        ]
+
+    @cached_property
+    def _system_dialect(self) -> BaseDialect | None:
+        """Dialect with a placeholder for a system message; None if the template shows none before
+        the first message."""
         own = [self.dialect.system_prompt] if self.dialect.system_prompt else []
-        with suppress(UserError):
-            return replace(self.dialect, system_prompt="\n\n".join([*own, system])), texts
-        (role, question), *rest = texts
-        return self.dialect, [(role, f"{system}\n\n{question}"), *rest]
+        try:
+            marked = replace(self.dialect, system_prompt="\n\n".join([*own, SYSTEM_PLACEHOLDER]))
+        except UserError:
+            return None
+        before, _ = marked.render_prompt_parts([PROBE_TOOL])
+        return marked if SYSTEM_PLACEHOLDER in before else None

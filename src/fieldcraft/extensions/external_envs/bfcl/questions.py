@@ -31,7 +31,12 @@ MULTI_TURN_CATEGORIES = (
     *("multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param"),
     "multi_turn_long_context",
 )
-CATEGORIES = SINGLE_TURN_CATEGORIES + MULTI_TURN_CATEGORIES
+MEMORY_CATEGORIES = ("memory_kv", "memory_rec_sum")
+GROUPS = (SINGLE_TURN_CATEGORIES, MULTI_TURN_CATEGORIES, MEMORY_CATEGORIES)
+CATEGORIES = SINGLE_TURN_CATEGORIES + MULTI_TURN_CATEGORIES + MEMORY_CATEGORIES
+REFUSED_CATEGORIES = {
+    "memory_vector": "its memory downloads an embedding model when it is loaded",
+}
 Schema = dict[str, Any]
 Message = Mapping[str, str]
 
@@ -45,6 +50,8 @@ class BfclQuestion:
         tools: JSON schemas of its functions.
         added_tools: functions that a later turn adds, by the number of the turn.
         max_steps: maximum number of the model's messages with calls in one turn.
+        depends_on: conversations that write the memory before it, in their order.
+        scenario: questions of one scenario read the same memory; "" without one.
     """
 
     id: str
@@ -53,6 +60,8 @@ class BfclQuestion:
     tools: Sequence[Schema]
     added_tools: Mapping[int, Sequence[Schema]]
     max_steps: int
+    depends_on: Sequence[str]
+    scenario: str
 
     @property
     def has_one_turn(self) -> bool:
@@ -72,8 +81,13 @@ def parse_question(record: Mapping[str, Any]) -> BfclQuestion:
 
 
 def require_categories(names: Sequence[str]) -> None:
-    """Raise UserError for an unknown category, and for none."""
+    """Raise UserError for an unknown category, for one that is not offered, and for none."""
     for name in names:
+        if name in REFUSED_CATEGORIES:
+            raise UserError(
+                f"the category '{name}' of BFCL is not offered, because {REFUSED_CATEGORIES[name]}:"
+                f" use {' or '.join(MEMORY_CATEGORIES)}."
+            )
         if name not in CATEGORIES:
             raise UserError(f"BFCL has no category '{name}': {suggest_name(name, CATEGORIES)}")
     if not names:
@@ -85,7 +99,7 @@ def list_questions(python: Path | None, categories: Sequence[str]) -> list[BfclQ
     cannot be read."""
     interpreter = resolve_interpreter(python)
     found: list[BfclQuestion] = []
-    for group in (SINGLE_TURN_CATEGORIES, MULTI_TURN_CATEGORIES):
+    for group in GROUPS:
         if wanted := [name for name in group if name in categories]:
             questions = _read_group(interpreter, group)
             found += [question for name in wanted for question in questions[name]]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.calls import locate_observations
 from fieldcraft.dialects.tool_names import ToolNameMap
-from fieldcraft.environments.base import EnvironmentContractError, set_environment_reward
+from fieldcraft.environments.base import EnvironmentContractError
 from fieldcraft.environments.guards import truncate_middle
-from fieldcraft.environments.turns import Policy, open_engine_session, sample_turn_into
+from fieldcraft.environments.turns import Policy, sample_turn_into
 from fieldcraft.extensions.external_envs.bfcl.prompts import ToolConversation
 from fieldcraft.extensions.external_envs.bfcl.questions import BfclQuestion, Schema
 from fieldcraft.extensions.external_envs.worker_process import WorkerProcess
@@ -33,39 +33,19 @@ from fieldcraft.types import (
     UserError,
 )
 
-CHECKER_KEY = "checker"  # in the metadata of an answered question: why its checker refused it
 FAILURE_PREFIX = "Error during execution"  # of the package
 WireCalls = list[tuple[str, dict[str, Any]]]
 
 
 @dataclass
-class BfclRunner:
-    """Runner of rollouts. `questions` are those that may be asked, by id; `worker` has their
-    checkers."""
+class BfclContext:
+    """Prompts, budget and worker that all rollouts share. `worker` has the checkers and the
+    simulators."""
 
     conversation: ToolConversation
     budget: BudgetConfig
-    questions: Mapping[str, BfclQuestion]
     worker: WorkerProcess
     start_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    async def __call__(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """Run the rollout of a question. Its reward is 1 if the checker accepts it, else 0."""
-        question = self.questions.get(task.id)
-        if question is None:
-            raise UserError(
-                f"the question '{task.id}' does not belong to these categories of BFCL: remove"
-                " tasks and world from the recipe."
-            )
-        trajectory = Trajectory(task)
-        async with open_engine_session(trajectory, policy.engine, key) as session:
-            rollout = BfclRollout(self, question, trajectory, policy, session, key)
-            verdict = await (rollout.answer() if question.has_one_turn else rollout.converse())
-            set_environment_reward(trajectory, float(verdict["valid"]))
-            if verdict["error"]:
-                meta = task.meta | {CHECKER_KEY: verdict["error"]}
-                trajectory.task = replace(task, meta=meta)
-        return trajectory
 
     async def ask_worker(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request to the worker, which is started again if it has exited."""
@@ -79,7 +59,7 @@ class BfclRunner:
 class BfclRollout:
     """Growing trajectory on a question. `tools` are those that the model has now."""
 
-    runner: BfclRunner
+    context: BfclContext
     question: BfclQuestion
     trajectory: Trajectory
     policy: Policy
@@ -104,12 +84,21 @@ class BfclRollout:
         if has_ended:
             self._finish(calls)
         request = {"check": self.question.id, "calls": _to_wire(calls)}
-        return await self.runner.ask_worker(request)
+        return await self.context.ask_worker(request)
 
     # -- several turns -------------------------------------------------------------------------
 
     async def converse(self) -> dict[str, Any]:
         """Run the conversation, and return the verdict on it."""
+        executed, error = await self._run_turns()
+        if error:
+            return {"valid": False, "error": error}
+        self._finish(())
+        return await self.context.ask_worker({"check": self.question.id, "turns": executed})
+
+    async def _run_turns(self) -> tuple[list[list[WireCalls]], str]:
+        """Run all turns. Return the executed calls of each turn, and the limit that ended the
+        conversation early or ""."""
         executed: list[list[WireCalls]] = []
         for number, messages in enumerate(self.question.turns):
             if number:
@@ -118,9 +107,8 @@ class BfclRollout:
                 self._append(Author.PROMPT, self._encode_start())
             executed.append([])
             if not await self._run_steps(executed):
-                return {"valid": False, "error": f"turn {number} did not end within the limits"}
-        self._finish(())
-        return await self.runner.ask_worker({"check": self.question.id, "turns": executed})
+                return executed, f"turn {number} did not end within the limits"
+        return executed, ""
 
     async def _run_steps(self, executed: list[list[WireCalls]]) -> bool:
         """Sample messages and execute their calls until one has none. Return False if a limit ends
@@ -140,11 +128,11 @@ class BfclRollout:
     async def _execute(self, calls: ToolCalls, steps: Sequence[WireCalls]) -> None:
         start = time.perf_counter()
         with track_activity("tools"):
-            reply = await self.runner.ask_worker({"execute": self.question.id, "steps": steps})
+            reply = await self._ask_simulators("execute", steps)
         seconds = (time.perf_counter() - start) / len(calls)
         if len(reply["results"]) != len(calls):
             raise EnvironmentContractError(f"a call could not be executed: {reply.get('error')}")
-        dialect, limit = self.dialect, self.runner.budget.max_observation_tokens
+        dialect, limit = self.dialect, self.context.budget.max_observation_tokens
         positions = locate_observations(calls)
         for call, result, position in zip(calls, reply["results"], positions, strict=True):
             text, cut = truncate_middle(result, limit, dialect.tokenizer, dialect.escape_result)
@@ -153,10 +141,15 @@ class BfclRollout:
             rendered = dialect.render_observation(text, position)
             self.trajectory.segments.append(Segment(Author.TOOL, ids, rendered))
 
+    async def _ask_simulators(self, kind: str, steps: Sequence[WireCalls]) -> dict[str, Any]:
+        """Return the reply of the simulators, in which all steps of the conversation are
+        executed."""
+        return await self.context.ask_worker({kind: self.question.id, "steps": steps})
+
     def _append_user_turn(self, number: int, message: str) -> None:
         """Append a message of the user. If it adds tools, the conversation so far is read again
         below a prompt with all tools, as a chain of its own."""
-        reply = self.runner.conversation.encode_reply(message)
+        reply = self.context.conversation.encode_reply(message)
         added = self.question.added_tools.get(number, ())
         if not added:
             self._append(Author.TOOL, reply)
@@ -173,14 +166,14 @@ class BfclRollout:
 
     @property
     def dialect(self) -> Any:
-        return self.runner.conversation.dialect
+        return self.context.conversation.dialect
 
     def _encode_start(self) -> list[int]:
         """Return the prompt of the first turn with the present tools. Raises
         EnvironmentContractError for texts that the chat template cannot show."""
         try:
             messages = self.question.turns[0]
-            self._start_ids = self.runner.conversation.encode_start(messages, self.tools)
+            self._start_ids = self.context.conversation.encode_start(messages, self.tools)
         except UserError as error:  # a mistake in one question, not of the user
             raise EnvironmentContractError(str(error)) from error
         return self._start_ids
@@ -192,7 +185,7 @@ class BfclRollout:
     async def _sample_turn(self) -> bool:
         """Sample a turn. Return False if the budget ends it."""
         stop = self.dialect.stop_strings
-        position = (self.policy, self.trajectory, self.session, self.key, self.runner.budget)
+        position = (self.policy, self.trajectory, self.session, self.key, self.context.budget)
         return await sample_turn_into(*position, stop) is not StopReason.LENGTH
 
     def _parse_turn(self) -> ToolCalls:
@@ -205,7 +198,7 @@ class BfclRollout:
 
     def _finish(self, calls: ToolCalls) -> None:
         """End the trajectory with the text of its last turn."""
-        text = self.runner.conversation.chat.strip_turn(self.trajectory.segments[-1].text)
+        text = self.context.conversation.chat.strip_turn(self.trajectory.segments[-1].text)
         self.trajectory.answer = text or None
         self.trajectory.status = Status.ANSWERED if text else Status.NO_ANSWER
         self.trajectory.well_formed = bool(text) and all(

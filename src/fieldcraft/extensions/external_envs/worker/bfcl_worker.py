@@ -8,6 +8,11 @@ of these categories. Each further line is a request with an `id`, and so is its 
     {"check": question, "calls": [...]}       one turn: {"valid", "error"}
     {"check": question, "turns": [[[...]]]}   several turns, each of steps of calls: the same
     {"execute": question, "steps": [[...]]}   {"results": [...]} of the calls of the last step
+    {"open": question}                        {"messages": [...]} that begin a memory conversation
+    {"store": question, "steps": [[...]]}     {"memory": ...} after the calls of a conversation
+    {"check": question, "answer": text}       last message about a memory: {"valid", "error"}
+
+Requests about a memory also have the `memory` that the conversation begins with, null for none.
 
 A call is [name, arguments]; the calls of one turn are null if they cannot be read. A request has no
 state: it is answered by a child process that executes all steps from the start, and that the kernel
@@ -27,10 +32,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
+from io import StringIO
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -38,7 +46,9 @@ MODEL_NAME = "fieldcraft"  # without "_", which the checker replaces
 REQUEST_SECONDS = 10  # of CPU time
 REQUEST_WALL_SECONDS = 600  # for one that waits; a busy machine must not change a verdict
 MAX_MEMORY_BYTES = 4 * 2**30  # bytes of address space
+MAX_STORED_CHARACTERS = 2**20  # replacing an empty text multiplies a memory without limit
 UNKNOWN_CALL = "undefined_function()"  # raises a NameError, as an unknown function does
+REQUEST_KINDS = ("check", "execute", "open", "store")
 Json = dict[str, Any]
 Call = tuple[str, Json]
 
@@ -60,6 +70,7 @@ def import_package() -> None:
         "utils",
         "model_handler.utils",
         "eval_checker.ast_eval.ast_checker",
+        "eval_checker.agentic_eval.agentic_checker",
         "eval_checker.multi_turn_eval.multi_turn_checker",
         "eval_checker.multi_turn_eval.multi_turn_utils",
     ):
@@ -75,9 +86,14 @@ def get_module(name: str) -> Any:
 
 
 def read_questions(category: str) -> Iterator[Json]:
-    """Yield the questions of a category, as a model gets them."""
-    prompts = get_module("constants.default_prompts")
-    for entry in get_module("utils").load_dataset_entry(category):
+    """Yield the questions of a category, as a model gets them, and the conversations that some of
+    them depend on, in a category of their own."""
+    prompts, utils = get_module("constants.default_prompts"), get_module("utils")
+    entries = utils.load_dataset_entry(category)
+    if utils.is_memory(category):
+        load_entries(category)  # raises for a missing package before a model is asked
+        entries.sort(key=find_place_in_scenario)
+    for entry in entries:
         added = entry.get("missed_function", {})
         request = prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC
         follow_up = {"role": "user", "content": request}
@@ -87,12 +103,20 @@ def read_questions(category: str) -> Iterator[Json]:
         ]
         yield {
             "id": entry["id"],
-            "category": category,
+            "category": utils.extract_test_category_from_id(entry["id"]),
             "turns": turns,
             "tools": convert_functions(entry["function"]),
             "added_tools": {turn: convert_functions(found) for turn, found in added.items()},
             "max_steps": prompts.MAXIMUM_STEP_LIMIT,
+            "depends_on": entry.get("depends_on", []),
+            "scenario": entry.get("scenario", ""),
         }
+
+
+def find_place_in_scenario(entry: Json) -> int:
+    """Return the number of a question among those of its scenario. In this order, the memories of
+    all scenarios are written at the same time."""
+    return int(entry["id"].rpartition("-")[2])
 
 
 def convert_functions(functions: list[Json]) -> list[Json]:
@@ -111,12 +135,14 @@ def load_entries(category: str) -> dict[str, tuple[Json, Any]]:
     files have the same order; some answers have other ids."""
     utils = get_module("utils")
     entries = utils.load_dataset_entry(category, include_language_specific_hint=False)
+    found: dict[str, tuple[Json, Any]] = {entry["id"]: (entry, None) for entry in entries}
     if utils.is_relevance_or_irrelevance(category):
-        return {entry["id"]: (entry, None) for entry in entries}
+        return found
     answers = utils.load_ground_truth_entry(category)
     import_simulators({name for entry in entries for name in entry.get("involved_classes", ())})
-    pairs = zip(entries, answers, strict=True)
-    return {entry["id"]: (entry, answer["ground_truth"]) for entry, answer in pairs}
+    questions = [entry for entry in entries if not utils.is_memory_prereq(entry["id"])]
+    pairs = zip(questions, answers, strict=True)
+    return found | {entry["id"]: (entry, answer["ground_truth"]) for entry, answer in pairs}
 
 
 def import_simulators(names: Collection[str]) -> None:
@@ -127,8 +153,9 @@ def import_simulators(names: Collection[str]) -> None:
 
 
 def find_entry(question: str) -> tuple[str, Json, Any]:
-    """Return category, entry and answers of a question."""
-    category = get_module("utils").extract_test_category_from_id(question)
+    """Return category, entry and answers of a question. Conversations that questions depend on are
+    in the category of these questions."""
+    category = get_module("utils").extract_test_category_from_id(question, remove_prereq=True)
     return (category, *load_entries(category)[question])
 
 
@@ -179,20 +206,9 @@ def check_turns(question: str, turns: Sequence[Sequence[Sequence[Call]]]) -> Jso
 
 def execute_steps(question: str, steps: Sequence[Sequence[Call]]) -> Json:
     """Execute the calls of all steps so far, and return the results of the last one."""
-    category, entry, _ = find_entry(question)
     results: list[str] = []
     for step in steps:
-        results, _ = get_module(
-            "eval_checker.multi_turn_eval.multi_turn_utils"
-        ).execute_multi_turn_func_call(
-            render_calls(step, entry),
-            entry["initial_config"],
-            entry["involved_classes"],
-            MODEL_NAME,
-            question,
-            long_context="long_context" in category,
-            is_evaL_run=False,
-        )
+        results, _ = execute_calls(question, step)
     unknown = [name for name, _ in steps[-1]]
     return {
         "results": [
@@ -200,6 +216,23 @@ def execute_steps(question: str, steps: Sequence[Sequence[Call]]) -> Json:
             for name, result in zip(unknown, results, strict=True)
         ]
     }
+
+
+def execute_calls(question: str, calls: Sequence[Call]) -> tuple[list[str], Json]:
+    """Execute calls. Return their results and the simulators, which stay until this process
+    exits."""
+    category, entry, _ = find_entry(question)
+    utils = get_module("eval_checker.multi_turn_eval.multi_turn_utils")
+    results, simulators = utils.execute_multi_turn_func_call(
+        render_calls(calls, entry),
+        entry["initial_config"],
+        entry["involved_classes"],
+        MODEL_NAME,
+        question,
+        long_context="long_context" in category,
+        is_evaL_run=False,
+    )
+    return results, simulators
 
 
 def render_calls(calls: Sequence[Call], entry: Json) -> list[str]:
@@ -221,21 +254,79 @@ def is_plain_name(text: str) -> bool:
     return text.isidentifier() and not keyword.iskeyword(text)
 
 
+# -- memories ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_memory(question: str, memory: Json | None) -> Iterator[Any]:
+    """Load a memory into the simulator of a question, and yield it. The package keeps memories in
+    files."""
+    _, entry, _ = find_entry(question)
+    with tempfile.TemporaryDirectory(dir=os.environ["BFCL_PROJECT_ROOT"]) as folder:
+        get_module("utils").populate_initial_settings_for_memory_test_cases([entry], Path(folder))
+        with redirect_stdout(StringIO()):  # a warning that there is no file yet
+            _, simulators = execute_calls(question, [])
+        [(name, simulator)] = simulators.items()
+        if memory is not None:
+            simulator.latest_snapshot_file.write_text(json.dumps(memory))
+            simulator._load_scenario(entry["initial_config"][name])
+        yield simulator
+
+
+def begin_conversation(question: str, memory: Json | None) -> Json:
+    """Return the messages of the first turn, with what the package tells of the memory."""
+    category, entry, _ = find_entry(question)
+    with open_memory(question, memory) as simulator:
+        turns = get_module("model_handler.utils").add_memory_instruction_system_prompt(
+            entry["question"], category, entry["scenario"], simulator
+        )
+    return {"messages": turns[0]}
+
+
+def store_memory(question: str, steps: Sequence[Sequence[Call]], memory: Json | None) -> Json:
+    """Return the memory after the calls of a conversation. A conversation that makes it too large
+    has changed nothing."""
+    with open_memory(question, memory) as simulator:
+        for step in steps:
+            execute_calls(question, step)
+        simulator._flush_memory_to_local_file()
+        text = simulator.latest_snapshot_file.read_text()
+    return {"memory": memory if len(text) > MAX_STORED_CHARACTERS else json.loads(text)}
+
+
+def check_answer(question: str, answer: str) -> Json:
+    """Check the last message of a conversation about a memory."""
+    _, _, accepted = find_entry(question)
+    checker = get_module("eval_checker.agentic_eval.agentic_checker")
+    verdict = checker.agentic_checker(answer, accepted)
+    return make_verdict(verdict["valid"], verdict.get("error_message", ""))
+
+
 # -- requests ----------------------------------------------------------------------------------
 
 
 def answer(request: Json) -> Json:
     """Return the reply to a request, computed in this process."""
+    question, memory = find_question(request), request.get("memory")
+    if "open" in request:
+        return begin_conversation(question, memory)
+    if "store" in request:
+        return store_memory(question, request["steps"], memory)
+    if "execute" in request and "memory" in request:
+        with open_memory(question, memory):
+            return execute_steps(question, request["steps"])
     if "execute" in request:
-        return execute_steps(request["execute"], request["steps"])
+        return execute_steps(question, request["steps"])
+    if "answer" in request:
+        return check_answer(question, request["answer"])
     if "turns" in request:
-        return check_turns(request["check"], request["turns"])
-    return check_calls(request["check"], request["calls"])
+        return check_turns(question, request["turns"])
+    return check_calls(question, request["calls"])
 
 
 def answer_in_child(request: Json) -> Json:
     """Return the reply to a request, computed in a child process with limits."""
-    load_entries(get_module("utils").extract_test_category_from_id(find_question(request)))
+    find_entry(find_question(request))  # read once for all child processes
     receiver, sender = os.pipe()
     child = os.fork()
     if not child:
@@ -251,12 +342,14 @@ def answer_in_child(request: Json) -> Json:
     if "execute" in request:
         lost = "Error during execution: the call took too much time or memory"
         return {"results": [lost for _ in request["steps"][-1]]}
+    if "store" in request:
+        return {"memory": request["memory"]}
     return {"valid": False, "error": "the check took too much time or memory"}
 
 
 def find_question(request: Json) -> str:
-    question: str = request.get("execute") or request["check"]
-    return question
+    [question] = (request[kind] for kind in REQUEST_KINDS if kind in request)
+    return str(question)
 
 
 def run_child(work: Callable[[], Json], sender: int) -> None:
