@@ -148,6 +148,16 @@ except OSError as error:
 IMPORT = "from fieldcraft.extensions.external_envs.command import CommandEnvironment\n"
 
 
+def test_a_program_has_settings_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It neither reads nor writes those of the user, wherever these are."""
+    names = ("CONFIG_HOME", "CACHE_HOME", "DATA_HOME", "STATE_HOME", "RUNTIME_DIR")
+    for name in names:
+        monkeypatch.setenv(f"XDG_{name}", "/etc")
+    inside = 'mkdir -p "$XDG_{0}/me" && echo x > "$XDG_{0}/me/x"'
+    run = " && ".join(inside.format(name) for name in names)
+    assert run_program(f"{run} && echo 42").answer == "42"
+
+
 @pytest.mark.parametrize("kernel", ["landlock-2", "landlock-none"])
 def test_older_kernels_restrict_it_by_a_mount_namespace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str

@@ -13,6 +13,14 @@ TASK_VARIABLE = "FIELDCRAFT_TASK"
 MAX_RESULT_BYTES = 2**20  # of an output, and of each file that a command leaves
 SHELL = ("/bin/sh", "-c")
 _TASK_FILE = "task.json"
+# Folders of the XDG Base Directory Specification, which would otherwise be those of the user.
+_BASE_FOLDERS = {
+    "XDG_CONFIG_HOME": "home/.config",
+    "XDG_CACHE_HOME": "home/.cache",
+    "XDG_DATA_HOME": "home/.local/share",
+    "XDG_STATE_HOME": "home/.local/state",
+    "XDG_RUNTIME_DIR": "tmp",
+}
 
 
 class CommandResultError(Exception):
@@ -30,6 +38,7 @@ class CommandFolder:
     def variables(self) -> dict[str, str]:
         """Environment variables that keep a program within the folder."""
         paths = {TASK_VARIABLE: _TASK_FILE, "HOME": "home", "TMPDIR": "tmp", "PWD": "work"}
+        paths |= _BASE_FOLDERS
         return {name: os.path.join(self.root, path) for name, path in paths.items()}
 
     def create(self, task: bytes, files: Mapping[str, tuple[bytes, int]]) -> None:
