@@ -34,6 +34,18 @@ def test_hashes_of_a_new_model_are_cached_by_all_runs_that_start_together(
     assert len([*(tmp_path / "cache/fieldcraft/hashes").glob("*.json")]) == ROUNDS
 
 
+def test_a_cached_hash_is_read_without_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    found = hash_file(tmp_path / "model.safetensors")
+    for lock in (tmp_path / "cache/fieldcraft/hashes").glob(".*.lock"):
+        lock.unlink()
+    assert hash_file(tmp_path / "model.safetensors") == found
+    assert len([*(tmp_path / "cache/fieldcraft/hashes").iterdir()]) == 1
+
+
 def test_permissions_that_are_granted_together_are_all_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ pytest.importorskip("babel", reason="needs the extra gazetteer")
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from engine_parity import sharp_model
+from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.tasks import read_tasks
 from fieldcraft.dialects import make_dialect
@@ -99,6 +100,15 @@ def test_the_examples_of_a_kind_are_computed_once(tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    """Return the recipe for a new model, with an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    (tmp_path / "knowing.yaml").write_text(RECIPE)
+    return load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}"])
+
+
+@pytest.fixture
 def sampled_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the keys of the sampled rollouts. The first half of the probes is always correct."""
     taken: list[str] = []
@@ -114,12 +124,8 @@ def sampled_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.long
 def test_a_run_measures_it_first_and_once_for_each_model(
-    tmp_path: Path, sampled_keys: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, recipe: Recipe, sampled_keys: list[str]
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    write_tiny_checkpoint(tmp_path / "model", "qwen2")
-    (tmp_path / "knowing.yaml").write_text(RECIPE)
-    recipe = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}"])
     messages: list[str] = []
 
     def hear(event: object) -> None:
@@ -152,12 +158,8 @@ def test_a_run_measures_it_first_and_once_for_each_model(
 
 @pytest.mark.long
 def test_runs_that_start_together_measure_a_model_once(
-    tmp_path: Path, sampled_keys: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, recipe: Recipe, sampled_keys: list[str]
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    write_tiny_checkpoint(tmp_path / "model", "qwen2")
-    (tmp_path / "knowing.yaml").write_text(RECIPE)
-    recipe = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}"])
     waited: list[str] = []
 
     def hear(event: object) -> None:
@@ -178,12 +180,8 @@ def test_runs_that_start_together_measure_a_model_once(
 
 @pytest.mark.long
 def test_what_was_sampled_before_an_interrupt_is_not_sampled_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    write_tiny_checkpoint(tmp_path / "model", "qwen2")
-    (tmp_path / "knowing.yaml").write_text(RECIPE)
-    recipe = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}"])
     taken: list[str] = []
 
     async def is_right(self: KnowledgeProber, probe: Task, key: str) -> bool:

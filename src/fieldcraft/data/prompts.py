@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from fieldcraft.data.multiple_choice import parse_options
 from fieldcraft.data.records import Record, RecordError, first_filled
 
+SequenceT = TypeVar("SequenceT", str, list[int])
 # Last line of AutoCoA's instruction, and of this project's instruction for it.
 _LAST_LINE = re.compile(r".*\bnow\b[^\n]*\bquestion\b[^\n]*:[ \t]*\n", re.DOTALL | re.IGNORECASE)
 # Possible ends of an instruction before a question, and starts of one after it.
@@ -96,8 +97,10 @@ def strip_instructions_by_kind(prompts: Sequence[str], kinds: Sequence[str]) -> 
 
 def _find_shared_prefix(prompts: Sequence[str]) -> str:
     """Return the prefix shared by all prompts, up to its last colon with white space, or blank
-    line."""
-    shared = _common_prefix(prompts)
+    line. Equal prompts share nothing that could be told from a question."""
+    if len(set(prompts)) < 2:
+        return ""
+    shared = find_common_prefix(prompts)
     ends = [found.end() for found in (_COLON.match(shared),) if found]
     if (block := _BLANK_LINE.match(shared)) and "?" not in block.group():
         ends.append(block.end())
@@ -109,16 +112,15 @@ def _find_shared_suffix(prompts: Sequence[str]) -> str:
     `_MIN_PROMPTS` prompts may share their end by chance."""
     if len(set(prompts)) < _MIN_PROMPTS:
         return ""
-    shared = _common_prefix([prompt[::-1] for prompt in prompts])[::-1]
+    shared = find_common_prefix([prompt[::-1] for prompt in prompts])[::-1]
     found = _LAST_BLOCK.search(shared)
     return found.group() if found and "?" not in found.group() else ""
 
 
-def _common_prefix(texts: Sequence[str]) -> str:
-    """Return the common prefix of all texts, or "" if there are no two different ones."""
-    if len(set(texts)) < 2:
-        return ""
-    low, high = min(texts), max(texts)  # the common prefix of these is shared by all between them
+def find_common_prefix(sequences: Sequence[SequenceT]) -> SequenceT:
+    """Return the longest text, or list of token ids, with which all sequences begin; at least one
+    is required."""
+    low, high = min(sequences), max(sequences)  # their prefix is shared by all between them
     pairs = zip(low, high, strict=False)
     length = next((i for i, (a, b) in enumerate(pairs) if a != b), len(low))
     return low[:length]

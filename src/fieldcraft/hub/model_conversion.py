@@ -167,14 +167,21 @@ def hash_file(path: Path) -> str:
     path_hash = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
     cache_file = get_fieldcraft_cache() / "hashes" / f"{path_hash}.json"
     state = {"size": stat.st_size, "changed": stat.st_mtime_ns}
+    if digest := _read_cached_hash(cache_file, state):
+        return digest
     with lock_shared_file(cache_file):
-        try:
-            cached: dict[str, Any] = read_json(cache_file, _FileHash, "")
-        except DamagedFileError:
-            cached = {}
-        if state.items() <= cached.items():
-            return str(cached["sha256"])
+        if digest := _read_cached_hash(cache_file, state):  # another process has computed it
+            return digest
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         write_json(cache_file, state | {"sha256": digest})
     return digest
+
+
+def _read_cached_hash(cache_file: Path, state: dict[str, int]) -> str:
+    """Return the cached hash of a file in this state, or ""."""
+    try:
+        cached: dict[str, Any] = read_json(cache_file, _FileHash, "")
+    except DamagedFileError:
+        return ""
+    return str(cached["sha256"]) if state.items() <= cached.items() else ""

@@ -18,6 +18,7 @@ from statistics import fmean
 from fieldcraft.config.hub_names import get_fieldcraft_cache
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.grading import Grader
+from fieldcraft.data.prompts import find_common_prefix
 from fieldcraft.data.sample_tallies import TallyJournal, sample_answers
 from fieldcraft.data.world import World
 from fieldcraft.dialects.base import encode_policy_text
@@ -50,25 +51,36 @@ async def measure_knowledge(context: RunContext, model: Path) -> None:
         / "knowledge"
         / f"{_make_cache_key(model, world, probes, context.recipe)}.jsonl"
     )
-    waiting = LogMessage(f"{PHASE_NAME}: another run is measuring this model; waiting for it")
-    async with lock_shared_file_async(cached, lambda: context.emit(waiting)):
-        if cached.exists() and not journal.exists():
-            shutil.copyfile(cached, journal)
-        tallies = TallyJournal(journal)
-        measured = tallies.get_tallies(PROBED_MODEL)
-        if missing := [probe for probe in probes if probe.id not in measured]:
-            await _sample_probes(context, model, tallies, probes, world.max_probe_tokens)
-            with atomic_file(cached) as draft:
-                shutil.copyfile(journal, draft)
-            context.emit(
-                LogMessage(
-                    f"{PHASE_NAME}: {len(missing)} probes were answered {SAMPLES_PER_PROBE} times"
-                    " each"
+    tallies, missing = _read_tallies(journal, cached, probes)
+    if missing:
+        waiting = LogMessage(f"{PHASE_NAME}: another run is measuring this model; waiting for it")
+        async with lock_shared_file_async(cached, lambda: context.emit(waiting)):
+            tallies, missing = _read_tallies(journal, cached, probes)
+            if missing:
+                await _sample_probes(context, model, tallies, probes, world.max_probe_tokens)
+                with atomic_file(cached) as draft:
+                    shutil.copyfile(journal, draft)
+                context.emit(
+                    LogMessage(
+                        f"{PHASE_NAME}: {len(missing)} probes were answered {SAMPLES_PER_PROBE}"
+                        " times each"
+                    )
                 )
-            )
     context.set_data_source(with_knowledge(context.data_source, journal))
     for line in (*describe_knowledge(tallies, probes), *context.data_source.warnings()):
         context.emit(LogMessage(line))
+
+
+def _read_tallies(
+    journal: Path, cached: Path, probes: Sequence[Task]
+) -> tuple[TallyJournal, list[Task]]:
+    """Return the tallies of a run, which are those in the cache if it has none of its own, and the
+    probes that are not measured."""
+    if cached.exists() and not journal.exists():
+        shutil.copyfile(cached, journal)
+    tallies = TallyJournal(journal)
+    measured = tallies.get_tallies(PROBED_MODEL)
+    return tallies, [probe for probe in probes if probe.id not in measured]
 
 
 async def _sample_probes(
@@ -113,7 +125,9 @@ class KnowledgeProber:
         for probe in probes:
             ids = encode_policy_text(self.dialect.tokenizer, probe.question)
             prompts[str(probe.meta["kind"])].append(ids)
-        prefixes = {f"examples/{kind}": _common_prefix(found) for kind, found in prompts.items()}
+        prefixes = {
+            f"examples/{kind}": find_common_prefix(found) for kind, found in prompts.items()
+        }
         sessions = [session for session, ids in prefixes.items() if ids]
         try:
             for session in sessions:  # with one token, because nothing is computed for none
@@ -138,15 +152,6 @@ class KnowledgeProber:
             self.engine.release(key)
         answer = Answer(extract_answer(self.dialect.turn_end.strip(completion.text)))
         return await self.grader.grade(probe, [answer]) is True
-
-
-def _common_prefix(sequences: Sequence[list[int]]) -> list[int]:
-    """Return the longest sequence with which all of them begin."""
-    first, last = min(sequences), max(sequences)  # all others begin like these two
-    length = next(
-        (n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first)
-    )
-    return first[:length]
 
 
 def extract_answer(text: str) -> str:
