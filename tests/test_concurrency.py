@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fieldcraft.concurrency import run_concurrently
+from fieldcraft.concurrency import await_external, run_concurrently
 from fieldcraft.types import UserError
 
 
@@ -55,3 +55,41 @@ def test_of_several_errors_the_users_is_raised() -> None:
     jobs = [(ValueError("a defect"),), (UserError("correct it."),)]
     with pytest.raises(UserError, match="correct it"):
         asyncio.run(run_concurrently(jobs, run, 2))
+
+
+async def swallow(begun: asyncio.Event) -> str:
+    begun.set()
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        return "a result"
+    raise AssertionError
+
+
+def test_a_swallowed_cancellation_is_raised() -> None:
+    async def story() -> None:
+        begun = asyncio.Event()
+        task = asyncio.create_task(await_external(swallow(begun)))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(story())
+
+
+def test_a_task_that_was_cancelled_before_gets_its_result() -> None:
+    async def get() -> str:
+        return "a result"
+
+    async def clean_up() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            task.cancel()
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            return await await_external(get())
+        raise AssertionError
+
+    assert asyncio.run(clean_up()) == "a result"

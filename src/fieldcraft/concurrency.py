@@ -30,6 +30,21 @@ class ConcurrencyLimiter:
         return self._semaphores.setdefault(loop, asyncio.Semaphore(self.max_concurrent))
 
 
+async def await_external(work: Awaitable[T]) -> T:
+    """Await third-party code. A cancellation of this task that it swallows is raised at its end.
+
+    `asyncio.wait_for` swallows one before Python 3.12, if the result arrives at the same time
+    (https://github.com/python/cpython/issues/86296).
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    cancellations = task.cancelling()
+    result = await work
+    if task.cancelling() > cancellations:
+        raise asyncio.CancelledError
+    return result
+
+
 async def run_concurrently(
     jobs: Iterable[tuple[*Arguments]],
     run: Callable[[*Arguments], Awaitable[T]],

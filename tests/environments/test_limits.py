@@ -169,6 +169,18 @@ def test_a_slow_tool_is_a_failed_call_that_the_model_is_told_of() -> None:
     assert call.seconds == pytest.approx(0.05)
 
 
+def test_a_tool_that_swallows_its_cancellation_is_late_nevertheless() -> None:
+    async def answer() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "late"
+        raise AssertionError
+
+    with pytest.raises(guards.ToolTimeoutError, match="did not answer within"):
+        asyncio.run(guards.run_with_timeout(answer(), 0.05))
+
+
 def test_a_timeout_of_the_tools_own_is_its_defect() -> None:
     with pytest.raises(BrokenToolError, match="TimeoutError: mine"):
         act(environment(), TimeoutError("mine"))

@@ -15,6 +15,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any, TypeVar
 
+from fieldcraft.concurrency import await_external
 from fieldcraft.dialects.base import encode_untrusted
 from fieldcraft.types import CallOutcome, CallRecord, Tokenizer, UserError
 
@@ -46,7 +47,7 @@ async def run_with_timeout(work: Awaitable[T], seconds: float) -> T:
     timeout = asyncio.timeout(seconds)
     try:
         async with timeout:
-            return await work
+            return await await_external(work)
     except TimeoutError as error:
         if timeout.expired():
             raise ToolTimeoutError(f"The tool did not answer within {seconds:g} s.") from error

@@ -77,7 +77,8 @@ async def execute(
     if single_use or report is None:
         kill(worker)
     if report is None:
-        await asyncio.wait_for(worker.terminated.wait(), _KILL_TIMEOUT_SECONDS)
+        async with asyncio.timeout(_KILL_TIMEOUT_SECONDS):
+            await worker.terminated.wait()
     for pipe in worker.outputs:
         pipe.drain()
     status, exit_code = _determine_status(worker, outcome)

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 
 import pytest
 from starlette.applications import Starlette
@@ -60,6 +61,8 @@ class FakeE2b(process_connect.Process):
         self.running: dict[str, FakeMachine] = {}
         self.ended: list[FakeMachine] = []
         self.refusal: tuple[int, str] | None = None  # status and message of the next creations
+        self.answers_creations = Event()  # which it carries out at once
+        self.answers_creations.set()
         self.app = Starlette(
             routes=[
                 Route("/v2/sandboxes", self._create, methods=["POST"]),
@@ -82,6 +85,7 @@ class FakeE2b(process_connect.Process):
         name = f"i{len(self.running) + len(self.ended)}"
         folder = Path(tempfile.mkdtemp(prefix="fake-e2b-"))
         self.running[name] = FakeMachine(body, folder, [body["timeout"]])
+        await asyncio.to_thread(self.answers_creations.wait)
         return JSONResponse(
             {
                 "templateID": body["templateID"],

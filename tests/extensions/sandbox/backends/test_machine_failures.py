@@ -125,6 +125,26 @@ def test_e2b_without_its_package(monkeypatch) -> None:
         make_tool("python", {"backend": "e2b"})
 
 
+def test_a_sandbox_whose_creation_is_cancelled_is_killed(e2b) -> None:
+    backend = open_backend("e2b", {}, LIMITS, None)
+
+    async def story() -> None:
+        task = asyncio.create_task(backend.run("1"))
+        await wait_until_async(lambda: len(e2b.running) == 1)
+        task.cancel()
+        await asyncio.sleep(0)
+        e2b.answers_creations.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    e2b.answers_creations.clear()
+    try:
+        asyncio.run(story())
+    finally:
+        e2b.answers_creations.set()
+    assert e2b.running == {}
+
+
 @pytest.mark.parametrize(
     ("status", "message"),
     [(401, "wrong"), (400, "template 'x' not found"), (500, "broken")],

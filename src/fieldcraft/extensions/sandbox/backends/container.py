@@ -171,7 +171,8 @@ class ContainerHost:
 
 async def _wait_or_kill(process: Process) -> None:
     try:
-        await asyncio.wait_for(process.wait(), _REMOVAL_TIMEOUT_SECONDS)
+        async with asyncio.timeout(_REMOVAL_TIMEOUT_SECONDS):
+            await process.wait()
     except TimeoutError:
         process.kill()
         await process.wait()
@@ -215,7 +216,8 @@ class ContainerMachine:
         self._stdin.close()
         self._unread = asyncio.create_task(_read_tail(self._stdout))  # else no end is noticed
         with suppress(TimeoutError):
-            return await asyncio.wait_for(self.process.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                return await self.process.wait()
         return None
 
     async def close(self) -> None:

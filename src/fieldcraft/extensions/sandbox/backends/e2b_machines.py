@@ -15,6 +15,7 @@ from typing import Any
 import e2b
 import httpx
 
+from fieldcraft.concurrency import await_external
 from fieldcraft.config.names import get_first_line
 from fieldcraft.extensions.sandbox.backends.base import MachineError
 from fieldcraft.extensions.sandbox.backends.machines import run_to_the_end
@@ -45,17 +46,17 @@ class E2bHost:
     ) -> AsyncIterator[E2bMachine]:
         """Run a command in a new sandbox of E2B, which is killed at the end of the context. If this
         process is killed, E2B ends it after its lifetime."""
-        try:
-            sandbox = await e2b.AsyncSandbox.create(
-                template=self._template,
-                timeout=_round_lifetime(lifetime_seconds),
-                allow_internet_access=self._internet,
-                metadata={"client": "fieldcraft"},
-                api_key=self._api_key,
+        machine = E2bMachine(
+            asyncio.create_task(
+                e2b.AsyncSandbox.create(
+                    template=self._template,
+                    timeout=_round_lifetime(lifetime_seconds),
+                    allow_internet_access=self._internet,
+                    metadata={"client": "fieldcraft"},
+                    api_key=self._api_key,
+                )
             )
-        except _ERRORS as error:
-            raise MachineError(f"E2B starts no sandbox ({get_first_line(error)}).") from error
-        machine = E2bMachine(sandbox)
+        )
         try:
             await machine.start(command)
             yield machine
@@ -66,22 +67,30 @@ class E2bHost:
 class E2bMachine:
     """`base.Machine`: a command in a sandbox of E2B."""
 
-    def __init__(self, sandbox: e2b.AsyncSandbox) -> None:
-        self._sandbox = sandbox
+    def __init__(self, creation: asyncio.Task[e2b.AsyncSandbox]) -> None:
+        """Create the machine, whose sandbox is being created."""
+        self._creation = creation
         self._output: asyncio.Queue[str] = asyncio.Queue()
         self._command: Any = None
         self._end: asyncio.Task[None] | None = None
 
     async def start(self, command: Sequence[str]) -> None:
-        """Start the command. Raises MachineError."""
+        """Start the command when there is a sandbox. Raises MachineError."""
         try:
-            self._command = await self._sandbox.commands.run(
-                f"exec {shlex.join(command)}",
-                background=True,
-                stdin=True,
-                timeout=0,  # the sandbox's own lifetime limits it
-                on_stdout=self._output.put_nowait,
-                retain_output=False,
+            # E2B would keep the sandbox of a cancelled request, so `close` waits for it.
+            sandbox = await asyncio.shield(self._creation)
+        except _ERRORS as error:
+            raise MachineError(f"E2B starts no sandbox ({get_first_line(error)}).") from error
+        try:
+            self._command = await await_external(
+                sandbox.commands.run(
+                    f"exec {shlex.join(command)}",
+                    background=True,
+                    stdin=True,
+                    timeout=0,  # the sandbox's own lifetime limits it
+                    on_stdout=self._output.put_nowait,
+                    retain_output=False,
+                )
             )
         except _ERRORS as error:
             raise MachineError(f"E2B starts no command ({get_first_line(error)}).") from error
@@ -101,7 +110,9 @@ class E2bMachine:
     async def send(self, data: bytes) -> None:
         try:
             for start in range(0, len(data), _MAX_INPUT_BYTES):
-                await self._command.send_stdin(data[start : start + _MAX_INPUT_BYTES])
+                await await_external(
+                    self._command.send_stdin(data[start : start + _MAX_INPUT_BYTES])
+                )
         except _ERRORS as error:
             raise MachineError(f"E2B lost the sandbox ({get_first_line(error)}).") from error
 
@@ -121,14 +132,20 @@ class E2bMachine:
 
     async def keep_alive(self, lifetime_seconds: float) -> None:
         try:
-            await self._sandbox.set_timeout(_round_lifetime(lifetime_seconds))
+            await await_external(
+                self._creation.result().set_timeout(_round_lifetime(lifetime_seconds))
+            )
         except _ERRORS as error:
             raise MachineError(f"E2B lost the sandbox ({get_first_line(error)}).") from error
 
     async def close(self) -> None:
         """Kill the sandbox. One that cannot be reached ends after its lifetime."""
         try:
-            await self._sandbox.kill()
+            sandbox = await self._creation
+        except _ERRORS:  # `start` told
+            return
+        try:
+            await sandbox.kill()
         except _ERRORS as error:
             log_line(f"a sandbox of E2B ends only after its lifetime ({get_first_line(error)})")
         if self._end is not None:

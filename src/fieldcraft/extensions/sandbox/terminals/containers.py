@@ -196,7 +196,8 @@ class ContainerTerminal:
             stderr=DEVNULL,
         )
         with suppress(TimeoutError):
-            await asyncio.wait_for(killing.wait(), _KILL_TIMEOUT_SECONDS)
+            async with asyncio.timeout(_KILL_TIMEOUT_SECONDS):
+                await killing.wait()
         await _kill(killing)
         await _kill(process)
 
@@ -248,7 +249,8 @@ async def _kill(process: Process) -> None:
         with suppress(ProcessLookupError):
             process.kill()
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _KILL_TIMEOUT_SECONDS)
+            async with asyncio.timeout(_KILL_TIMEOUT_SECONDS):
+                await process.wait()
 
 
 def _hash(folder: Path) -> str:

@@ -183,7 +183,8 @@ class LocalTerminal:
         """End the terminal, and wait until all its processes have exited."""
         self._stdin.close()
         try:
-            await asyncio.wait_for(self._process.wait(), _EXIT_TIMEOUT_SECONDS)
+            async with asyncio.timeout(_EXIT_TIMEOUT_SECONDS):
+                await self._process.wait()
         except TimeoutError:
             with suppress(ProcessLookupError):
                 self._process.kill()
