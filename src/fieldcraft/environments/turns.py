@@ -1,4 +1,4 @@
-"""Turns of a trajectory: prompts, sampled text and tool observations are appended only here."""
+"""Turns of a trajectory: prompts, sampled text and tool observations."""
 
 from __future__ import annotations
 

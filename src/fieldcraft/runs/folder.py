@@ -3,7 +3,10 @@
 recipe.json          the resolved recipe; another one in the same folder is rejected
 input_files.json     hashes of the files of questions and demonstrations, if there are any
 dialect.json         the dialect, chosen at the first start if the recipe names none
-world/               corpus.jsonl, train.jsonl, evaluation.jsonl
+world/               corpus.jsonl, train.jsonl, evaluation.jsonl; files/ for programs
+questions.jsonl      the questions that a Python program gave
+examples.html        a few questions and demonstrations as the model reads them
+knowledge.jsonl      what the first model knows of the world, if measured
 threads.json         CPU threads, measured at the first start
 trackers.json        progress of the trackers, see extensions/trackers/subscriber.py
 start/model/         the first model, if the recipe names none

@@ -162,7 +162,7 @@ class Trainer(OptimizedModule):
 
     def require_parity(self) -> None:
         """Raise UserError if log-probabilities in a packed batch differ from those of separate
-        texts; see `comparison.require_packed_parity`."""
+        texts; see `parity.require_packed_parity`."""
         require_packed_parity(self.model, self.output_layer, self.strategy, self.device, self.dtype)
 
     def step(
