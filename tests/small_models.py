@@ -181,7 +181,7 @@ def config_of(shape: Shape, **changed: Any) -> Any:
 
 def tokenizer_of(shape: Shape) -> PreTrainedTokenizerFast:
     """Return a tokenizer of its layout that adds the BOS token to every whole text."""
-    backend = _by_pieces() if shape.layout == "pieces" else _by_bytes()
+    backend = pieces_tokenizer() if shape.layout == "pieces" else bytes_tokenizer()
     backend.add_special_tokens([AddedToken(text, normalized=False) for text in shape.special])
     if shape.bos is not None:
         place = backend.token_to_id(shape.bos)
@@ -200,7 +200,7 @@ def tokenizer_of(shape: Shape) -> PreTrainedTokenizerFast:
     )
 
 
-def _by_bytes() -> Tokenizer:
+def bytes_tokenizer() -> Tokenizer:
     """Tokenize like Qwen and Llama 3: split the text by a regular expression, and the pieces into
     bytes."""
     backend = Tokenizer(models.BPE())
@@ -214,7 +214,7 @@ def _by_bytes() -> Tokenizer:
     return backend
 
 
-def _by_pieces() -> Tokenizer:
+def pieces_tokenizer() -> Tokenizer:
     """Tokenize like Gemma: spaces are symbols, and characters missing from the vocabulary are
     bytes."""
     backend = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))

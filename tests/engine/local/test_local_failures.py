@@ -46,6 +46,23 @@ def test_one_call_of_a_session_at_a_time(engine: LocalEngine) -> None:
     asyncio.run(run())
 
 
+def test_an_exception_of_a_follower_ends_its_own_call(engine: LocalEngine) -> None:
+    def fail(token: int) -> None:
+        raise LookupError(token)
+
+    async def run() -> tuple[Completion, LookupError]:
+        calls = (
+            engine.generate(PROMPT, SamplingParams(12, 0.0), "a"),
+            engine.generate(PROMPT, SamplingParams(12, 0.0), "b", fail),
+        )
+        return await asyncio.gather(*calls, return_exceptions=True)  # type: ignore[return-value]
+
+    done, error = asyncio.run(run())
+    assert isinstance(error, LookupError)
+    assert engine.num_sessions == 1
+    check(engine, PROMPT, done)
+
+
 @pytest.mark.parametrize(
     ("ids", "sampling"),
     [

@@ -59,6 +59,13 @@ def test_each_set_has_its_own_row_and_no_stop_strings_complete_nothing() -> None
     assert STOPS.register(("a",)) == first
 
 
+def test_sets_with_the_same_last_characters_share_a_row() -> None:
+    stops = StopStringMatcher(TOKENIZER, vocab_size=500)
+    rows = {stops.register((f"END-{number}", "stop")) for number in range(300)}
+    assert len(rows) == 10
+    assert len(stops.can_complete) == 11
+
+
 def test_empty_stop_string_is_refused() -> None:
     with pytest.raises(ValueError, match="must not be empty"):
         STOPS.register(("a", ""))

@@ -310,15 +310,21 @@ class LocalEngine:
         self.stats.prefilled_tokens += int((table.turn_start[rows] - starts).clip(0, counts).sum())
         self.stats.forwards += 1
         self._stream_tokens(sampling, ids)
-        return self._finish_turns(sampling, ids, logprobs)
+        running = table.is_active[sampling]
+        return self._finish_turns(sampling[running], ids[running], logprobs[running])
 
     def _stream_tokens(self, rows: IntArray, ids: IntArray) -> None:
-        """Call the token callbacks with the tokens just sampled."""
+        """Call the token callbacks with the tokens just sampled. An exception of one ends its own
+        request."""
         for call in self._streaming_requests.values():
             row = self._sequences.row_by_session.get(call.session)
             if call.on_token is not None and row is not None and not call.future.done():
                 for token in ids[rows == row].tolist():
-                    call.on_token(token)
+                    try:
+                        call.on_token(token)
+                    except Exception as error:  # noqa: BLE001 - it is raised in the caller
+                        self._sequences.invalidate(row)
+                        call.future.set_exception(error)
 
     def _split_token_budget(self, num_uncomputed: IntArray) -> IntArray:
         """Return the number of tokens that each row computes. Decoding rows compute one. The other

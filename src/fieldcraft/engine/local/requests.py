@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from fieldcraft.dialects.chat_template import find_turn_end
+from fieldcraft.dialects.incremental_decoding import REPLACEMENT_CHARACTER
 from fieldcraft.engine.local.block_allocator import IntArray
 from fieldcraft.sampling import Completion, SamplingParams, TurnEnd, VersionSpan
 from fieldcraft.types import Tokenizer
-
-REPLACEMENT_CHARACTER = "\ufffd"  # a decoder's output for bytes of an incomplete character
 
 
 @dataclass(slots=True)
@@ -73,7 +72,8 @@ def get_configured_eos(model: Any) -> list[Any]:
 
 
 class StopStringMatcher:
-    """Matcher of stop strings, which stores for each set of them the tokens that can complete one.
+    """Matcher of stop strings, which stores for the last characters of each set of them the tokens
+    that can complete one.
 
     The tail of a turn is decoded and searched only after such a token. A token qualifies if its
     text contains the last character of a stop string, or bytes of an incomplete character.
@@ -84,23 +84,22 @@ class StopStringMatcher:
         exceed the tokenizer's vocabulary."""
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
-        self.set_indices: dict[tuple[str, ...], int] = {(): 0}
+        self.row_by_ends: dict[frozenset[str], int] = {frozenset(): 0}
         self.can_complete = np.zeros((1, vocab_size), bool)  # [sets, V]
         self._texts: list[str] = []
 
     def register(self, stop: tuple[str, ...]) -> int:
-        """Return the row of `can_complete` for these stop strings. Raises ValueError if one is
-        empty."""
-        if stop not in self.set_indices:
-            if "" in stop:
-                raise ValueError("a stop string must not be empty")
-            last_characters = {text[-1] for text in stop} | {REPLACEMENT_CHARACTER}
-            row = np.array(
-                [not last_characters.isdisjoint(text) for text in self._get_token_texts()]
-            )
+        """Return the row of `can_complete` for these stop strings; sets with the same last
+        characters share one. Raises ValueError if one is empty."""
+        if "" in stop:
+            raise ValueError("a stop string must not be empty")
+        ends = frozenset(text[-1] for text in stop)
+        if ends not in self.row_by_ends:
+            completing = ends | {REPLACEMENT_CHARACTER}
+            row = np.array([not completing.isdisjoint(text) for text in self._get_token_texts()])
             self.can_complete = np.vstack([self.can_complete, row])
-            self.set_indices[stop] = len(self.can_complete) - 1
-        return self.set_indices[stop]
+            self.row_by_ends[ends] = len(self.can_complete) - 1
+        return self.row_by_ends[ends]
 
     def _get_token_texts(self) -> list[str]:
         # Decoded after another token, because some decoders drop a leading space.

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokenizers.decoders import DecodeStream
-
+from fieldcraft.dialects.incremental_decoding import IncrementalDecoder
 from fieldcraft.dialects.thought_parser import StreamingThoughtParser, join_thoughts
 from fieldcraft.engine.base import StreamingEngine
 from fieldcraft.environments.turns import Policy, derive_turn_seed
@@ -104,14 +103,13 @@ class TurnStreamer:
         self.is_forced_answer = streamer.trajectory is not None and streamer.trajectory.forced
         self.starts_in_thought = self.thought_parser.starts_in_thought(prefix)
         self.text, self.emitted = "", ""
-        self._decoder = DecodeStream(skip_special_tokens=False)
-        self._tokenizer = streamer.dialect.tokenizer.backend_tokenizer
+        self._decoder = IncrementalDecoder(streamer.dialect.tokenizer.backend_tokenizer)
 
     def add_token(self, token: int) -> None:
         """Add the next sampled token."""
         if self.is_forced_answer:  # which is emitted when it is complete
             return
-        self.text += self._decoder.step(self._tokenizer, token) or ""
+        self.text += self._decoder.step(token)
         self._emit_thought(
             join_thoughts(
                 self.thought_parser.parse(

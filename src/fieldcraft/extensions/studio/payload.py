@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
+from fieldcraft.dialects.incremental_decoding import IncrementalDecoder
 from fieldcraft.extensions.studio.rows import make_row
 from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.records.training_rollouts import TrainingRollout
@@ -125,8 +125,8 @@ def decode_tokens(tokenizer: Tokenizer | None, ids: Sequence[int]) -> list[str]:
     is assigned to the last of them."""
     if tokenizer is None:
         return [f"{i} " for i in ids]
-    stream = DecodeStream(skip_special_tokens=False)
-    return [strip_control_characters(stream.step(tokenizer, i) or "") for i in ids]
+    decoder = IncrementalDecoder(tokenizer)
+    return [strip_control_characters(decoder.step(i)) for i in ids]
 
 
 def describe_segments(
