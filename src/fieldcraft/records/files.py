@@ -111,7 +111,7 @@ def commit_draft(draft: Path, target: Path) -> None:
     """Rename a complete draft to its final name, after its data is on disk."""
     sync_folder(draft)
     draft.rename(target)
-    _sync(target.parent)
+    sync_path(target.parent)
 
 
 @contextmanager
@@ -126,22 +126,22 @@ def atomic_file(path: Path) -> Iterator[Path]:
         if path.exists():
             draft.chmod(path.stat().st_mode)
         yield draft
-        _sync(draft)
+        sync_path(draft)
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    sync_path(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
     """Wait until all contents of a folder are on disk."""
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
-            _sync(path)
+            sync_path(path)
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
     """Wait until the bytes of a file, or the entries of a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
