@@ -175,11 +175,13 @@ def test_the_folder_is_that_of_one_sweep(child: Path) -> None:
     run_seeds(recipe(), child / "out", Console(file=io.StringIO()))
     with pytest.raises(UserError, match="holds a run of recipe 'smoke' with other settings"):
         run_seeds(recipe("world.people=41"), child / "out", Console(file=io.StringIO()))
+    before = (child / "out" / "recipe.json").read_text()
     with (
         RunFolder(child / "out", recipe()).lock(),
         pytest.raises(UserError, match="is locked by another process"),
     ):
-        run_seeds(recipe(), child / "out", Console(file=io.StringIO()))
+        run_seeds(recipe("max_num_seqs=7"), child / "out", Console(file=io.StringIO()))
+    assert (child / "out" / "recipe.json").read_text() == before
 
 
 def test_ctrl_c_ends_every_run(child: Path) -> None:

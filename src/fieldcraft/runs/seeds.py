@@ -39,8 +39,7 @@ def run_seeds(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
     Every run is a separate process with the ordinary command and an ordinary recipe, so all
     commands can resume, query and show it. Raises UserError if one of them fails.
     """
-    folder = open_run_folder(out, recipe)
-    with folder.lock():
+    with open_run_folder(out, recipe) as folder:
         run_async(_run_missing_seeds(folder, console))
         runs = {seed: folder.seed_run(seed) for seed in recipe.seeds}
         with raise_read_errors(f"a report.json of {out}", SEED_RERUN_ADVICE):
