@@ -122,6 +122,18 @@ def test_a_journal_gets_a_line_whole_or_not_at_all(tmp_path: Path) -> None:
     assert journal.read_bytes() == b"one\ntwo three\n"
 
 
+@pytest.mark.parametrize(("before", "kept"), [(b"", b""), (b"on", b""), (b"one\ntw", b"one\n")])
+def test_a_writer_removes_the_line_that_a_crash_cut_short(
+    tmp_path: Path, before: bytes, kept: bytes
+) -> None:
+    journals = [tmp_path / "alone", tmp_path / "shared"]
+    for journal in journals:
+        journal.write_bytes(before)
+    append_text(journals[0], "three\n")
+    append_durably({journals[1]: "three\n"})
+    assert [journal.read_bytes() for journal in journals] == [kept + b"three\n"] * 2
+
+
 def test_journals_get_their_lines_together_or_not_at_all(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     append_durably({first: "a\n", second: "b\n"})

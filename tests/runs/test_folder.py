@@ -20,7 +20,8 @@ RECIPE: dict[str, Any] = {"name": "mini", "world": {"name": "atlas"}, "stages": 
 
 
 def opened(path: Path, recipe: dict[str, Any] = RECIPE) -> RunFolder:
-    return open_run_folder(path, parse_recipe(recipe))
+    with open_run_folder(path, parse_recipe(recipe)) as folder:
+        return folder
 
 
 class Killed(BaseException):
@@ -207,6 +208,16 @@ def test_a_changed_input_file_is_refused_and_the_restored_one_accepted(
     opened(tmp_path / "run", recipe)
 
 
+def test_a_run_that_another_process_executes_is_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with open_run_folder(path, parse_recipe(RECIPE)):
+        with pytest.raises(UserError, match="is locked by another process"):
+            opened(path, RECIPE | {"max_num_seqs": 7})
+        assert read_json(path / "recipe.json", Any, "") == dump_recipe(parse_recipe(RECIPE))
+    assert opened(path, RECIPE | {"max_num_seqs": 7}).recipe.max_num_seqs == 7
+    assert read_json(path / "recipe.json", dict[str, Any], "")["max_num_seqs"] == 7
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     opened(tmp_path / "letters")  # empty, so nothing is lost
@@ -216,11 +227,12 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     for name in ("photos", "file"):
         with pytest.raises(UserError, match="is not a run"):
             opened(tmp_path / name)
-    assert names(tmp_path / "photos") == ["me.jpg"]
+    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["me.jpg"]
 
 
 def test_a_run_killed_while_its_first_file_was_written_begins_again(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").touch()
     (tmp_path / "run" / ".recipe.json.draft").write_text("{")
     opened(tmp_path / "run")
     assert read_json(tmp_path / "run" / "recipe.json", Any, "") == dump_recipe(parse_recipe(RECIPE))

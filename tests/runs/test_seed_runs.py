@@ -26,7 +26,7 @@ from fieldcraft.types import UserError
 # Stand-in for `fieldcraft run FILE --out OUT`: records its start and end, and follows the file
 # `orders` next to the runs, which configures its seed.
 CHILD = """
-import json, os, sys, time, yaml
+import json, os, signal, subprocess, sys, time, yaml
 file, _, out = sys.argv[1:]
 recipe = yaml.safe_load(open(file))
 folder, seed = os.path.dirname(out), recipe["seed"]
@@ -37,6 +37,13 @@ def note(what):
         log.write(f"{what} {seed} {os.getpid()} {os.environ['OMP_NUM_THREADS']}\\n")
 def begun():
     return sum(line.startswith("begin") for line in open(events))
+def clean_up(number, frame):
+    note("stopped")
+    sys.exit(130)
+if order == "clean up":
+    signal.signal(signal.SIGTERM, clean_up)
+if order == "refuse":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 note("begin")
 print("step 1", flush=True)
 if order.startswith("wait for"):
@@ -48,8 +55,12 @@ if order == "fail":
     sys.exit("fieldcraft: fix it.")
 if order == "crash":
     os.kill(os.getpid(), 9)
-if order == "hang":
+if order in ("hang", "clean up", "refuse"):
     time.sleep(600)
+if order == "long line":
+    print("x" * 200_000)
+if order == "leave a process":
+    subprocess.Popen(["sh", "-c", "sleep 60; echo late >> " + events])
 evaluation = dict(n=4, n_effective=4, tokens_mean=9.0, em=0.5 + seed / 8, f1=0.5,
     calls_mean=1.0, calls_optimal_mean=None,
     tool_productivity=0.5, offloading_rate=None, needless_calls_mean=None, missing_calls_mean=None,
@@ -175,11 +186,41 @@ def test_the_folder_is_that_of_one_sweep(child: Path) -> None:
     run_seeds(recipe(), child / "out", Console(file=io.StringIO()))
     with pytest.raises(UserError, match="holds a run of recipe 'smoke' with other settings"):
         run_seeds(recipe("world.people=41"), child / "out", Console(file=io.StringIO()))
+    before = (child / "out" / "recipe.json").read_text()
     with (
         RunFolder(child / "out", recipe()).lock(),
         pytest.raises(UserError, match="is locked by another process"),
     ):
-        run_seeds(recipe(), child / "out", Console(file=io.StringIO()))
+        run_seeds(recipe("max_num_seqs=7"), child / "out", Console(file=io.StringIO()))
+    assert (child / "out" / "recipe.json").read_text() == before
+
+
+def test_the_others_clean_up_before_they_end(child: Path) -> None:
+    order(child, {0: "clean up", 1: "fail"})
+    with pytest.raises(UserError, match="seed 1 failed"):
+        run_seeds(recipe("parallel_seeds=2"), child / "out", Console(file=io.StringIO()))
+    assert [event[1] for event in events(child) if event[0] == "stopped"] == ["0"]
+
+
+def test_a_run_that_does_not_end_is_killed(child: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EXIT_TIMEOUT_SECONDS", 0.1)
+    order(child, {0: "refuse", 1: "fail"})
+    with pytest.raises(UserError, match="seed 1 failed"):
+        run_seeds(recipe("parallel_seeds=2"), child / "out", Console(file=io.StringIO()))
+    assert not any(alive(int(pid)) for _, _, pid, _ in events(child))
+
+
+def test_a_line_of_any_length_is_printed(child: Path) -> None:
+    order(child, {1: "long line"})
+    output = io.StringIO()
+    run_seeds(recipe(), child / "out", Console(file=output))
+    assert output.getvalue().count("x") == 200_000
+
+
+def test_a_process_that_a_run_leaves_is_ended_and_not_waited_for(child: Path) -> None:
+    order(child, {1: "leave a process"})
+    run_seeds(recipe(), child / "out", Console(file=io.StringIO()))
+    assert [event for event in events(child) if event[0] == "late"] == []
 
 
 def test_ctrl_c_ends_every_run(child: Path) -> None:

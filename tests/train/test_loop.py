@@ -1,5 +1,6 @@
 """Resumption of a killed stage with the same result as an uninterrupted one."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,31 @@ def test_a_step_without_training_counts_too(tmp_path: Path) -> None:
     rows = run_stage(Steps(trainer, lambda number: {"tokens": 1}), STAGE, tmp_path)
     assert (trainer.done, len(rows)) == (7, 7)
     assert rows[3]["tokens_per_second"] == pytest.approx(1 / rows[3]["seconds"])
+
+
+def test_the_rows_of_a_checkpoint_are_on_disk_before_it_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power failure loses what was appended to a file since it was last synced."""
+    metrics, sync, rename = tmp_path / "metrics.jsonl", os.fsync, Path.rename
+    synced_rows = 0
+    rows_at_checkpoint: dict[str, int] = {}
+
+    def record_sync(descriptor: int) -> None:
+        nonlocal synced_rows
+        sync(descriptor)
+        if metrics.exists() and os.path.samestat(os.fstat(descriptor), metrics.stat()):
+            synced_rows = len(metrics.read_text().splitlines())
+
+    def record_rename(draft: Path, target: Path) -> Path:
+        rows_at_checkpoint[target.name] = synced_rows
+        return rename(draft, target)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(Path, "rename", record_rename)
+    run(tmp_path)
+    counts = {f"step-{steps:06d}": steps for steps in (2, 4, 6, 7)}
+    assert {name: rows_at_checkpoint[name] for name in counts} == counts
 
 
 # -- checkpoints --------------------------------------------------------------------------------

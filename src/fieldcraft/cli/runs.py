@@ -80,8 +80,7 @@ def _execute_or_read(settings: Recipe, folder: Path, console: Console) -> dict[s
     """Execute the missing steps of one run, or of one run per seed of the recipe, and return the
     report."""
     if RunFolder(folder, settings).is_done:
-        run_folder = open_run_folder(folder, settings)
-        with raise_read_errors(run_folder.report_json, run_folder.report_advice):
+        with open_run_folder(folder, settings) as run_folder:
             return run_folder.read_report()
     require_writable(folder)
     # A collection asks its teacher first, and its journal has what it paid for.

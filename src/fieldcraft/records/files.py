@@ -50,23 +50,44 @@ def _open_private(name: str, flags: int) -> int:
 
 def append_text(path: Path, text: str) -> None:
     """Append to a journal with a single writer, which may be new, atomically. Lone surrogates are
-    written as "?". Raises OSError, for example if the disk is full."""
-    with open_log(path) as file, _rollback_on_error([file]):
-        _write_fully(file, text)
+    written as "?". A last line that a crash has cut short is removed.
+
+    Raises OSError, for example if the disk is full.
+    """
+    with _open_journal(path) as file:
+        _remove_incomplete_line(file)
+        with _rollback_on_error([file]):
+            _write_fully(file, text)
 
 
 def append_durably(texts: Mapping[Path, str]) -> None:
     """Append to several journals, to all or to none, and wait until the data is on disk. Other
-    writers may do the same concurrently. Raises OSError."""
+    writers may do the same concurrently. A last line that a crash has cut short is removed. Raises
+    OSError."""
     with ExitStack() as stack:
-        files = [stack.enter_context(open_log(path)) for path in texts]
+        files = [stack.enter_context(_open_journal(path)) for path in texts]
         for file in files:
             fcntl.flock(file, fcntl.LOCK_EX)
+        for file in files:
+            _remove_incomplete_line(file)
         stack.enter_context(_rollback_on_error(files))
         for file, text in zip(files, texts.values(), strict=True):
             _write_fully(file, text)
         for file in files:
             os.fsync(file.fileno())
+
+
+def _open_journal(path: Path) -> BinaryIO:
+    return cast(BinaryIO, open(path, "a+b", buffering=0, opener=_open_private))
+
+
+def _remove_incomplete_line(file: BinaryIO) -> None:
+    """Remove a last line without its end from a journal. No other process may be writing it."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 1))
+    if file.read(1) not in (b"", b"\n"):
+        file.seek(0)
+        os.ftruncate(file.fileno(), file.read().rfind(b"\n") + 1)
 
 
 @contextmanager
@@ -111,7 +132,7 @@ def commit_draft(draft: Path, target: Path) -> None:
     """Rename a complete draft to its final name, after its data is on disk."""
     sync_folder(draft)
     draft.rename(target)
-    _sync(target.parent)
+    sync_path(target.parent)
 
 
 @contextmanager
@@ -126,22 +147,22 @@ def atomic_file(path: Path) -> Iterator[Path]:
         if path.exists():
             draft.chmod(path.stat().st_mode)
         yield draft
-        _sync(draft)
+        sync_path(draft)
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    sync_path(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
     """Wait until all contents of a folder are on disk."""
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
-            _sync(path)
+            sync_path(path)
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
     """Wait until the bytes of a file, or the entries of a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

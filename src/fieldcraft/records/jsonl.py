@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -66,30 +65,22 @@ def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
 
 
 def read_journal(path: Path, parse: Callable[[bytes, str], T], purpose: str) -> list[T]:
-    """Return the entries of a journal, to which `append_text` adds a line for each finished job. A
-    line cut short by a crash is removed from the file.
+    """Return the entries of a journal, to which `append_text` adds a line for each finished job. An
+    incomplete last line is ignored: another process may be writing it, or a crash cut it short.
 
     `parse` receives a line and its name for errors. Raises UserError for a damaged line, with the
     advice to remove it, which ends with `purpose`: "to repeat the attempt".
     """
     # The other lines were expensive, so only one line is removed.
     advice = f"keep a copy of {path.name}, then remove the line, {purpose}"
+    text = path.read_bytes() if path.exists() else b""
+    lines = text[: text.rfind(b"\n") + 1].splitlines()
     entries = []
-    for number, line in enumerate(read_complete_lines(path), start=1):
+    for number, line in enumerate(lines, start=1):
         location = f"{path}, line {number}"
         with raise_read_errors(location, advice):
             entries.append(parse(line, location))
     return entries
-
-
-def read_complete_lines(path: Path) -> list[bytes]:
-    """Return the lines of a journal, or an empty list if the file does not exist. A line cut short
-    by a crash is removed from the file."""
-    text = path.read_bytes() if path.exists() else b""
-    complete = text[: text.rfind(b"\n") + 1]
-    if complete != text:
-        os.truncate(path, len(complete))
-    return complete.splitlines()
 
 
 def parse_object(line: bytes, where: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from fieldcraft.records.files import append_text, replace_nonfinite, write_text
+from fieldcraft.records.files import append_text, replace_nonfinite, sync_path, write_text
 from fieldcraft.records.reading import (
     DamagedFileError,
     advise_renaming,
@@ -201,6 +201,10 @@ class MetricsLog:
 
     def append(self, row: dict[str, Any]) -> None:
         append_text(self.path, _render_row(row))
+
+    def sync(self) -> None:
+        """Wait until all rows are on disk."""
+        sync_path(self.path)
 
 
 def _render_row(row: Mapping[str, Any]) -> str:

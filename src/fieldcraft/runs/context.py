@@ -236,12 +236,15 @@ async def open_run_context(
     original = recipe
     recipe = recipe.model_copy(update={"dialect": choice.name})
     data_source = make_data_source(recipe)  # before the folder exists: it may be rejected
-    folder = replace(open_run_folder(out, original), recipe=recipe)
-    data_source = with_knowledge(data_source, folder.knowledge_file)
-    has_probes = data_source.world is not None and bool(data_source.world.probes())
-    for warning in [] if has_probes else data_source.warnings():
-        events(LogMessage(warning))
-    with folder.lock(), report_waits_to(lambda line: events(LogMessage(line))):
+    with (
+        open_run_folder(out, original) as opened,
+        report_waits_to(lambda line: events(LogMessage(line))),
+    ):
+        folder = replace(opened, recipe=recipe)
+        data_source = with_knowledge(data_source, folder.knowledge_file)
+        has_probes = data_source.world is not None and bool(data_source.world.probes())
+        for warning in [] if has_probes else data_source.warnings():
+            events(LogMessage(warning))
         if choice.why:
             write_dialect_choice(choice, folder.path)
         if choice.why and recipe.collect is None and not recipe.environment.is_external:

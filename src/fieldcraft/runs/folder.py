@@ -48,6 +48,7 @@ from fieldcraft.runs.dialect_choice import with_recorded_dialect
 from fieldcraft.runs.stage_files import EvaluationFiles, StageFolder
 from fieldcraft.types import UserError
 
+LOCK_FILE = ".lock"  # of a run's folder; locked while a process executes the run
 SHARD_METADATA_FILE = ".metadata"  # written by torch.distributed.checkpoint next to the shards
 _UNMERGED_KINDS = {
     SHARD_METADATA_FILE: "a checkpoint in shards",
@@ -241,7 +242,7 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Lock the folder inside the block. Raises UserError if another process holds the lock."""
         try:
-            with FileLock(self.path / ".lock", timeout=0):
+            with FileLock(self.path / LOCK_FILE, timeout=0):
                 yield
         except Timeout as error:
             raise UserError(

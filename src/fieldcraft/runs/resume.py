@@ -5,15 +5,17 @@ Settings that only affect how a run is computed or displayed may differ (`MUTABL
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe, dump_recipe, list_added_keys
 from fieldcraft.config.renamed_keys import translate_stored
 from fieldcraft.recipes.consent import record_own_consent
-from fieldcraft.records.files import get_temporary_path, require_writable, write_json
+from fieldcraft.records.files import get_temporary_path, make_folder, require_writable, write_json
 from fieldcraft.records.reading import RERUN_ADVICE, read_json
-from fieldcraft.runs.folder import RunFolder
+from fieldcraft.runs.folder import LOCK_FILE, RunFolder
 from fieldcraft.runs.input_files import record_input_files, require_same_input_files
 from fieldcraft.types import UserError
 
@@ -35,18 +37,25 @@ MUTABLE_ON_RESUME = (
 )
 
 
-def open_run_folder(path: Path, recipe: Recipe) -> RunFolder:
-    """Start a run, or resume one with the same settings and input files.
+@contextmanager
+def open_run_folder(path: Path, recipe: Recipe) -> Iterator[RunFolder]:
+    """Start a run, or resume one with the same settings and input files. Its folder is locked
+    against other processes inside the block.
 
-    Raises UserError if the folder belongs to another run, or is not a run folder.
+    Raises UserError if the folder belongs to another run, is not a run folder, or is locked by
+    another process; then nothing in it is changed.
     """
-    require_same_recipe(path, recipe)
-    manifest, settings = path / "recipe.json", dump_recipe(recipe)
-    if not manifest.exists() or read_json(manifest, dict[str, Any], RERUN_ADVICE) != settings:
-        write_json(manifest, settings)
-    record_own_consent(manifest, settings)
-    record_input_files(path, recipe)
-    return RunFolder(path, recipe)
+    require_run_folder(path)  # a folder with other content gets no lock file
+    make_folder(path)
+    folder = RunFolder(path, recipe)
+    with folder.lock():
+        require_same_recipe(path, recipe)
+        manifest, settings = path / "recipe.json", dump_recipe(recipe)
+        if not manifest.exists() or read_json(manifest, dict[str, Any], RERUN_ADVICE) != settings:
+            write_json(manifest, settings)
+        record_own_consent(manifest, settings)
+        record_input_files(path, recipe)
+        yield folder
 
 
 def require_same_recipe(path: Path, recipe: Recipe) -> None:
@@ -79,9 +88,10 @@ def require_run_folder(path: Path) -> None:
         raise UserError(f"{path} exists and is not a run: choose another folder with --out.")
 
 
-def _initial_paths(path: Path) -> tuple[Path, Path]:
+def _initial_paths(path: Path) -> tuple[Path, ...]:
     """Return the paths that a folder may contain before its run starts."""
-    return get_temporary_path(path / "recipe.json"), RunFolder.questions_path(path)
+    draft = get_temporary_path(path / "recipe.json")
+    return path / LOCK_FILE, draft, RunFolder.questions_path(path)
 
 
 def _frozen_settings(settings: Any, key_path: tuple[str, ...] = ()) -> Any:

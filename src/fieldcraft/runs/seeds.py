@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,12 @@ from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.resume import open_run_folder
+from fieldcraft.tools.descendants import ProcessDescendants, wait_for_exit
 from fieldcraft.types import Trajectory, UserError
 
 SEED_RERUN_ADVICE = "rename the folder of that seed to seed-N.damaged to run it again"
+EXIT_TIMEOUT_SECONDS = 40.0  # for a stopped run; removing a container alone may take 30 s
+_MAX_LINE_BYTES = 2**16  # a longer line is printed in parts
 RUN_COMMAND = (sys.executable, "-m", "fieldcraft", "run")
 
 
@@ -39,8 +43,7 @@ def run_seeds(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
     Every run is a separate process with the ordinary command and an ordinary recipe, so all
     commands can resume, query and show it. Raises UserError if one of them fails.
     """
-    folder = open_run_folder(out, recipe)
-    with folder.lock():
+    with open_run_folder(out, recipe) as folder:
         run_async(_run_missing_seeds(folder, console))
         runs = {seed: folder.seed_run(seed) for seed in recipe.seeds}
         with raise_read_errors(f"a report.json of {out}", SEED_RERUN_ADVICE):
@@ -108,7 +111,9 @@ def divide_threads(processes: int) -> int:
 async def _run_seed(recipe: Recipe, seed: int, out: Path, threads: int, console: Console) -> None:
     """Run one seed in a child process, and print its output lines with the seed as a prefix.
 
-    The child never outlives this call. It is killed, which a run survives at any time.
+    Neither the child nor a process that it has started outlives this call. If this call is
+    cancelled, the child first ends as by Ctrl-C, for at most EXIT_TIMEOUT_SECONDS. Then it is
+    killed, which a run survives at any time.
     """
     single_seed_keys = {
         "seed": seed,
@@ -119,27 +124,66 @@ async def _run_seed(recipe: Recipe, seed: int, out: Path, threads: int, console:
     }
     file = out.with_suffix(".yaml")
     write_text(file, [yaml.safe_dump(dump_recipe(recipe) | single_seed_keys, sort_keys=False)])
-    process = await asyncio.create_subprocess_exec(
-        *(*RUN_COMMAND, str(file), "--out", str(out)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+    descendants = ProcessDescendants()
+    process = await descendants.start(
+        (*RUN_COMMAND, str(file), "--out", str(out)),
+        {"OMP_NUM_THREADS": str(threads)},
+        stdout=PIPE,
+        stderr=STDOUT,
     )
-    assert process.stdout is not None
+
+    exit_task = asyncio.create_task(_kill_rest_at_exit(process, descendants))
     last = ""
     try:
-        async for line in process.stdout:
-            if text := line.decode(errors="replace").rstrip():
-                last = text
-                console.print(Text(f"seed {seed}  {text}"), soft_wrap=True)
-        status = await process.wait()
+        async for text in _iterate_lines(process):
+            last = text
+            console.print(Text(f"seed {seed}  {text}"), soft_wrap=True)
+        await asyncio.wait([exit_task])
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await _stop(process, exit_task, descendants)
+        # unread output would keep its pipe open, and `Process` itself does not close it
+        process._transport.close()  # type: ignore[attr-defined]
+    status = exit_task.result()
     if status:
         cause = last.removeprefix("fieldcraft: ")
         if cause == last:  # not a user error
             exit_reason = f"signal {-status}" if status < 0 else f"status {status}"
             cause = f"it ended with {exit_reason} after the line '{last}'."
         raise UserError(f"the run of seed {seed} failed: {cause}")
+
+
+async def _iterate_lines(process: Process) -> AsyncIterator[str]:
+    """Yield the lines of a process's output that are not blank."""
+    assert process.stdout is not None
+    rest = b""
+    while chunk := await process.stdout.read(_MAX_LINE_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > _MAX_LINE_BYTES:
+            lines, rest = [*lines, rest], b""
+        for line in lines:
+            if text := line.decode(errors="replace").rstrip():
+                yield text
+    if text := rest.decode(errors="replace").rstrip():
+        yield text
+
+
+async def _kill_rest_at_exit(process: Process, descendants: ProcessDescendants) -> int:
+    """Wait for a process and return its exit status. Processes that it has left are killed, because
+    they would keep its output open."""
+    status = await wait_for_exit(process)
+    descendants.kill_group(process.pid)
+    return status
+
+
+async def _stop(
+    process: Process, exit_task: asyncio.Task[int], descendants: ProcessDescendants
+) -> None:
+    """End a process as Ctrl-C does. After EXIT_TIMEOUT_SECONDS, or if this call is cancelled, it
+    is killed."""
+    try:
+        if process.returncode is None:
+            process.terminate()
+        await asyncio.wait([exit_task], timeout=EXIT_TIMEOUT_SECONDS)
+    finally:
+        descendants.kill_group(process.pid)
+    await asyncio.wait([exit_task])

@@ -20,6 +20,7 @@ from typing import Any
 
 _PREFIX = "FIELDCRAFT_DESCENDANTS_OF_"
 PROC_FOLDER = Path("/proc")
+_POLL_SECONDS = 0.02  # seconds between two checks whether a process has exited
 _ENV_END_FIELD = 51 - 3  # index in `_read_stat_fields`, which starts with field 3
 
 
@@ -84,6 +85,16 @@ class ProcessDescendants:
                 with suppress(OSError):  # it belongs to another user, or has exited
                     if self._environment_entry in _read_environment(folder).split(b"\0"):
                         yield int(folder.name)
+
+
+async def wait_for_exit(process: Process) -> int:
+    """Wait for a process, and return its exit status.
+
+    `Process.wait` would also wait for all other processes that hold its pipes.
+    """
+    while process.returncode is None:
+        await asyncio.sleep(_POLL_SECONDS)
+    return process.returncode
 
 
 def _read_environment(process: Path) -> bytes:

@@ -85,6 +85,7 @@ async def run_steps(
     rows = log.read_rows()
 
     def save() -> None:
+        log.sync()  # a checkpoint that outlives a power failure needs the rows of all its steps
         save_checkpoint(folder, trainer, tokenizer, {"state": stage.state_dict()})
         prune()
 

@@ -32,7 +32,8 @@ def open_folder(out: Path, trackers: Sequence[Any]) -> RunFolder:
         "stages": STAGES,
         "trackers": list(trackers),
     }
-    return open_run_folder(out, parse_recipe(recipe))
+    with open_run_folder(out, parse_recipe(recipe)) as folder:
+        return folder
 
 
 class Played:

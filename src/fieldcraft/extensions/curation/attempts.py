@@ -42,7 +42,7 @@ class AttemptJournal:
     """Journal of all attempts, with one JSON line per attempt, written when it ends."""
 
     def __init__(self, path: Path) -> None:
-        """Read the existing journal; a line cut short by a crash is removed."""
+        """Read the existing journal. Raises UserError if it is damaged."""
         self.path = path
         self.attempts: dict[tuple[str, AnswerMode], list[AgentAttempt]] = {}
         self.num_attempts = 0

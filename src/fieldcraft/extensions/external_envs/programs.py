@@ -11,11 +11,10 @@ from typing import Any
 
 from fieldcraft.extensions.sandbox.backends.base import CommandError
 from fieldcraft.extensions.sandbox.command_folder import MAX_RESULT_BYTES
-from fieldcraft.tools.descendants import ProcessDescendants
+from fieldcraft.tools.descendants import ProcessDescendants, wait_for_exit
 
 _MAX_ERROR_BYTES = 1024  # the end of a program's standard error
 _CHUNK_BYTES = 2**16
-_POLL_SECONDS = 0.02  # seconds between two checks whether it has exited
 
 
 async def run_program(
@@ -34,7 +33,7 @@ async def run_program(
     streams = asyncio.gather(
         _read_stdout(process), _read_stderr_tail(process), _write_stdin(process, input_data)
     )
-    exit_task = asyncio.ensure_future(_wait_for_exit(process))
+    exit_task = asyncio.ensure_future(wait_for_exit(process))
     pending: list[asyncio.Future[Any]] = [streams, exit_task]
     try:
         await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -51,16 +50,6 @@ async def run_program(
         # unread output would keep its pipes open, and `Process` itself does not close them
         process._transport.close()  # type: ignore[attr-defined]
     return status, output, errors
-
-
-async def _wait_for_exit(process: Process) -> int:
-    """Wait for a process, and return its exit status.
-
-    `Process.wait` would also wait for all other processes that hold its pipes.
-    """
-    while process.returncode is None:
-        await asyncio.sleep(_POLL_SECONDS)
-    return process.returncode
 
 
 async def _write_stdin(process: Process, input_data: bytes) -> None:

@@ -37,7 +37,7 @@ from fieldcraft.extensions.serving.streaming import (
     StreamingPolicy,
 )
 from fieldcraft.records.files import append_durably, dump_finite_json, make_folder, require_writable
-from fieldcraft.records.jsonl import read_complete_lines, read_json_lines
+from fieldcraft.records.jsonl import parse_object, read_journal
 from fieldcraft.records.trajectories import to_json
 from fieldcraft.runs.sampling import GREEDY_DECODING, Decoding
 from fieldcraft.types import Author, DemoStep, Status, Task, Trajectory
@@ -307,12 +307,9 @@ class RequestLog:
         other files."""
         require_writable(folder)
         make_folder(folder)
-        for name in (TRAJECTORIES_FILE, DEMONSTRATIONS_FILE, FEEDBACK_FILE):
-            read_complete_lines(folder / name)  # removes a line truncated by a kill
         self.folder = folder
-        path = folder / DEMONSTRATIONS_FILE
-        records = read_json_lines(path) if path.exists() else ()
-        self._ids = {str(record.get("id")) for _, record in records}
+        demonstrations = folder / DEMONSTRATIONS_FILE
+        self._ids = {*read_journal(demonstrations, _parse_id, "to start the server")}
 
     def add(self, trajectory: Trajectory, steps: Sequence[DemoStep]) -> None:
         """Log a request. `steps` is empty if the rollout is not suitable as a demonstration.
@@ -340,3 +337,7 @@ class RequestLog:
 
     def _append(self, lines: Mapping[str, str]) -> None:
         append_durably({self.folder / name: f"{line}\n" for name, line in lines.items()})
+
+
+def _parse_id(line: bytes, location: str) -> str:
+    return str(parse_object(line, location).get("id"))

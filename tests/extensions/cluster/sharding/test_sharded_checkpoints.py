@@ -176,7 +176,8 @@ def write_run(folder: Path, spec: ModelsSpec) -> Path:
     }
     keys = {"model": str(spec.start), "lora": lora, "stages": {"only": stage}, "tools": []}
     recipe = build_recipe({"name": "mine", "tasks": "t", "demonstrations": "d", **keys})
-    open_run_folder(folder, recipe)
+    with open_run_folder(folder, recipe):
+        pass
     (folder / "only").mkdir()
     return folder
 
