@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from fieldcraft.concurrency import run_concurrently
+from fieldcraft.concurrency import run_concurrently, run_to_the_end
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.weights import WeightFolder, WeightSnapshot, WeightSource
 from fieldcraft.extensions.vllm.client import ServerLostError, VllmClient
@@ -166,13 +166,14 @@ class VllmServerPool(ABC):
 
     async def _switch_weights(self, server: VllmClient, snapshot: WeightSnapshot) -> None:
         """Load weights on a server while it is not sampling, and verify them."""
-        await server.pause()
         try:
+            await server.pause()
             while any(called is server for _, called in self._calls.values()):
                 await server.pause()  # again, for requests that were in transit to the server
             await self._load(server, snapshot)
         finally:
-            await server.resume()  # an attached server that stays paused would hang
+            # An attached server that stays paused would hang. A pause that fails may have begun.
+            await run_to_the_end(server.resume())
         await self._require_probe_match(server, snapshot)
 
     async def _load(self, server: VllmClient, snapshot: WeightSnapshot) -> None:
