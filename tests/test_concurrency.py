@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fieldcraft.concurrency import await_external, run_concurrently
+from fieldcraft.concurrency import await_external, run_concurrently, run_to_the_end
 from fieldcraft.types import UserError
 
 
@@ -93,3 +93,34 @@ def test_a_task_that_was_cancelled_before_gets_its_result() -> None:
         raise AssertionError
 
     assert asyncio.run(clean_up()) == "a result"
+
+
+def test_work_that_cleans_up_ends_however_often_its_task_is_cancelled() -> None:
+    async def story() -> None:
+        begun, may_end, ended = asyncio.Event(), asyncio.Event(), list[str]()
+
+        async def clean_up() -> None:
+            begun.set()
+            await may_end.wait()
+            ended.append("clean")
+
+        task = asyncio.create_task(run_to_the_end(clean_up()))
+        await begun.wait()
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+        assert not task.done()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended == ["clean"]
+
+    asyncio.run(story())
+
+
+def test_the_error_of_work_that_cleans_up_is_raised() -> None:
+    async def fail() -> None:
+        raise ValueError("it stays")
+
+    with pytest.raises(ValueError, match="it stays"):
+        asyncio.run(run_to_the_end(fail()))

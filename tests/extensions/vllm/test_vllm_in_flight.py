@@ -111,6 +111,29 @@ def test_turns_that_begin_during_a_change_wait_for_it(rig: VllmRig) -> None:
     assert len(fake.loads) == 2
 
 
+def test_a_change_outlives_the_calls_that_give_up(rig: VllmRig) -> None:
+    fake = rig.fake()
+    engine = rig.engine(fake)
+
+    async def work() -> Completion:
+        fake.busy = True
+        for _ in range(3):
+            call = begin(engine, PROMPT)
+            await wait_until_async(lambda: len(fake.loads) == 1)
+            await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+        call = begin(engine, PROMPT)
+        fake.busy = False
+        done: Completion = await call
+        return done
+
+    done = rig.run(work)
+    assert done.versions == [(0, 20)]
+    check_spans([rig.model], PROMPT, done)
+    assert (len(fake.loads), fake.pauses) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("route", "lost"), [("/pause", [(0, 5), (2, 15)]), ("/collective_rpc", None), ("/resume", None)]
 )

@@ -82,6 +82,8 @@ class MonitoredActor:
             self._pending_calls -= 1
             if not self._pending_calls:
                 self._heartbeat_task.cancel()
+                # It is not done yet, but it does not monitor a call that begins right now.
+                self._heartbeat_task = None
         self._was_killed = False
         return result
 

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.concurrency import run_to_the_end
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.weights import WeightSnapshot
 from fieldcraft.extensions.cluster.ranks import RayTrainerGroup, find_interface
@@ -114,11 +115,14 @@ class BroadcastTransport:
         if self._devices_per_server == 1:
             yield
             return
-        await self._call_each(servers, pool, VllmClient.pause)
         try:
+            await self._call_each(servers, pool, VllmClient.pause)
             yield
         finally:
-            await self._call_each(servers, pool, VllmClient.resume)
+            await run_to_the_end(self._resume(servers, pool))
+
+    async def _resume(self, servers: Sequence[VllmClient], pool: VllmServerPool) -> None:
+        await self._call_each(servers, pool, VllmClient.resume)
 
     async def _call_each(
         self,
@@ -127,7 +131,8 @@ class BroadcastTransport:
         request: Callable[[VllmClient], Awaitable[str | None]],
     ) -> list[str | None]:
         """Send a request to all servers, and return their results. A server that is gone is marked
-        lost, and its result is the error."""
+        lost, and its result is the error. Another error is raised after all requests have ended: a
+        pause must not arrive after the resumption."""
 
         async def call_one(server: VllmClient) -> str | None:
             try:
@@ -136,7 +141,12 @@ class BroadcastTransport:
                 pool.mark_lost(server, error)
                 return str(error)
 
-        return await asyncio.gather(*map(call_one, servers))
+        results = []
+        for result in await asyncio.gather(*map(call_one, servers), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+            results.append(result)
+        return results
 
 
 class VllmServerActor:

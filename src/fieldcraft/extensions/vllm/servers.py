@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from fieldcraft.concurrency import run_concurrently, run_to_the_end
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.weights import WeightFolder, WeightSnapshot, WeightSource
 from fieldcraft.extensions.vllm.client import ServerLostError, VllmClient
@@ -71,6 +72,7 @@ class VllmServerPool(ABC):
         self.max_len = 0  # tokens of a session; known once weights are loaded
         self._transport = transport
         self._lock = asyncio.Lock()
+        self._sync_task: asyncio.Task[WeightSnapshot] | None = None  # until a call has its outcome
         self._calls: dict[asyncio.Task[Any], tuple[SnapshotOwner, VllmClient]] = {}  # in flight
 
     @contextmanager
@@ -119,28 +121,43 @@ class VllmServerPool(ABC):
         if self._all_loaded(owner.get_latest_snapshot()):
             return owner.get_latest_snapshot()
         async with self._lock:
-            snapshot = (
-                owner.get_latest_snapshot()
-            )  # read again under the lock, because it may have changed
-            if self._all_loaded(snapshot):  # another call of this engine has loaded them
-                return snapshot
-            if any(other is not owner for other, _ in self._calls.values()):
-                raise RuntimeError("two engines cannot sample from the same vLLM at once")
-            outdated = [
-                s for s in await self._connect(snapshot, config) if s.loaded_label != snapshot.label
-            ]
-            await self.distribute(snapshot)
-            for server in outdated:
-                if server not in self.live_servers:  # lost in the meantime
-                    continue
-                try:
-                    await self._switch_weights(server, snapshot)
-                except ServerLostError as error:
-                    self.mark_lost(server, error)
-            if not self.live_servers:
-                raise ServerLostError("no server is running")
-            self.max_len = min(server.max_len for server in self.live_servers)
+            # A start or a load takes longer than the time limit of some calls, so it outlives the
+            # call that needs it first. It is cancelled only by `close` and the end of its loop.
+            if self._sync_task is not None and not self._sync_task.cancelled():
+                await self._finish_sync(self._sync_task)
+            self._sync_task = asyncio.create_task(self._sync_all(owner, config))
+            return await self._finish_sync(self._sync_task)
+
+    async def _finish_sync(self, task: asyncio.Task[WeightSnapshot]) -> WeightSnapshot:
+        """Return the result of a task, or raise its error. The task continues if this call is
+        cancelled, and then the next call gets its error."""
+        if not task.done():
+            await asyncio.wait([task])
+        self._sync_task = None
+        return task.result()
+
+    async def _sync_all(self, owner: SnapshotOwner, config: Mapping[str, Any]) -> WeightSnapshot:
+        """Load the newest weights of an engine unless another call of it has loaded them."""
+        snapshot = owner.get_latest_snapshot()
+        if self._all_loaded(snapshot):
             return snapshot
+        if any(other is not owner for other, _ in self._calls.values()):
+            raise RuntimeError("two engines cannot sample from the same vLLM at once")
+        outdated = [
+            s for s in await self._connect(snapshot, config) if s.loaded_label != snapshot.label
+        ]
+        await self.distribute(snapshot)
+        for server in outdated:
+            if server not in self.live_servers:  # lost in the meantime
+                continue
+            try:
+                await self._switch_weights(server, snapshot)
+            except ServerLostError as error:
+                self.mark_lost(server, error)
+        if not self.live_servers:
+            raise ServerLostError("no server is running")
+        self.max_len = min(server.max_len for server in self.live_servers)
+        return snapshot
 
     def _all_loaded(self, snapshot: WeightSnapshot) -> bool:
         return bool(self.live_servers) and all(
@@ -149,13 +166,14 @@ class VllmServerPool(ABC):
 
     async def _switch_weights(self, server: VllmClient, snapshot: WeightSnapshot) -> None:
         """Load weights on a server while it is not sampling, and verify them."""
-        await server.pause()
         try:
+            await server.pause()
             while any(called is server for _, called in self._calls.values()):
                 await server.pause()  # again, for requests that were in transit to the server
             await self._load(server, snapshot)
         finally:
-            await server.resume()  # an attached server that stays paused would hang
+            # An attached server that stays paused would hang. A pause that fails may have begun.
+            await run_to_the_end(server.resume())
         await self._require_probe_match(server, snapshot)
 
     async def _load(self, server: VllmClient, snapshot: WeightSnapshot) -> None:
@@ -174,11 +192,14 @@ class VllmServerPool(ABC):
                 self.mark_lost(server, error)
 
     async def close(self) -> None:
-        """Cancel pending calls, and close all connections."""
-        calls = list(self._calls)
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
+        """Cancel pending calls, starts and loads, and close all connections."""
+        pending: list[asyncio.Task[Any]] = list(self._calls)
+        if self._sync_task is not None and not self._sync_task.done():
+            pending.append(self._sync_task)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        self._sync_task = None
         for server in self.live_servers:
             await server.close()
         self.live_servers = []
@@ -292,8 +313,8 @@ class LaunchedServerPool(VllmServerPool):
     async def _connect(
         self, snapshot: WeightSnapshot, config: Mapping[str, Any]
     ) -> Sequence[VllmClient]:
-        indices = range(len(self._servers))
-        await asyncio.gather(*(self._ensure_running(i, snapshot, config) for i in indices))
+        jobs = [(index, snapshot, config) for index in range(len(self._servers))]
+        await run_concurrently(jobs, self._ensure_running, len(jobs))
         self.live_servers = [server for server in self._servers if server is not None]
         if not self.live_servers:
             raise ServerLostError("no server is running")

@@ -15,7 +15,8 @@ from fieldcraft.records.waits import report_wait
 @dataclass
 class _HostState:
     semaphore: asyncio.Semaphore
-    next_start: float = field(default=0.0)  # time of the loop's clock
+    start_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # of the next request to start
+    next_start: float = 0.0  # time of the loop's clock
 
 
 class HostRateLimiter:
@@ -39,9 +40,11 @@ class HostRateLimiter:
         with ExitStack() as wait_notice:
             wait_notice.enter_context(report_wait("a request of the web", f"its turn at {host}"))
             async with state.semaphore:
-                start = max(loop.time(), state.next_start)
-                state.next_start = start + self._interval_seconds
-                await asyncio.sleep(start - loop.time())
+                # The interval begins at the actual start: a request that is cancelled while it
+                # waits does not delay the others.
+                async with state.start_lock:
+                    await asyncio.sleep(state.next_start - loop.time())
+                    state.next_start = loop.time() + self._interval_seconds
                 wait_notice.close()
                 try:
                     yield
