@@ -1,10 +1,17 @@
 """Concurrent jobs."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
-from fieldcraft.concurrency import await_external, run_concurrently, run_to_the_end
+from fieldcraft.concurrency import (
+    ConcurrencyLimiter,
+    await_external,
+    run_concurrently,
+    run_to_the_end,
+)
 from fieldcraft.types import UserError
 
 
@@ -55,6 +62,24 @@ def test_of_several_errors_the_users_is_raised() -> None:
     jobs = [(ValueError("a defect"),), (UserError("correct it."),)]
     with pytest.raises(UserError, match="correct it"):
         asyncio.run(run_concurrently(jobs, run, 2))
+
+
+def test_a_limiter_keeps_no_closed_loop() -> None:
+    limiter = ConcurrencyLimiter(1)
+    loops = list[weakref.ref[asyncio.AbstractEventLoop]]()
+
+    async def wait_for_a_slot() -> None:
+        async with limiter.slot():
+            await asyncio.sleep(0)
+
+    async def use() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await asyncio.gather(wait_for_a_slot(), wait_for_a_slot())
+
+    for _ in range(3):
+        asyncio.run(use())
+    gc.collect()
+    assert [loop() is None for loop in loops[:2]] == [True, True]
 
 
 async def swallow(begun: asyncio.Event) -> str:

@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, TypeVar, TypeVarTuple
-from weakref import WeakKeyDictionary
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from fieldcraft.types import UserError
 
 Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
+
+
+class LoopValues(Generic[T]):
+    """Values of event loops, one for each loop. `make` makes the value of a loop when it is first
+    needed.
+
+    The values of closed loops are dropped. Weak references to the loops would not suffice, because
+    most values refer to their loop.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._values: dict[asyncio.AbstractEventLoop, T] = {}
+
+    def get(self) -> T:
+        """Return the value of the running loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._values:
+            for known in list(self._values):  # a copy: loops of other threads add values, too
+                if known.is_closed():
+                    self._values.pop(known, None)
+            self._values[loop] = self._make()
+        return self._values[loop]
 
 
 class ConcurrencyLimiter:
@@ -20,14 +42,11 @@ class ConcurrencyLimiter:
     def __init__(self, max_concurrent: int) -> None:
         self.max_concurrent = max_concurrent
         # A semaphore is bound to the loop that first waits for it, and a run has several loops.
-        self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-            WeakKeyDictionary()
-        )
+        self._semaphores = LoopValues(lambda: asyncio.Semaphore(max_concurrent))
 
     def slot(self) -> asyncio.Semaphore:
         """Return the semaphore of the running loop."""
-        loop = asyncio.get_running_loop()
-        return self._semaphores.setdefault(loop, asyncio.Semaphore(self.max_concurrent))
+        return self._semaphores.get()
 
 
 async def await_external(work: Awaitable[T]) -> T:

@@ -19,9 +19,12 @@ import pytest
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from cli_parts import TINY, status
-from fieldcraft.cli import runs
+from fieldcraft.cli import runs, start
 from fieldcraft.cli.main import main
+from fieldcraft.extensions.external_envs import worker_process
+from fieldcraft.extensions.sandbox.backends import container
 from fieldcraft.extensions.serving import server
+from fieldcraft.runs import seeds
 from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.event_loop import run_async
 
@@ -189,6 +192,15 @@ def test_sigterm_interrupts_work_that_does_not_await() -> None:
         timeout=SECONDS,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "fieldcraft: stopped.\n")
+
+
+def test_the_second_interrupt_of_sigterm_comes_after_every_cleanup() -> None:
+    limits = [
+        container._REMOVAL_TIMEOUT_SECONDS,
+        worker_process.EXIT_TIMEOUT_SECONDS,
+        seeds.EXIT_TIMEOUT_SECONDS,
+    ]
+    assert max(limits) < start.GRACE_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import signal
 import threading
 from types import FrameType
 
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 45.0  # longer than any cleanup, such as the removal of a container
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
+from fieldcraft.concurrency import LoopValues
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import get_display_name, resolve
@@ -126,14 +126,12 @@ class TimedGroupReward(AsyncGroupReward):
     def __init__(self, reward: Reward, seconds: float) -> None:
         self.reward, self.name = reward, reward.name
         self._limit = _TimeLimit(reward.name, seconds)
-        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
-            WeakKeyDictionary()
-        )
+        self._locks = LoopValues(asyncio.Lock)
 
     async def score_group(self, group: Sequence[Trajectory]) -> list[float | None]:
         """Score a group. Raises UserError like `compute_checked_scores`, and if the reward times
         out repeatedly."""
-        async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        async with self._locks.get():
             work = run_in_thread(lambda: compute_checked_scores(self.reward, group))
             return await self._limit.run(work, [None] * len(group))
 

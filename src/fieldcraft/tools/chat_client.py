@@ -11,10 +11,12 @@ import hashlib
 import json
 import os
 import sqlite3
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -32,12 +34,14 @@ from fieldcraft.records.files import make_file, require_writable
 from fieldcraft.records.waits import report_wait
 from fieldcraft.sampling import NO_TRUNCATION, Truncation
 from fieldcraft.tools.http import LoopHttpClient, ResponseTooLargeError
+from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import UserError
 
 if TYPE_CHECKING:
     from openai import APIError
 
 _MAX_CHECK_TOKENS = 16  # reasoning models reject a much lower limit
+LOCK_TIMEOUT_SECONDS = 30.0  # wait of one process while another one writes to the cache
 _MAX_REASON_CHARACTERS = 300  # of a server's error message
 
 
@@ -170,6 +174,7 @@ class ChatClient:
 
         Raises:
             ChatRequestError: no usable response after all attempts.
+            UserError: the cache cannot be read or written.
         """
         request: dict[str, Any] = {
             "model": self.model,
@@ -186,10 +191,10 @@ class ChatClient:
         key = hashlib.sha256(json.dumps([self.url, request], sort_keys=True).encode()).hexdigest()
         # Concurrent identical requests wait for the reply of the first one.
         async with self._request_locks.setdefault(key, asyncio.Lock()):
-            body = self._reply_cache.find(key)
+            body = await run_in_thread(partial(self._reply_cache.find, key))
             if body is None:
                 body = await self._request(request)
-                self._reply_cache.add(key, body)
+                await run_in_thread(partial(self._reply_cache.add, key, body))
             else:
                 self.cached_replies += 1
         return self._make_reply(body)
@@ -325,6 +330,7 @@ class _ReplyCache:
 
     def __init__(self, path: Path) -> None:
         self._path, self._has_table = path, False
+        self._creation_lock = threading.Lock()  # SQLite fails if two threads create it at once
         if path.exists():
             self._create_table()
         else:
@@ -332,27 +338,35 @@ class _ReplyCache:
 
     def _create_table(self) -> None:
         make_file(self._path)
+        with self._open() as file:
+            file.execute("PRAGMA journal_mode = WAL")
+            file.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, body TEXT)")
+        self._has_table = True
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """Open the file for one transaction. Raises UserError if it cannot be used."""
         try:
-            with closing(sqlite3.connect(self._path)) as file, file:
-                file.execute("PRAGMA journal_mode = WAL")
-                file.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, body TEXT)")
+            with closing(sqlite3.connect(self._path, timeout=LOCK_TIMEOUT_SECONDS)) as file, file:
+                yield file
         except sqlite3.Error as error:
             raise UserError(
-                f"{self._path} cannot be used as a reply cache ({error}): choose another file."
+                f"{self._path} cannot be used as a reply cache ({error}): end other processes that"
+                " use it, or rename it."
             ) from error
-        self._has_table = True
 
     def find(self, key: str) -> _ResponseBody | None:
         if not self._has_table:
             return None
-        with closing(sqlite3.connect(self._path)) as file:
+        with self._open() as file:
             row = file.execute("SELECT body FROM replies WHERE key = ?", [key]).fetchone()
         return None if row is None else _ResponseBody.model_validate_json(row[0])
 
     def add(self, key: str, body: _ResponseBody) -> None:
-        if not self._has_table:
-            self._create_table()
-        with closing(sqlite3.connect(self._path)) as file, file:
+        with self._creation_lock:
+            if not self._has_table:
+                self._create_table()
+        with self._open() as file:
             values = [key, body.model_dump_json()]
             file.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", values)
 

@@ -13,7 +13,6 @@ from functools import partial
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import httpx
 from tenacity import (
@@ -24,6 +23,7 @@ from tenacity import (
     wait_exponential,
 )
 
+from fieldcraft.concurrency import LoopValues
 from fieldcraft.config.url_secrets import mask_secrets, require_no_secret
 from fieldcraft.types import UserError
 
@@ -36,9 +36,7 @@ _DOWN_STATUSES = (502, 503)  # of a proxy without a server, and of a server with
 # Headers of a response that is forwarded decompressed. `content-length` is the compressed size.
 _TRANSFER_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
 # asyncio may stop its loop before it has closed a generator without references.
-_loop_closers: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[None]]] = (
-    WeakKeyDictionary()
-)
+_loop_closers: LoopValues[list[AsyncGenerator[None]]] = LoopValues(list)
 
 
 def make_attempts(
@@ -80,7 +78,7 @@ def require_server_url(key: str, url: str) -> None:
 async def _close_with_loop(client: httpx.AsyncClient) -> None:
     """Close a client when asyncio ends the running loop, even if it is still referenced."""
     closer = _make_closer(client)
-    _loop_closers.setdefault(asyncio.get_running_loop(), []).append(closer)
+    _loop_closers.get().append(closer)
     await anext(closer)
 
 

@@ -147,14 +147,17 @@ class AsyncRolloutSampler(RolloutSampler):
         self._fill_queue()
 
     async def close(self) -> None:
-        """Cancel all rollouts, and abort a step in training without saving it."""
-        group_tasks = [pending.group_task for pending in self.queue]
-        for task in group_tasks:
-            task.cancel()
-        await asyncio.gather(*group_tasks, return_exceptions=True)
+        """Abort a step in training without saving it, and cancel all rollouts."""
+        # First, because a second interrupt can end the wait for the rollouts.
         if self._learner_thread is not None:
             interrupt_thread(self._learner_thread)
-        self._executor.shutdown()
+        try:
+            group_tasks = [pending.group_task for pending in self.queue]
+            for task in group_tasks:
+                task.cancel()
+            await asyncio.gather(*group_tasks, return_exceptions=True)
+        finally:
+            self._executor.shutdown()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the stream of questions. The queue is lost in a kill, and its

@@ -1,6 +1,7 @@
 """Slots, the queue, time limits, access tokens, disconnecting clients, and shutdown."""
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -137,6 +138,30 @@ def test_what_is_under_way_ends_and_what_is_new_is_refused():
         assert httpx.get(f"{url}/health").status_code == 503
         engine.go_on.set()
         assert first.result(SECONDS).choices[0].message.content == "Tarkovsky"
+
+
+def test_a_request_whose_length_is_checked_during_the_shutdown_is_refused(monkeypatch):
+    service, engine = scripted()
+    encoding, closed = threading.Event(), threading.Event()
+
+    def encode_until_closed(dialect, question, schemas):
+        encoding.set()
+        closed.wait()
+        return [1]
+
+    monkeypatch.setattr(AutoCoADialect, "encode_prompt", encode_until_closed)
+
+    async def close() -> None:
+        request = AgentRequest(model="scripted", question="Who?")
+        arriving = asyncio.create_task(service.start_request(request, "chatcmpl"))
+        await asyncio.to_thread(encoding.wait)
+        await service.close(0)
+        closed.set()
+        with pytest.raises(RequestRejectedError, match="shutting down"):
+            await arriving
+
+    asyncio.run(close())
+    assert engine.sampled == []
 
 
 def test_whoever_is_not_done_in_time_is_stopped():

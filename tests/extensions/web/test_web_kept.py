@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 from starlette.responses import JSONResponse
@@ -157,6 +159,21 @@ def test_a_folder_that_cannot_keep_answers_is_a_sentence(tmp_path, keeping):
         crawler(**{keeping: str(tmp_path)})
     with pytest.raises(UserError, match=r"(cannot store|contains no recorded) answers"):
         crawler(**{keeping: "/dev/null/a"})
+
+
+def test_a_file_that_another_process_keeps_locked_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(response_cache, "LOCK_TIMEOUT_SECONDS", 0.01)
+    store = ResponseCache(tmp_path, CacheMode.CACHE, 1)
+
+    async def get() -> CachedResponse:
+        other.execute("BEGIN EXCLUSIVE")
+        return CachedResponse(status=200)
+
+    with (
+        closing(sqlite3.connect(tmp_path / "web.sqlite")) as other,
+        pytest.raises(UserError, match=r"cannot store answers \(database is locked\)"),
+    ):
+        asyncio.run(store.get_or_fetch(RequestKey("GET", "http://a"), get))
 
 
 def test_answers_survive_their_way_to_the_disk(tmp_path):

@@ -16,10 +16,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import IO, Any
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
 
+from fieldcraft.concurrency import LoopValues
 from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.extensions.mcp.extra import import_extra
 from fieldcraft.records.waits import report_wait
@@ -35,9 +35,7 @@ _PRINTS_WARNING = (
     " lines are ignored: let it log to standard error."
 )
 _current_command: ContextVar[str] = ContextVar("server")  # the command whose output is being read
-_shared_connections: WeakKeyDictionary[
-    asyncio.AbstractEventLoop, dict[McpAddress, McpConnection]
-] = WeakKeyDictionary()
+_shared_connections: LoopValues[dict[McpAddress, McpConnection]] = LoopValues(dict)
 
 
 @dataclass(frozen=True)
@@ -157,8 +155,7 @@ class McpToolInfo:
 
 def get_shared_connection(address: McpAddress) -> McpConnection:
     """Return the shared connection of the running event loop. It closes with the loop."""
-    by_address = _shared_connections.setdefault(asyncio.get_running_loop(), {})
-    return by_address.setdefault(address, McpConnection(address))
+    return _shared_connections.get().setdefault(address, McpConnection(address))
 
 
 class McpConnection:

@@ -186,6 +186,8 @@ class AgentService:
             await self._reject_too_long(request)
         finally:
             self._num_arriving -= 1
+        if self.closed:  # while the length was checked
+            raise make_shutdown_error()
         active = ActiveRequest(f"{interface}-{secrets.token_hex(12)}")
         active.task = asyncio.create_task(self._run_request(request, active, interface))
         self._tasks.add(active.task)

@@ -7,8 +7,8 @@ import hashlib
 import json
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +23,7 @@ from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import ToolError, ToolUnavailableError, UserError
 
 _DATABASE_NAME = "web.sqlite"
-_LOCK_TIMEOUT_SECONDS = 30.0  # wait of one process while another one writes
+LOCK_TIMEOUT_SECONDS = 30.0  # wait of one process while another one writes
 _MAX_MESSAGE_CHARACTERS = 300  # characters of a request in a message
 
 
@@ -103,7 +103,7 @@ class ResponseCache:
                 f"{folder} contains no recorded answers: first record a run with"
                 f" 'record: {folder}'."
             )
-        try:
+        with self._raise_storage_errors():
             if mode is not CacheMode.REPLAY:
                 make_file(self._path)
             with closing(self._connect()) as file, file:
@@ -113,17 +113,13 @@ class ResponseCache:
                         " (key TEXT PRIMARY KEY, asked TEXT, at REAL, answer TEXT)"
                     )
                 file.execute("SELECT key, asked, at, answer FROM answers LIMIT 1")
-        except (sqlite3.Error, OSError) as error:
-            raise UserError(
-                f"{self._path} cannot store answers ({error}): give another folder."
-            ) from error
 
     async def get_or_fetch(self, request_key: RequestKey, fetch: FetchResponse) -> CachedResponse:
         """Return the stored response, else the result of `fetch`, which is then stored.
 
         Concurrent identical requests wait for the response of the first one.
 
-        Raises UserError if a replay has no response.
+        Raises UserError if a replay has no response, or the file cannot be read or written.
         """
         async with self._locks.setdefault(request_key.key, asyncio.Lock()):
             cached = await run_in_thread(lambda: self._find(request_key))
@@ -142,17 +138,28 @@ class ResponseCache:
             ):
                 return await run_in_thread(lambda: self._insert(request_key, response))
 
+    @contextmanager
+    def _raise_storage_errors(self) -> Iterator[None]:
+        """Convert errors of the file in the block into UserError."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise UserError(
+                f"{self._path} cannot store answers ({error}): give another folder, or end other"
+                " processes that use it."
+            ) from error
+
     def _connect(self) -> sqlite3.Connection:
         if self._mode is CacheMode.REPLAY:
             return sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
-        return sqlite3.connect(self._path, timeout=_LOCK_TIMEOUT_SECONDS)
+        return sqlite3.connect(self._path, timeout=LOCK_TIMEOUT_SECONDS)
 
     @property
     def _oldest_timestamp(self) -> float:
         return time.time() - self._seconds if self._mode is CacheMode.CACHE else 0.0
 
     def _find(self, request_key: RequestKey) -> CachedResponse | None:
-        with closing(self._connect()) as file:
+        with self._raise_storage_errors(), closing(self._connect()) as file:
             row = file.execute(
                 "SELECT answer FROM answers WHERE key = ? AND at >= ?",
                 [request_key.key, self._oldest_timestamp],
@@ -161,7 +168,7 @@ class ResponseCache:
 
     def _insert(self, request_key: RequestKey, response: CachedResponse) -> CachedResponse:
         """Store a response, and return the stored one: another process may have been first."""
-        with closing(self._connect()) as file, file:
+        with self._raise_storage_errors(), closing(self._connect()) as file, file:
             file.execute(
                 "DELETE FROM answers WHERE key = ? AND at < ?",
                 [request_key.key, self._oldest_timestamp],
