@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar, TypeVarTuple
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 from fieldcraft.types import UserError
@@ -43,6 +43,22 @@ async def await_external(work: Awaitable[T]) -> T:
     if task.cancelling() > cancellations:
         raise asyncio.CancelledError
     return result
+
+
+async def run_to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that cleans up, even if this task is cancelled meanwhile, however often."""
+    task = asyncio.create_task(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    task.result()
 
 
 async def run_concurrently(

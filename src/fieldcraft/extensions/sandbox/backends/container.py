@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager, suppress
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from fieldcraft.concurrency import run_to_the_end
 from fieldcraft.extensions.sandbox.backends.base import MachineError
-from fieldcraft.extensions.sandbox.backends.machines import MachineBackend, run_to_the_end
+from fieldcraft.extensions.sandbox.backends.machines import MachineBackend
 from fieldcraft.extensions.sandbox.limits import MachineLimits, SandboxLimits
 from fieldcraft.tools.base import Isolation
 from fieldcraft.types import UserError

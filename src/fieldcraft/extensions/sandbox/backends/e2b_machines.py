@@ -15,10 +15,9 @@ from typing import Any
 import e2b
 import httpx
 
-from fieldcraft.concurrency import await_external
+from fieldcraft.concurrency import await_external, run_to_the_end
 from fieldcraft.config.names import get_first_line
 from fieldcraft.extensions.sandbox.backends.base import MachineError
-from fieldcraft.extensions.sandbox.backends.machines import run_to_the_end
 from fieldcraft.extensions.sandbox.limits import MachineLimits
 from fieldcraft.records.waits import log_line
 

@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from fieldcraft.concurrency import run_to_the_end
 from fieldcraft.extensions.sandbox.backends.base import MachineError
 from fieldcraft.extensions.sandbox.backends.container import (
     ENGINES,
     ContainerHost,
     ContainerMachine,
 )
-from fieldcraft.extensions.sandbox.backends.machines import run_to_the_end
 from fieldcraft.extensions.sandbox.limits import MachineLimits, OutputBuffer
 from fieldcraft.extensions.sandbox.terminals.base import (
     MAX_PROCESSES,
