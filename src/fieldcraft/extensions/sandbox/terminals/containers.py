@@ -173,22 +173,29 @@ class ContainerTerminal:
         options = [f"--env={key}={value}" for key, value in given.items()]
         buffer = OutputBuffer(OUTPUT_BYTES)
         async with self._lock:
-            process = await asyncio.create_subprocess_exec(
-                *(self._engine, "exec", "--interactive", *options, self._name, *command),
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=STDOUT,
-                start_new_session=True,
+            starting = asyncio.create_task(
+                asyncio.create_subprocess_exec(
+                    *(self._engine, "exec", "--interactive", *options, self._name, *command),
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    stderr=STDOUT,
+                    start_new_session=True,
+                )
             )
             try:
+                # The engine would run the command of a cancelled start, so its end is awaited.
+                process = await asyncio.shield(starting)
                 exit_code, _ = await _communicate(process, seconds, buffer, stdin)
             finally:
-                if process.returncode is None:
-                    await run_to_the_end(self._end(process))
+                await run_to_the_end(self._end(starting))
         return TerminalResult(exit_code, buffer.render(), buffer.omitted_bytes)
 
-    async def _end(self, process: Process) -> None:
-        """End a command: first its processes in the container, which have the engine's pipes."""
+    async def _end(self, starting: asyncio.Task[Process]) -> None:
+        """End a command that still runs: first its processes in the container, which have the
+        engine's pipes."""
+        process = await starting
+        if process.returncode is not None:
+            return
         killing = await asyncio.create_subprocess_exec(
             *(self._engine, "exec", self._name, *_KILL_ALL),
             stdin=DEVNULL,
