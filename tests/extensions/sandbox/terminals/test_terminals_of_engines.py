@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from sandbox_parts import cancel_while_starting
 
-from fieldcraft.extensions.sandbox.terminals.containers import ContainerTerminal
+from fieldcraft.extensions.sandbox.terminals.base import TerminalError, TerminalImage
+from fieldcraft.extensions.sandbox.terminals.containers import (
+    ContainerTerminal,
+    ContainerTerminals,
+)
 
 Calls = Callable[[], list[str]]
 ENGINE = """#!/bin/sh
@@ -17,6 +21,11 @@ echo "$*" >> {folder}/calls
 case "$*" in
     *"kill -9 -1") exit 0 ;;
     exec*) exec sleep 3600 ;;
+    "image inspect"*) [ -e {folder}/built ] ;;
+    build*)
+        [ -e {folder}/available ] || {{ echo "no registry"; exit 1; }}
+        touch {folder}/built ;;
+    run*) echo ready; exec cat ;;
 esac
 """
 
@@ -42,3 +51,32 @@ def test_a_command_whose_start_is_cancelled_is_ended(
         "exec --interactive name sleep 1000",
         "exec name sh -c kill -9 -1",
     ]
+
+
+def test_a_build_that_failed_is_tried_again_by_the_next_terminal(
+    read_calls: Calls, tmp_path: Path
+) -> None:
+    folder = tmp_path / "environment"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text("FROM scratch\n")
+    backend, image = ContainerTerminals("docker"), TerminalImage(name="a task", folder=folder)
+
+    async def open_terminal() -> None:
+        async with backend.open_terminal(image):
+            pass
+
+    async def story() -> None:
+        together = await asyncio.gather(open_terminal(), open_terminal(), return_exceptions=True)
+        assert [str(error) for error in together] == [
+            "The image of a task cannot be built (no registry)."
+        ] * 2
+        with pytest.raises(TerminalError, match="no registry"):
+            await open_terminal()
+        (tmp_path / "available").touch()
+        for _ in range(2):
+            await open_terminal()
+
+    asyncio.run(story())
+    # Terminals that are opened together wait for one build, and a successful one is kept.
+    assert sum(call.startswith("build ") for call in read_calls()) == 3
+    assert sum(call.startswith("run ") for call in read_calls()) == 2

@@ -92,11 +92,13 @@ class ContainerTerminals:
             raise TerminalError(str(error)) from error
 
     async def _build(self, image: TerminalImage) -> str:
-        """Return the name of the built image. Terminals of the same files wait for one build."""
+        """Return the name of the built image. Terminals of the same files wait for one build. The
+        next terminal tries a build again that failed, because a registry may be unavailable for a
+        while."""
         assert image.folder is not None
         tag = f"localhost/fieldcraft-terminal:{await asyncio.to_thread(_hash, image.folder)}"
         task = self._builds.get(tag)
-        if task is None or task.cancelled() or task.get_loop() is not asyncio.get_running_loop():
+        if task is None or _has_failed(task) or task.get_loop() is not asyncio.get_running_loop():
             task = asyncio.create_task(self._run_build(tag, image))
             self._builds[tag] = task
         await asyncio.shield(task)
@@ -207,6 +209,10 @@ class ContainerTerminal:
                 await killing.wait()
         await _kill(killing)
         await _kill(process)
+
+
+def _has_failed(build: asyncio.Task[None]) -> bool:
+    return build.done() and (build.cancelled() or build.exception() is not None)
 
 
 async def _wait_until_ready(machine: ContainerMachine) -> None:
