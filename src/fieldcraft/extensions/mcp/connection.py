@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
 
+from fieldcraft.concurrency import run_to_the_end
 from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.extensions.mcp.extra import import_extra
 from fieldcraft.records.waits import report_wait
@@ -238,7 +239,8 @@ class _McpSession:
                     self._client.set_result(client)
                     await self._leaving.wait()
             finally:
-                self._descendants.kill()
+                # in a thread: it reads the environments of all processes
+                await run_to_the_end(asyncio.to_thread(self._descendants.kill))
                 log.seek(0)
                 for line in log:
                     self._last_line = line.strip() or self._last_line
