@@ -120,32 +120,47 @@ def test_a_task_that_was_cancelled_before_gets_its_result() -> None:
     assert asyncio.run(clean_up()) == "a result"
 
 
-def test_work_that_cleans_up_ends_however_often_its_task_is_cancelled() -> None:
+def test_work_that_cleans_up_ends_despite_several_cancellations() -> None:
+    ended = list[str]()
+
     async def story() -> None:
-        begun, may_end, ended = asyncio.Event(), asyncio.Event(), list[str]()
+        begun, allowed = asyncio.Event(), asyncio.Event()
 
         async def clean_up() -> None:
             begun.set()
-            await may_end.wait()
-            ended.append("clean")
+            await allowed.wait()
+            ended.append("cleaned up")
 
         task = asyncio.create_task(run_to_the_end(clean_up()))
         await begun.wait()
         for _ in range(3):
             task.cancel()
             await asyncio.sleep(0)
-        assert not task.done()
-        may_end.set()
+            await asyncio.sleep(0)
+            assert not task.done()
+        allowed.set()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert ended == ["clean"]
 
     asyncio.run(story())
+    assert ended == ["cleaned up"]
 
 
-def test_the_error_of_work_that_cleans_up_is_raised() -> None:
+def test_an_error_of_work_that_cleans_up_is_raised() -> None:
     async def fail() -> None:
-        raise ValueError("it stays")
+        await asyncio.sleep(0)
+        raise OSError("the disk is full")
 
-    with pytest.raises(ValueError, match="it stays"):
+    with pytest.raises(OSError, match="the disk is full"):
         asyncio.run(run_to_the_end(fail()))
+
+
+def test_a_cancellation_of_the_work_itself_is_raised() -> None:
+    async def cancel_itself() -> None:
+        raise asyncio.CancelledError
+
+    async def story() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await run_to_the_end(cancel_itself())
+
+    asyncio.run(story())

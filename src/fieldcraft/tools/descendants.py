@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.concurrency import run_to_the_end
+
 _PREFIX = "FIELDCRAFT_DESCENDANTS_OF_"
 PROC_FOLDER = Path("/proc")
 _POLL_SECONDS = 0.02  # seconds between two checks whether a process has exited
@@ -54,11 +56,14 @@ class ProcessDescendants:
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:  # asyncio would wait for all processes that hold its pipes
-            with suppress(OSError):
-                process = await starting
-                self.kill_group(process.pid)
-                process._transport.close()  # type: ignore[attr-defined]
+            await run_to_the_end(self._kill_when_started(starting))
             raise
+
+    async def _kill_when_started(self, starting: asyncio.Future[Process]) -> None:
+        with suppress(OSError):
+            process = await starting
+            self.kill_group(process.pid)
+            process._transport.close()  # type: ignore[attr-defined]
 
     def kill(self) -> None:
         """Kill all of them. They are stopped first, so that none can start another process."""

@@ -13,19 +13,18 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def run_in_thread(function: Callable[[], T]) -> T:
+async def run_in_thread(
+    function: Callable[[], T], discard: Callable[[T], object] = lambda _: None
+) -> T:
     """Run a function in a dedicated daemon thread, and return its result or raise its exception.
 
     Unlike a thread of asyncio's pool it can be abandoned: if the caller stops waiting, a function
-    that never returns blocks neither the exit of the process nor other calls.
+    that never returns blocks neither the exit of the process nor other calls. A result that arrives
+    later is given to `discard`, in the event loop.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
     context = contextvars.copy_context()
-
-    def deliver(result: T | None, error: BaseException | None) -> None:
-        if not done.done():
-            done.set_result((result, error))
 
     def work() -> None:
         result, error = None, None
@@ -34,10 +33,19 @@ async def run_in_thread(function: Callable[[], T]) -> T:
         except BaseException as raised:  # noqa: BLE001 - it is raised again where it is awaited
             error = raised
         with suppress(RuntimeError):  # the loop is closed: no caller is waiting
-            loop.call_soon_threadsafe(deliver, result, error)
+            loop.call_soon_threadsafe(done.set_result, (result, error))
+
+    def discard_late(done: asyncio.Future[tuple[T | None, BaseException | None]]) -> None:
+        result, error = done.result()
+        if error is None:
+            discard(result)  # type: ignore[arg-type]
 
     threading.Thread(target=work, name="fieldcraft tool", daemon=True).start()
-    result, error = await done
+    try:
+        result, error = await asyncio.shield(done)
+    except asyncio.CancelledError:
+        done.add_done_callback(discard_late)
+        raise
     if isinstance(error, KeyboardInterrupt):  # Ctrl-C itself reaches only the main thread
         raise RuntimeError("the function raised KeyboardInterrupt") from error
     if error is not None:

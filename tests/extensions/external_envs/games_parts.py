@@ -1,6 +1,7 @@
 """Small text games, valid and invalid ones."""
 
 import random
+import threading
 import time
 from typing import Any
 
@@ -98,6 +99,19 @@ class PaysNothing(Guess):
 class CannotBeMade(Guess):
     def __init__(self) -> None:
         raise RuntimeError("no cartridge")
+
+
+class OpensSlowly(Guess):
+    """A game whose creation ends when it is allowed to."""
+
+    begun, allowed, ended = (threading.Event() for _ in range(3))
+
+    def __init__(self) -> None:
+        self.begun.set()
+        self.allowed.wait()
+
+    def close(self) -> None:
+        self.ended.set()
 
 
 class OnlyResets:

@@ -19,6 +19,7 @@ from fieldcraft.records.costs import compute_acting_cost, count_policy_tokens
 from fieldcraft.rewards.rollouts import EnvironmentReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.types import Author, Status, Task, Trajectory, UserError
+from waiting import wait_until_async
 
 TOKENIZER = tiny_tokenizer()
 [TASK], _ = TextEnvironment("games_parts:Guess", num_seeds=1).tasks(0)  # its number is 6
@@ -129,6 +130,26 @@ def test_a_model_without_a_template_has_lines() -> None:
     done = run_scripted("Guess", ["4", "6"], dialect=make_dialect("autocoa", bare, "Play."))
     assert text(done, Author.PROMPT) == ["Play.\n\nGuess a number from 0 to 9.\n"]
     assert text(done, Author.TOOL) == ["\nHigher.\n"]
+
+
+def test_a_game_that_is_created_after_its_rollout_ended_is_closed() -> None:
+    game = games_parts.OpensSlowly
+    environment = TextEnvironment("games_parts:OpensSlowly")
+
+    async def open_game() -> None:
+        async with environment._open_game(600):
+            raise AssertionError
+
+    async def story() -> None:
+        opening = asyncio.create_task(open_game())
+        await asyncio.to_thread(game.begun.wait)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        game.allowed.set()
+        await wait_until_async(game.ended.is_set)
+
+    asyncio.run(story())
 
 
 # -- failures --------------------------------------------------------------------------------------

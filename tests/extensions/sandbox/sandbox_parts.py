@@ -1,14 +1,18 @@
 """Shared helpers of the sandbox tests."""
 
+import asyncio
 import shutil
 import subprocess
-from collections.abc import Callable
+from asyncio.subprocess import Process
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fieldcraft.extensions.sandbox.backends.container import ENGINES
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
+from waiting import wait_until_async
 
 # Limits for programs that end without help, even on a slow machine.
 QUICK = SandboxLimits(wall_seconds=600.0, memory_mb=256, processes=8, disk_mb=8, file_mb=4)
@@ -61,3 +65,29 @@ def find_engine() -> str:
             if done.returncode == 0:
                 return engine
     pytest.skip("no container engine (docker or podman) runs on this machine")
+
+
+async def cancel_while_starting(
+    work: Coroutine[Any, Any, Any], patch: pytest.MonkeyPatch, has_begun: Callable[[], bool]
+) -> Process:
+    """Cancel work twice while it starts its first process, and return that process.
+
+    The process has done what `has_begun` waits for, but its start has not returned.
+    """
+    start, allowed, started = asyncio.create_subprocess_exec, asyncio.Event(), list[Process]()
+
+    async def start_slowly(*command: str, **options: Any) -> Process:
+        started.append(await start(*command, **options))
+        await allowed.wait()
+        return started[-1]
+
+    patch.setattr(asyncio, "create_subprocess_exec", start_slowly)
+    task = asyncio.create_task(work)
+    await wait_until_async(has_begun)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0)
+    allowed.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return started[0]

@@ -90,6 +90,7 @@ class AgentConversation:
     failure: Exception | None = None  # error of the engine, which the agent cannot handle
     branches: list[ConversationBranch] = field(default_factory=list)
     reward: float | None = None  # posted by the agent
+    closed: bool = False  # the rollout is over, though requests may still arrive
     tool_calls: dict[str, PendingToolCall] = field(default_factory=dict)
     _policy_messages: set[AssistantMessage] = field(default_factory=set)
     _sampled_ids: dict[tuple[tuple[int, ...], AssistantMessage], list[int]] = field(
@@ -103,6 +104,7 @@ class AgentConversation:
         Raises RequestRejectedError if the budget is exhausted, the engine failed, or the rollout is
         over.
         """
+        self.require_open()
         sampling = asyncio.create_task(self._sample_turn(request))
         self._in_flight.add(sampling)
         sampling.add_done_callback(self._in_flight.discard)
@@ -114,6 +116,11 @@ class AgentConversation:
             self.failure = failure
             raise make_final_error("the engine failed.") from failure
         return sampling.result()
+
+    def require_open(self) -> None:
+        """Raise RequestRejectedError if the rollout is over."""
+        if self.closed:
+            raise make_final_error("the rollout is over.")
 
     def encode_request(self, request: TurnRequest) -> list[int]:
         """Return the token ids of a request, up to the start of the policy's turn. Raises
@@ -217,11 +224,13 @@ class AgentConversation:
         branch.trajectory.segments.append(Segment(author, ids, text))
 
     async def finish(self, trajectory: Trajectory) -> None:
-        """Cancel open requests, and append the chains to a trajectory in the order of their start.
+        """Cancel open requests, reject later ones, and append the chains to a trajectory in the
+        order of their start.
 
         Each chain ends with its last turn. The calls of the trajectory are the calls that have a
         result.
         """
+        self.closed = True
         trajectory.calls += [
             call.record for call in self.tool_calls.values() if call.record is not None
         ]

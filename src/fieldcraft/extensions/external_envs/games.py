@@ -5,6 +5,7 @@ The environment `text` runs games of a user-defined class with the `reset` and `
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 import time
@@ -196,6 +197,7 @@ class TextEnvironment:
         self.make_game = load_game_factory(env)
         self.max_turns, self.num_seeds = max_turns, num_seeds
         self.settings: Mapping[str, Any] = settings or {}
+        self._late_ends: set[asyncio.Task[None]] = set()  # asyncio has only weak references
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
         """Return the tasks to train on and to test on: seeds, the test seeds after the others."""
@@ -225,11 +227,24 @@ class TextEnvironment:
     @asynccontextmanager
     async def _open_game(self, seconds: float) -> AsyncIterator[UserGameSession]:
         game = await run_with_timeout(
-            run_in_thread(lambda: self.make_game(**self.settings)), seconds
+            run_in_thread(
+                lambda: self.make_game(**self.settings), partial(self._close_late, seconds)
+            ),
+            seconds,
         )
-        close = game.close if "close" in dir(game) else _do_nothing
-        async with close_within(partial(call_user_function, close), seconds):
+        async with close_within(partial(_close_game, game), seconds):
             yield UserGameSession(game)
+
+    def _close_late(self, seconds: float, game: Any) -> None:
+        """Close a game that was created after its rollout had ended."""
+
+        async def close() -> None:
+            with suppress(Exception):  # there is no rollout that could report it
+                await run_with_timeout(_close_game(game), seconds)
+
+        ending = asyncio.create_task(close())
+        self._late_ends.add(ending)
+        ending.add_done_callback(self._late_ends.discard)
 
 
 def load_game_factory(env: str) -> Callable[..., Any]:
@@ -297,8 +312,10 @@ class UserGameSession:
                 )
 
 
-async def _do_nothing() -> None:
-    """Do nothing: the `close` of a game that has none."""
+async def _close_game(game: Any) -> None:
+    """Call the `close` of a game that has one."""
+    if "close" in dir(game):
+        await call_user_function(game.close)
 
 
 async def call_user_function(function: Callable[..., Any]) -> Any:

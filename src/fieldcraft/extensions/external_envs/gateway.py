@@ -54,7 +54,9 @@ def create_gateway_app(conversations: Mapping[str, AgentConversation]) -> Starle
             conversation = conversations.get(request.path_params["rollout"])
             if conversation is None:
                 raise RequestRejectedError(404, "This rollout does not exist, or it is over.")
-            return await handler(conversation, await read_body(request, MAX_BODY_BYTES))
+            body = await read_body(request, MAX_BODY_BYTES)
+            conversation.require_open()  # the rollout may have ended while the body arrived
+            return await handler(conversation, body)
 
         return Route(f"/{{rollout}}{path}", handle, methods=["POST"])
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from fieldcraft.concurrency import run_to_the_end
 from fieldcraft.extensions.external_envs.programs import run_program
 from fieldcraft.extensions.sandbox.backends.base import (
     CommandError,
@@ -56,7 +57,8 @@ class GuardedCommands:
     async def run_command(self, request: CommandRequest) -> CommandOutcome:
         """Run a command, see `base.CommandBackend`."""
         async with _open_folder() as folder:
-            folder.create(request.task, request.files)
+            # in a thread: these may be many bytes; to the end: the folder is removed afterwards
+            await run_to_the_end(asyncio.to_thread(folder.create, request.task, request.files))
             command = [*SHELL, request.line]
             if ANYWHERE not in self._writable:
                 command = make_guarded_command(command, [folder.root, *self._writable])

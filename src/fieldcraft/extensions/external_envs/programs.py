@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.concurrency import run_to_the_end
 from fieldcraft.extensions.sandbox.backends.base import CommandError
 from fieldcraft.extensions.sandbox.command_folder import MAX_RESULT_BYTES
 from fieldcraft.tools.descendants import ProcessDescendants, wait_for_exit
@@ -36,15 +37,17 @@ async def run_program(
     exit_task = asyncio.ensure_future(wait_for_exit(process))
     pending: list[asyncio.Future[Any]] = [streams, exit_task]
     try:
-        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        if streams.done():
-            streams.result()  # raises the error of a stream
-        status = await exit_task
-        # its remaining child processes would keep its output open
-        await asyncio.to_thread(descendants.kill_group, process.pid)
+        try:
+            await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            if streams.done():
+                streams.result()  # raises the error of a stream
+            status = await exit_task
+        finally:
+            # its remaining child processes would keep its output open; in a thread, because this
+            # reads the environments of all processes
+            await run_to_the_end(asyncio.to_thread(descendants.kill_group, process.pid))
         output, errors, _ = await streams
     finally:
-        descendants.kill_group(process.pid)
         streams.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
         # unread output would keep its pipes open, and `Process` itself does not close them

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.concurrency import run_to_the_end
 from fieldcraft.records.files import open_log
 from fieldcraft.tools.descendants import ProcessDescendants
 from fieldcraft.types import UserError
@@ -41,8 +42,8 @@ class WorkerProcess:
         self._descendants = ProcessDescendants()
 
     async def start(self) -> dict[str, Any]:
-        """Start the process, and return its reply to the handshake. Raises UserError if it does not
-        start."""
+        """Start the process, and return its reply to the handshake. If this fails or is cancelled,
+        the process is killed. Raises UserError if it does not start."""
         try:
             with open_log(self.log_file) as output:
                 self._process = await self._descendants.start(
@@ -53,16 +54,23 @@ class WorkerProcess:
                 f"environment.python={self.command[0]} is not a working Python interpreter"
                 f" ({error}): give the path of the interpreter that has the environment's package."
             ) from error
+        try:
+            return await self._exchange_handshake()
+        except BaseException:
+            await run_to_the_end(self._kill())
+            raise
+
+    async def _exchange_handshake(self) -> dict[str, Any]:
         self._write(self.handshake)
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         if not line:
-            await self.close()
+            await self._wait_for_exit()
             raise UserError(
                 f"the environment did not open ({self.read_exit_reason()}): fix this error."
             )
-        self._reader_task = asyncio.create_task(self._read_responses(self._process.stdout))
         response: dict[str, Any] = json.loads(line)
+        self._reader_task = asyncio.create_task(self._read_responses(self._process.stdout))
         return response
 
     @property
@@ -87,12 +95,25 @@ class WorkerProcess:
             self._pending.pop(request_id, None)
 
     async def close(self) -> None:
+        """End the process, and kill it with its descendants if it does not exit in time, or if this
+        call is cancelled."""
+        try:
+            await self._wait_for_exit()
+        finally:
+            await run_to_the_end(self._kill())
+
+    async def _wait_for_exit(self) -> None:
+        """Close the input of the process, and wait for its exit until a time limit."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(EXIT_TIMEOUT_SECONDS):
                 await self._process.wait()
-        self._descendants.kill_group(self._process.pid)
+
+    async def _kill(self) -> None:
+        """Kill the process and its descendants, and close its pipes."""
+        # in a thread: it reads the environments of all processes
+        await asyncio.to_thread(self._descendants.kill_group, self._process.pid)
         await self._process.wait()
         # descendants kept its output open until now, and `Process` itself does not close pipes
         self._process._transport.close()  # type: ignore[attr-defined]

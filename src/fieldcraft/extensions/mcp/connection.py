@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from fieldcraft.concurrency import LoopValues
+from fieldcraft.concurrency import LoopValues, run_to_the_end
 from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.extensions.mcp.extra import import_extra
 from fieldcraft.records.waits import report_wait
@@ -235,7 +235,8 @@ class _McpSession:
                     self._client.set_result(client)
                     await self._leaving.wait()
             finally:
-                self._descendants.kill()
+                # in a thread: it reads the environments of all processes
+                await run_to_the_end(asyncio.to_thread(self._descendants.kill))
                 log.seek(0)
                 for line in log:
                     self._last_line = line.strip() or self._last_line

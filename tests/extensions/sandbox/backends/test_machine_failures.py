@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 from backend_parts import LIMITS
 from container_images import list_containers, open_image
+from sandbox_parts import cancel_while_starting
 
 from fieldcraft.environments.tool_session import open_session_tools
 from fieldcraft.extensions.sandbox.backends import machine_stream, machines
@@ -72,6 +73,22 @@ def test_an_engine_that_fails_costs_one_call(kind, write_engine, monkeypatch, tm
         asyncio.run(backend.run("print(1)"))
     assert str(caught.value).endswith(".")
     assert str(caught.value).count(". ") == 0
+    assert read_calls()[-1] == "rm --force"
+    assert_no_processes(tmp_path)
+
+
+def test_a_container_whose_start_is_cancelled_is_removed(
+    write_engine, monkeypatch, tmp_path
+) -> None:
+    write, read_calls = write_engine
+    write("exec sleep 3600")
+    backend = open_backend("container", {"image": "x", "engine": "podman"}, LIMITS, None)
+    process = tmp_path / "process"
+    asyncio.run(
+        cancel_while_starting(
+            backend.run("1"), monkeypatch, lambda: process.exists() and process.read_text() != ""
+        )
+    )
     assert read_calls()[-1] == "rm --force"
     assert_no_processes(tmp_path)
 

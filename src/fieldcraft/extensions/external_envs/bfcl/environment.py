@@ -79,8 +79,8 @@ class BfclEnvironment:
                 Path(folder, "worker.log"),
             )
             opened = await worker.start()
-            questions = map(parse_question, opened["questions"])
             try:
+                questions = map(parse_question, opened["questions"])
                 context = BfclContext(conversation, budget, worker)
                 yield BfclRunner(context, {question.id: question for question in questions})
             finally:

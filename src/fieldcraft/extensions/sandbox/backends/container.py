@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager, suppress
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from fieldcraft.concurrency import run_to_the_end
 from fieldcraft.extensions.sandbox.backends.base import MachineError
-from fieldcraft.extensions.sandbox.backends.machines import MachineBackend, run_to_the_end
+from fieldcraft.extensions.sandbox.backends.machines import MachineBackend
 from fieldcraft.extensions.sandbox.limits import MachineLimits, SandboxLimits
 from fieldcraft.tools.base import Isolation
 from fieldcraft.types import UserError
@@ -109,22 +110,29 @@ class ContainerHost:
         name = f"fieldcraft-{os.getpid()}-{secrets.token_hex(6)}"
         # podman writes a file into its folder if the memory of a container is short
         with TemporaryDirectory(prefix="fieldcraft-", ignore_cleanup_errors=True) as folder:
+            starting = asyncio.create_task(self._start(name, command, limits, folder))
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *self.make_command(name, command, limits),
-                    cwd=folder,
-                    stdin=PIPE,
-                    stdout=PIPE,
-                    stderr=PIPE,
-                    start_new_session=True,  # an interrupt of the terminal is for this process only
-                )
-            except OSError as error:
-                raise MachineError(f"The container engine does not start ({error}).") from error
-            machine = ContainerMachine(process, name)
-            try:
-                yield machine
+                # The engine would create the container of a cancelled start, so its end is awaited.
+                yield await asyncio.shield(starting)
             finally:
-                await run_to_the_end(self._remove(name, machine))
+                await run_to_the_end(self._remove(name, starting))
+
+    async def _start(
+        self, name: str, command: Sequence[str], limits: MachineLimits, folder: str
+    ) -> ContainerMachine:
+        """Start a container, with a working folder of the engine. Raises MachineError."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.make_command(name, command, limits),
+                cwd=folder,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                start_new_session=True,  # an interrupt of the terminal is for this process only
+            )
+        except OSError as error:
+            raise MachineError(f"The container engine does not start ({error}).") from error
+        return ContainerMachine(process, name)
 
     def make_command(self, name: str, command: Sequence[str], limits: MachineLimits) -> list[str]:
         """Return the command that runs another one in a new container of this name."""
@@ -155,8 +163,12 @@ class ContainerHost:
         switches = ["--rm", "--interactive", "--read-only"]
         return [self._engine, "run", *switches, *options, self._image, *command[1:]]
 
-    async def _remove(self, name: str, machine: ContainerMachine) -> None:
-        """End the container, and wait until it is removed."""
+    async def _remove(self, name: str, starting: asyncio.Task[ContainerMachine]) -> None:
+        """End the container when it has started, and wait until it is removed."""
+        try:
+            machine = await starting
+        except MachineError:  # `open_machine` raises it
+            return
         if await machine.end(_EXIT_TIMEOUT_SECONDS) != 0:  # else --rm has removed it
             removal = await asyncio.create_subprocess_exec(
                 *(self._engine, "rm", "--force", name),

@@ -15,10 +15,10 @@ from typing import Any
 import e2b
 import httpx
 
-from fieldcraft.concurrency import await_external
+from fieldcraft.concurrency import await_external, run_to_the_end
 from fieldcraft.config.names import get_first_line
 from fieldcraft.extensions.sandbox.backends.base import MachineError
-from fieldcraft.extensions.sandbox.backends.machines import run_to_the_end
+from fieldcraft.extensions.sandbox.backends.machine_stream import MAX_LINE_BYTES
 from fieldcraft.extensions.sandbox.limits import MachineLimits
 from fieldcraft.records.waits import log_line
 
@@ -70,7 +70,8 @@ class E2bMachine:
     def __init__(self, creation: asyncio.Task[e2b.AsyncSandbox]) -> None:
         """Create the machine, whose sandbox is being created."""
         self._creation = creation
-        self._output: asyncio.Queue[str] = asyncio.Queue()
+        self._output: asyncio.Queue[bytes] = asyncio.Queue()
+        self._unread_bytes = 0  # of the output; a session reads it only during its calls
         self._command: Any = None
         self._end: asyncio.Task[None] | None = None
 
@@ -88,13 +89,20 @@ class E2bMachine:
                     background=True,
                     stdin=True,
                     timeout=0,  # the sandbox's own lifetime limits it
-                    on_stdout=self._output.put_nowait,
+                    on_stdout=self._add_output,
                     retain_output=False,
                 )
             )
         except _ERRORS as error:
             raise MachineError(f"E2B starts no command ({get_first_line(error)}).") from error
         self._end = asyncio.create_task(self._wait())
+
+    def _add_output(self, text: str) -> None:
+        """Keep output until it is read. Output beyond a limit is dropped, and `receive` fails."""
+        if self._unread_bytes <= MAX_LINE_BYTES:
+            data = text.encode()
+            self._unread_bytes += len(data)
+            self._output.put_nowait(data)
 
     async def _wait(self) -> None:
         """Wait for the end of the command. Raises MachineError if it was lost."""
@@ -118,17 +126,23 @@ class E2bMachine:
 
     async def receive(self) -> bytes:
         assert self._end is not None
+        if self._unread_bytes > MAX_LINE_BYTES:
+            raise MachineError("The machine of the program sends too much output.")
         if self._output.empty():
             next_output = asyncio.create_task(self._output.get())
             try:
                 await asyncio.wait((next_output, self._end), return_when=asyncio.FIRST_COMPLETED)
                 if next_output.done():
-                    return next_output.result().encode()
+                    return self._take(next_output.result())
             finally:
                 next_output.cancel()
             await self._end
             return b""
-        return self._output.get_nowait().encode()
+        return self._take(self._output.get_nowait())
+
+    def _take(self, data: bytes) -> bytes:
+        self._unread_bytes -= len(data)
+        return data
 
     async def keep_alive(self, lifetime_seconds: float) -> None:
         try:

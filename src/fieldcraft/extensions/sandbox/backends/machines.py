@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 from pydantic import Base64Bytes, BaseModel
 
@@ -59,16 +59,6 @@ _ENVIRONMENT = (
 )
 ReadyT = TypeVar("ReadyT", bound=ReadyMessage)
 _GUEST = make_guest_command(("execution", "backends.guest_processes", "backends.guest"))
-
-
-async def run_to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await work that cleans up, even if this task is cancelled meanwhile."""
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
 
 
 class _GuestMessage(BaseModel):

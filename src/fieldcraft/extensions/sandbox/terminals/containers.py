@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from fieldcraft.concurrency import run_to_the_end
 from fieldcraft.extensions.sandbox.backends.base import MachineError
 from fieldcraft.extensions.sandbox.backends.container import (
     ENGINES,
     ContainerHost,
     ContainerMachine,
 )
-from fieldcraft.extensions.sandbox.backends.machines import run_to_the_end
 from fieldcraft.extensions.sandbox.limits import MachineLimits, OutputBuffer
 from fieldcraft.extensions.sandbox.terminals.base import (
     MAX_PROCESSES,
@@ -92,11 +92,13 @@ class ContainerTerminals:
             raise TerminalError(str(error)) from error
 
     async def _build(self, image: TerminalImage) -> str:
-        """Return the name of the built image. Terminals of the same files wait for one build."""
+        """Return the name of the built image. Terminals of the same files wait for one build. The
+        next terminal tries a build again that failed, because a registry may be unavailable for a
+        while."""
         assert image.folder is not None
         tag = f"localhost/fieldcraft-terminal:{await asyncio.to_thread(_hash, image.folder)}"
         task = self._builds.get(tag)
-        if task is None or task.cancelled() or task.get_loop() is not asyncio.get_running_loop():
+        if task is None or _has_failed(task) or task.get_loop() is not asyncio.get_running_loop():
             task = asyncio.create_task(self._run_build(tag, image))
             self._builds[tag] = task
         await asyncio.shield(task)
@@ -173,22 +175,29 @@ class ContainerTerminal:
         options = [f"--env={key}={value}" for key, value in given.items()]
         buffer = OutputBuffer(OUTPUT_BYTES)
         async with self._lock:
-            process = await asyncio.create_subprocess_exec(
-                *(self._engine, "exec", "--interactive", *options, self._name, *command),
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=STDOUT,
-                start_new_session=True,
+            starting = asyncio.create_task(
+                asyncio.create_subprocess_exec(
+                    *(self._engine, "exec", "--interactive", *options, self._name, *command),
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    stderr=STDOUT,
+                    start_new_session=True,
+                )
             )
             try:
+                # The engine would run the command of a cancelled start, so its end is awaited.
+                process = await asyncio.shield(starting)
                 exit_code, _ = await _communicate(process, seconds, buffer, stdin)
             finally:
-                if process.returncode is None:
-                    await run_to_the_end(self._end(process))
+                await run_to_the_end(self._end(starting))
         return TerminalResult(exit_code, buffer.render(), buffer.omitted_bytes)
 
-    async def _end(self, process: Process) -> None:
-        """End a command: first its processes in the container, which have the engine's pipes."""
+    async def _end(self, starting: asyncio.Task[Process]) -> None:
+        """End a command that still runs: first its processes in the container, which have the
+        engine's pipes."""
+        process = await starting
+        if process.returncode is not None:
+            return
         killing = await asyncio.create_subprocess_exec(
             *(self._engine, "exec", self._name, *_KILL_ALL),
             stdin=DEVNULL,
@@ -200,6 +209,10 @@ class ContainerTerminal:
                 await killing.wait()
         await _kill(killing)
         await _kill(process)
+
+
+def _has_failed(build: asyncio.Task[None]) -> bool:
+    return build.done() and (build.cancelled() or build.exception() is not None)
 
 
 async def _wait_until_ready(machine: ContainerMachine) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from fieldcraft.extensions.sandbox.backends.machines import run_to_the_end
+from fieldcraft.concurrency import run_to_the_end
 from fieldcraft.extensions.sandbox.layers import advise_on_core_layers
 from fieldcraft.extensions.sandbox.terminals.base import (
     MAX_PROCESSES,
