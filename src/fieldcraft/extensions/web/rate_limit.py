@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from weakref import WeakKeyDictionary
 
+from fieldcraft.concurrency import LoopValues
 from fieldcraft.records.waits import report_wait
 
 
@@ -27,16 +27,13 @@ class HostRateLimiter:
     def __init__(self, concurrent: int, interval_seconds: float) -> None:
         self._concurrent = concurrent
         self._interval_seconds = interval_seconds
-        self._hosts: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _HostState]] = (
-            WeakKeyDictionary()
-        )
+        self._hosts = LoopValues[dict[str, _HostState]](dict)
 
     @asynccontextmanager
     async def slot(self, host: str) -> AsyncIterator[None]:
         """Wait for a slot at a host, and hold it in the block."""
         loop = asyncio.get_running_loop()
-        hosts = self._hosts.setdefault(loop, {})
-        state = hosts.setdefault(host, _HostState(asyncio.Semaphore(self._concurrent)))
+        state = self._hosts.get().setdefault(host, _HostState(asyncio.Semaphore(self._concurrent)))
         with ExitStack() as wait_notice:
             wait_notice.enter_context(report_wait("a request of the web", f"its turn at {host}"))
             async with state.semaphore:
