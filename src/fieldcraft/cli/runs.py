@@ -28,7 +28,7 @@ from fieldcraft.records.events import EventBus, write_metrics
 from fieldcraft.records.files import require_writable
 from fieldcraft.records.reading import RERUN_ADVICE, raise_read_errors, read_json
 from fieldcraft.runs.folder import RunFolder, find_run
-from fieldcraft.runs.resume import open_run_folder, require_same_recipe
+from fieldcraft.runs.resume import require_same_recipe
 from fieldcraft.terminal.console import CleanConsole, print_line
 from fieldcraft.terminal.progress import TerminalReporter
 from fieldcraft.terminal.trajectory_text import print_collection
@@ -79,9 +79,10 @@ def _print_report(settings: Recipe, report: dict[str, Any], folder: Path, consol
 def _execute_or_read(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
     """Execute the missing steps of one run, or of one run per seed of the recipe, and return the
     report."""
-    if RunFolder(folder, settings).is_done:
-        with open_run_folder(folder, settings) as run_folder:
-            return run_folder.read_report()
+    run_folder = RunFolder(folder, settings)
+    if run_folder.is_done:  # nothing is written, so the folder may be read-only
+        require_same_recipe(folder, settings)
+        return run_folder.read_report()
     require_writable(folder)
     # A collection asks its teacher first, and its journal has what it paid for.
     if settings.collect is None and not (folder / "recipe.json").exists():
