@@ -74,6 +74,33 @@ def test_other_questions_are_a_sentence(given: object, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (("1", "Who?", "BrunSkil"), "answers is 'BrunSkil': give a tuple, as ('BrunSkil',)."),
+        (("1", "Who?", None, None), "answers is None: give a tuple, as ('Ada',)."),
+        (("1", "Who?", ("Ada", 3)), "answers holds 3: give texts."),
+        ((1, "Who?", ("Ada",)), "id is 1: give a text."),
+        (("1", None, ("Ada",)), "question is None: give a text."),
+        (("1", "Who?", ("Ada",), None), "meta is None: give a dict."),
+        (("1", "Who?", ()), "the question has no answer; add a field 'golden_answers', or"),
+    ],
+)
+def test_fields_of_a_task_are_checked(fields: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(fc.UserError) as caught:
+        parse_question_objects([fc.Task(*fields)])
+    assert str(caught.value).startswith(f"record 1 of the given questions: {message}")
+
+
+def test_metadata_of_a_task_are_those_of_a_file() -> None:
+    odd = fc.Task("1", "Who?", ("Ada",), {"odd": object()})
+    with pytest.raises(fc.UserError, match=r"record 1 of .* cannot be stored as JSON"):
+        parse_question_objects([odd])
+    given = fc.Task("1", "Who?", ["Ada"], {"path": ("a", "b")})  # type: ignore[arg-type]
+    [task] = parse_question_objects([given]).tasks
+    assert task == fc.Task("1", "Who?", ("Ada",), {"path": ["a", "b"]})
+
+
 def test_a_dict_of_splits_and_a_table_with_one_name_twice() -> None:
     datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
     splits = datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)})
