@@ -194,6 +194,19 @@ def format_short(value: object) -> str:
     return " ".join(repr(value).split())[:60]
 
 
+UTF8_ADVICE = "remove the characters that UTF-8 cannot encode"
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can encode a text: it holds no lone surrogate, such as Python has for a
+    byte of an argument that is not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def get_display_name(name: str) -> str:
     """Return the name of a component in files and tables: `tree` for `my_package.flows:tree`."""
     return name.rpartition(":")[2]
