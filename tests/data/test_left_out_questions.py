@@ -1,6 +1,7 @@
 """An invalid record is left out of a file of questions, and the others are read."""
 
 import json
+import math
 from collections import Counter
 from typing import Any
 
@@ -36,6 +37,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"question": "Who?", "answer": "A", "metadata": {"hops": "x"}},
         "invalid metadata",
     ),
+    (
+        {"question": "Who?", "answer": "A", "metadata": {"share": math.inf}},
+        "a number in the metadata that is not finite",
+    ),
+    ({"question": "How many?", "answer": math.inf}, "no answer"),
     ({"problem": "Add.", "tests": {"inputs": ["1"], "outputs": []}}, "tests that cannot be read"),
     ({"problem": "Add.", "tests": {"inputs": [], "outputs": []}}, "no tests"),
     ({"query": "Which?", "tools": "[]", "answers": "[]"}, "tools that cannot be read"),
@@ -197,3 +203,24 @@ def test_a_withheld_option_is_named(tmp_path):
     record = {"question": "Q?", "opa": "x", "opb": "y", "cop": -1}
     with pytest.raises(UserError, match="the answer -1 names no option, as in test sets"):
         read_tasks(lines(tmp_path / "q.jsonl", record))
+
+
+def test_numbers_in_metadata_that_are_not_finite_are_named(tmp_path):
+    path = tmp_path / "q.jsonl"
+    question = '{"question": "Who?", "answer": "Ada", '
+    for value, written in (("NaN", "NaN"), ("-1e999", "-Infinity")):
+        path.write_text(question + f'"metadata": {{"of": {{"score": {value}}}}}}}\n')
+        with pytest.raises(UserError) as caught:
+            read_tasks(path)
+        message = f"{path}, line 1: metadata.of.score is {written}: write null or a number."
+        assert str(caught.value) == message
+    path.write_text(question + '"difficulty": NaN, "level": NaN}\n')  # missing cells of a table
+    assert read_tasks(path)[0].meta == {}
+
+
+def test_metadata_nested_too_deeply_are_left_out(tmp_path):
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    path = tmp_path / "q.jsonl"
+    path.write_text(f'{{"question": "Who?", "answer": "Ada", "metadata": {deep}}}\n')
+    with pytest.raises(UserError, match="line 1: it holds metadata nested too deeply: correct"):
+        read_tasks(path)

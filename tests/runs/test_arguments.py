@@ -1,5 +1,7 @@
 """Arguments of programs to an agent: forms of questions and stages, and every mistake."""
 
+import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,33 @@ def test_other_questions_are_a_sentence(given: object, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (("1", "Who?", "BrunSkil"), "answers is 'BrunSkil': give a tuple, as ('BrunSkil',)."),
+        (("1", "Who?", None, None), "answers is None: give a tuple, as ('Ada',)."),
+        (("1", "Who?", ("Ada", 3)), "answers holds 3: give texts."),
+        ((1, "Who?", ("Ada",)), "id is 1: give a text."),
+        (("1", None, ("Ada",)), "question is None: give a text."),
+        (("1", "Who?", ("Ada",), None), "meta is None: give a dict."),
+        (("1", "Who?", ()), "the question has no answer; add a field 'golden_answers', or"),
+    ],
+)
+def test_fields_of_a_task_are_checked(fields: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(fc.UserError) as caught:
+        parse_question_objects([fc.Task(*fields)])
+    assert str(caught.value).startswith(f"record 1 of the given questions: {message}")
+
+
+def test_metadata_of_a_task_are_those_of_a_file() -> None:
+    odd = fc.Task("1", "Who?", ("Ada",), {"odd": object()})
+    with pytest.raises(fc.UserError, match=r"record 1 of .* cannot be stored as JSON"):
+        parse_question_objects([odd])
+    given = fc.Task("1", "Who?", ["Ada"], {"path": ("a", "b")})  # type: ignore[arg-type]
+    [task] = parse_question_objects([given]).tasks
+    assert task == fc.Task("1", "Who?", ("Ada",), {"path": ["a", "b"]})
+
+
 def test_a_dict_of_splits_and_a_table_with_one_name_twice() -> None:
     datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
     splits = datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)})
@@ -145,7 +174,75 @@ def test_other_mistakes_are_sentences(agent: fc.Agent) -> None:
         (lambda: fc.load(5), "path is 5: give the path of a folder."),  # type: ignore[arg-type]
         (lambda: fc.load(agent.model, tools="search"), "tools is 'search': give a list"),
         (lambda: fc.load(agent.model, tools=5), "tools is 5: give a list"),  # type: ignore[arg-type]
+        (lambda: agent.ask("\ud800 lone"), r"the question is not UTF-8: '\ud800 lone': remove"),
+        (
+            lambda: fc.load(agent.model, instruction="\ud800"),
+            r"'instruction' is wrong: '\ud800' is not UTF-8: remove the characters that UTF-8",
+        ),
     ):
         with pytest.raises(fc.UserError) as caught:
             call()
         assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        ({"name": "search"}, "tools holds 'search' for 'name': give a list of tools, or a dict"),
+        ({"search": None}, "tools holds None for 'search': give a list of tools, or a dict"),
+        ([3], "tools holds 3: give names, classes, and functions with @tool."),
+        ([None], "tools holds None: give names, classes, and functions with @tool."),
+        ([{"name": "search"}], "tools holds {'name': 'search'}: give names, classes, and"),
+    ],
+)
+def test_tools_of_other_types_are_a_sentence(tools: Any, message: str, agent: fc.Agent) -> None:
+    with pytest.raises(fc.UserError) as caught:
+        fc.load(agent.model, tools=tools)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("allow", [None, 3, [3], "mcp"])
+def test_permissions_of_other_types_are_a_sentence(allow: Any, agent: fc.Agent) -> None:
+    with pytest.raises(fc.UserError, match=r"^allow is .*: give a list of names, as in"):
+        fc.load(agent.model, allow=allow)
+
+
+@pytest.mark.parametrize("share", ["x", None, -1, 2, math.nan, True])
+def test_a_share_of_rejected_records_is_a_number_from_0_to_1(share: Any, agent: fc.Agent) -> None:
+    with pytest.raises(fc.UserError, match=r"^max_left_out is .*: give a number from 0 to 1\.$"):
+        agent.evaluate(ROWS, max_left_out=share)
+
+
+@pytest.mark.parametrize("seed", ["x", 1.5, None, True])
+def test_a_seed_is_a_whole_number(seed: Any, agent: fc.Agent) -> None:
+    with pytest.raises(fc.UserError, match=r"^seed is .*: give a whole number\.$"):
+        agent.ask("Who?", temperature=1.0, seed=seed)
+
+
+@pytest.mark.parametrize("temperature", [math.inf, math.nan, 1e300, -1])
+def test_a_temperature_has_a_limit(temperature: float, agent: fc.Agent) -> None:
+    with pytest.raises(
+        fc.UserError, match=r"^temperature: it must be (100\.0 or less|0\.0 or more), not "
+    ):
+        agent.ask("Who?", temperature=temperature)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"on_event": None}, "on_event is None: give a function of one event, or leave it out."),
+        ({"on_event": 3}, "on_event is 3: give a function of one event, or leave it out."),
+        ({"seeds": [0, 1]}, "seeds trains one agent per seed, but a call returns one agent"),
+    ],
+)
+def test_training_is_refused_before_it_begins(
+    keys: dict[str, Any], message: str, agent: fc.Agent, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(fc.UserError) as caught:
+        agent.train(ROWS, RL, out=out, **keys)
+    assert str(caught.value).startswith(message)
+    with pytest.raises(fc.UserError) as caught:
+        asyncio.run(agent.atrain(ROWS, RL, out=out, **keys))
+    assert str(caught.value).startswith(message)
+    assert not out.exists()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from fieldcraft.config.truth_values import reject_truth_values
 from fieldcraft.config.validation_errors import describe_section_errors
 from fieldcraft.types import UserError
 
@@ -36,6 +37,8 @@ class ConfigSection(BaseModel, metaclass=_SectionType):
     """A section of a recipe. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    _reject_truth_values = field_validator("*", mode="wrap")(reject_truth_values)
 
     def find_violations(self) -> Iterator[str]:
         """Yield a clause for each violated rule between the keys of this section. Rules between

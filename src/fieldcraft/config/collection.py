@@ -14,7 +14,12 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, Validati
 from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.choices import Filters, QuestionFilters
 from fieldcraft.config.names import suggest_name
-from fieldcraft.config.numbers import NonNegativeNumber, OpenFraction, UnitFraction
+from fieldcraft.config.numbers import (
+    NonNegativeNumber,
+    OpenFraction,
+    PositiveTemperature,
+    UnitFraction,
+)
 from fieldcraft.config.sampling import GREEDY_SAMPLES_MESSAGE, SamplingConfig
 from fieldcraft.config.validation_errors import describe_validation_error
 
@@ -58,7 +63,7 @@ class ClosedBookConfig(ConfigSection):
 
     model: str | None = None  # a stage, or `start`; None: the model before any training to act
     samples: PositiveInt = 4  # of each question
-    temperature: PositiveFloat = 0.7
+    temperature: PositiveTemperature = 0.7
     # number of training questions to measure, from the first, in addition to evaluation questions
     questions: int = Field(default=0, ge=0)
 

@@ -19,10 +19,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, create_model, field_validator
 
 from fieldcraft.config.components import BUILTIN_COMPONENTS, REQUIRED_BASES, ComponentKind
 from fieldcraft.config.moved_modules import find_current_path
+from fieldcraft.config.truth_values import reject_truth_values
 from fieldcraft.types import UserError
 
 EXTENSIONS = "fieldcraft.extensions"
@@ -193,6 +194,19 @@ def format_short(value: object) -> str:
     return " ".join(repr(value).split())[:60]
 
 
+UTF8_ADVICE = "remove the characters that UTF-8 cannot encode"
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can encode a text: it holds no lone surrogate, such as Python has for a
+    byte of an argument that is not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def get_display_name(name: str) -> str:
     """Return the name of a component in files and tables: `tree` for `my_package.flows:tree`."""
     return name.rpartition(":")[2]
@@ -239,4 +253,9 @@ def make_settings_model(component: Any, provided: Collection[str] = ()) -> type[
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (hints.get(parameter.name, Any), default)
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, frozen=True)
-    return create_model(f"settings of {component.__name__}", __config__=config, **fields)
+    return create_model(
+        f"settings of {component.__name__}",
+        __config__=config,
+        __validators__={"truth_values": field_validator("*", mode="wrap")(reject_truth_values)},
+        **fields,
+    )

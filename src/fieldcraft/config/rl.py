@@ -24,6 +24,8 @@ from fieldcraft.config.numbers import (
     NonNegativeNumber,
     OpenFraction,
     PositiveFraction,
+    PositiveTemperature,
+    Temperature,
     UnitFraction,
 )
 from fieldcraft.config.sampling import TRUNCATION_KEYS
@@ -134,13 +136,13 @@ class Rl(Stage):
     simulator: Literal["policy", "frozen", "endpoint"] = "policy"
     simulator_stage: str | None = None  # of the frozen model; None: the starting model
     # of simulated observations; None: the policy's; 0: greedy
-    simulator_temperature: NonNegativeNumber | None = None
+    simulator_temperature: Temperature | None = None
     endpoint: EndpointConfig | None = None
     questions_per_step: PositiveInt = 32
     where: dict[str, bool | int | str] = Field(default={})  # required metadata of the questions
     group_size: PositiveInt = 8  # rollouts per question
     oversample_factor: PositiveInt = 1  # times as many are sampled; `group_size` are trained
-    temperature: PositiveFloat = 1.0
+    temperature: PositiveTemperature = 1.0
     # changes to the recipe's budget; or several, each with `until`, the last step of its period
     budget: StageBudget = ()
     # share of a step's questions without available tools, so that a call ends the rollout

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from fieldcraft.config.base import ConfigSection
-from fieldcraft.config.numbers import NonNegativeNumber, PositiveFraction
+from fieldcraft.config.numbers import PositiveFraction, Temperature
 from fieldcraft.sampling import Truncation
 from fieldcraft.types import Task
 
@@ -27,7 +27,7 @@ class SamplingConfig(ConfigSection):
     default_temperature: ClassVar[float] = 0.0
 
     sampling: Literal["recipe", "model"] = "recipe"
-    temperature: NonNegativeNumber | None = None  # 0: greedy
+    temperature: Temperature | None = None  # 0: greedy
     top_k: NonNegativeInt | None = None  # 0: all
     top_p: PositiveFraction | None = None
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None

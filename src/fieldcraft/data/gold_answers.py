@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -93,9 +94,14 @@ def find_accepted_answers(record: Record) -> tuple[str, ...]:
             "an answer that is not text",
             f"the answer {wrong[0]!r} is not text; write a list of strings.",
         )
-    # A bare NaN, as in some public files, is a missing value and unequal to itself.
-    texts = (_answer_text(answer) for answer in listed if answer is not None and answer == answer)
+    texts = (_answer_text(answer) for answer in listed if not _is_missing(answer))
     return tuple(dict.fromkeys(text for text in texts if strip_invisible(text).strip()))
+
+
+def _is_missing(answer: str | float | None) -> bool:
+    """Return whether an answer is missing: None, or a bare NaN or Infinity, as in some public
+    files."""
+    return answer is None or (isinstance(answer, float) and not math.isfinite(answer))
 
 
 def _answer_text(answer: str | float) -> str:

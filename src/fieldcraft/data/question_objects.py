@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from types import UnionType
 from typing import Any
 
 from fieldcraft.config.names import describe_exception, format_short
 from fieldcraft.data.literals import parse_text_values
 from fieldcraft.data.records import MAX_REJECTED_SHARE, Record
-from fieldcraft.data.tasks import ParsedTasks, parse_tasks
+from fieldcraft.data.tasks import ParsedTasks, make_task_record, parse_tasks
 from fieldcraft.types import Task, UserError
 
 SOURCE_LABEL = "the given questions"
@@ -23,7 +23,7 @@ _SUPPORTED_FORMS = (
 def parse_question_objects(
     questions: object, max_left_out: float = MAX_REJECTED_SHARE
 ) -> ParsedTasks:
-    """Return the tasks for the given objects; records are parsed like those of a file.
+    """Return the tasks for the given objects, each of which is parsed like a record of a file.
 
     Args:
         questions: tasks, or mappings with the fields of `read_task_file`, as a list or any other
@@ -35,9 +35,6 @@ def parse_question_objects(
     rows = list(_iterate_rows(questions))
     if not rows:
         raise UserError("there are no questions: give at least one.")
-    tasks = [row for row in rows if isinstance(row, Task)]
-    if len(tasks) == len(rows):
-        return ParsedTasks(tasks, Counter())
     return parse_tasks(map(_parse_row, range(1, len(rows) + 1), rows), SOURCE_LABEL, max_left_out)
 
 
@@ -76,16 +73,38 @@ def _dataframe_rows(table: Any) -> Iterator[Record]:
 def _parse_row(number: int, row: object) -> tuple[str, Record]:
     """Return the location of a record, and the record as a file would hold it."""
     location = f"record {number} of {SOURCE_LABEL}"
+    if isinstance(row, Task):
+        _require_field_types(row, location)
+        row = make_task_record(row)
     if not isinstance(row, Mapping):
         raise UserError(f"{location} is {format_short(row)}: {_SUPPORTED_FORMS}.")
     try:
         found: Record = json.loads(json.dumps(dict(row), default=_to_builtin))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UserError(
             f"{location} contains a value that cannot be stored as JSON"
             f" ({describe_exception(error)}): use texts, numbers, lists and dicts."
         ) from error
     return location, parse_text_values(found)
+
+
+def _require_field_types(task: Task, location: str) -> None:
+    """Raise UserError for a field of another type: a text as `answers` would be read as one answer
+    per letter."""
+    answers: object = task.answers
+    example = f"({answers!r},)" if isinstance(answers, str) else "('Ada',)"
+    fields: list[tuple[str, object, type | UnionType, str]] = [
+        ("id", task.id, str, "a text"),
+        ("question", task.question, str, "a text"),
+        ("answers", answers, tuple | list, f"a tuple, as {example}"),
+        ("meta", task.meta, dict, "a dict"),
+    ]
+    for name, value, kind, description in fields:
+        if not isinstance(value, kind):
+            raise UserError(f"{location}: {name} is {format_short(value)}: give {description}.")
+    for answer in task.answers:
+        if not isinstance(answer, str):
+            raise UserError(f"{location}: answers holds {format_short(answer)}: give texts.")
 
 
 def _to_builtin(value: object) -> object:

@@ -31,7 +31,7 @@ from fieldcraft.data.table_files import (
     require_utf8,
 )
 from fieldcraft.hub.dataset_files import resolve_data_file
-from fieldcraft.records.files import dump_finite_json, write_text
+from fieldcraft.records.files import dump_finite_json, find_nonfinite, write_text
 from fieldcraft.records.jsonl import (
     DuplicateKeyDecoder,
     DuplicateKeyObject,
@@ -82,6 +82,21 @@ def require_record(found: Record | RecordError) -> Record:
     if isinstance(found, RecordError):
         raise found
     return found
+
+
+def require_finite_meta(meta: Record) -> None:
+    """Raise RecordError for a number in the metadata of a question that is not finite: the files
+    of a run could not hold it."""
+    try:
+        found = find_nonfinite(meta)
+    except RecursionError as error:
+        raise RecordError("metadata nested too deeply") from error
+    if found is not None:
+        keys, number = found
+        raise RecordError(
+            "a number in the metadata that is not finite",
+            f"metadata.{keys} is {json.dumps(number)}: write null or a number.",
+        )
 
 
 def _read_raw_records(source: Path) -> Iterator[tuple[str, Record | RecordError]]:

@@ -47,6 +47,7 @@ from fieldcraft.data.records import (
     first_filled,
     make_question_id,
     read_records,
+    require_finite_meta,
     require_record,
 )
 from fieldcraft.data.request_logs import is_request_log, read_log_tasks
@@ -234,6 +235,7 @@ def _make_task(found: _ParsedRecord, question: Any) -> Task:
             meta = validate_meta(_parse_metadata(record) | (program[1] if program else {}))
     except UserError as error:
         raise RecordError("invalid metadata", str(error)) from error
+    require_finite_meta(meta)
     if resolve_grader(Task("", "", (), meta)) == JUDGE and _is_mathematics(record):
         meta[GRADED_BY_KEY] = MATH
     question_text = prepend_passage(record, append_options(record, question.strip()))
@@ -284,18 +286,17 @@ def _is_mathematics(record: Record) -> bool:
 
 def write_tasks(tasks: Iterable[Task], path: Path) -> None:
     """Write tasks in FlashRAG's format; `read_tasks` restores them unchanged."""
-    write_json_lines(
-        path,
-        (
-            {
-                "id": task.id,
-                "question": task.question,
-                "golden_answers": list(task.answers),
-                "metadata": task.meta,
-            }
-            for task in tasks
-        ),
-    )
+    write_json_lines(path, map(make_task_record, tasks))
+
+
+def make_task_record(task: Task) -> Record:
+    """Return the record of a task in FlashRAG's format."""
+    return {
+        "id": task.id,
+        "question": task.question,
+        "golden_answers": list(task.answers),
+        "metadata": task.meta,
+    }
 
 
 def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None:
@@ -358,12 +359,10 @@ def _parse_metadata(record: Record) -> dict[str, Any]:
     if isinstance(extra, dict) and isinstance(extra.get("metadata"), str):  # by `write_verl`
         metadata = json.loads(extra["metadata"])
         return dict(metadata) if isinstance(metadata, dict) else {}
-    meta = {
-        key: record[key] for key in _METADATA_KEYS if isinstance(record.get(key), str | int | float)
-    }
+    meta = {key: record[key] for key in _METADATA_KEYS if _is_text_or_number(record.get(key))}
     info = record.get("info")  # of WebWalkerQA
     level = first_filled(record | (info if isinstance(info, dict) else {}), _LEVEL_KEYS)
-    meta |= {"level": level} if isinstance(level, str | int | float) else {}
+    meta |= {"level": level} if _is_text_or_number(level) else {}
     record_metadata = record.get("metadata")
     meta |= record_metadata if isinstance(record_metadata, dict) else {}
     if titles := _find_gold_titles(record | meta):
@@ -371,6 +370,11 @@ def _parse_metadata(record: Record) -> dict[str, Any]:
     if isinstance(steps := record.get("question_decomposition"), list):
         meta.setdefault("hops", len(steps))
     return meta
+
+
+def _is_text_or_number(value: object) -> bool:
+    """Return whether a cell holds a text or a number. A bare NaN is a missing value."""
+    return isinstance(value, str | int | float) and value == value
 
 
 def _find_gold_titles(record: Record) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fieldcraft.config.names import suggest_name
+from fieldcraft.config.names import format_short, suggest_name
 from fieldcraft.recipes.permissions import (
     PERMISSIONS,
     PermissionRequest,
@@ -62,7 +62,10 @@ class ConsentRequiredError(UserError):
 @contextmanager
 def allow_permissions(names: Collection[str]) -> Iterator[None]:
     """Allow, and store consent to, all requests in the block with these names; `mcp,address` counts
-    as two. Raises UserError for an unknown name."""
+    as two. Raises UserError for an unknown name, and for anything but a collection of texts."""
+    is_collection = isinstance(names, Collection) and not isinstance(names, str | bytes)
+    if not is_collection or not all(isinstance(group, str) for group in names):
+        raise UserError(f"allow is {format_short(names)}: give a list of names, as in ['mcp'].")
     requested = [name for group in names for name in group.split(",")]
     for name in requested:
         if name not in PERMISSIONS:

@@ -20,7 +20,13 @@ from fieldcraft.config.hub_names import (
     parse_hub_model,
     replace_names_with_paths,
 )
-from fieldcraft.config.names import ComponentError, format_short, get_display_name
+from fieldcraft.config.names import (
+    UTF8_ADVICE,
+    ComponentError,
+    format_short,
+    get_display_name,
+    is_utf8,
+)
 from fieldcraft.config.recipe import (
     Recipe,
     list_added_keys,
@@ -91,22 +97,32 @@ def parse_recipe(
     resumed run, in the folder `resumed_folder`, keeps the commits that it started with.
 
     Raises InvalidRecipeError with all errors."""
-    with raise_read_errors("the recipe", "write it flatter"):
-        if unusable := list(_find_unusable_values(data)):
-            raise InvalidRecipeError(unusable)
+    require_usable_values(data)
     recipe = build_recipe(fill_from_model_folder(fetch_sources(expand_home(data), resumed_folder)))
     require_valid(recipe, rules)
     return _fill_world_defaults(recipe)
 
 
+def require_usable_values(data: dict[str, Any]) -> None:
+    """Raise InvalidRecipeError for values that no key of a recipe accepts."""
+    with raise_read_errors("the recipe", "write it flatter"):
+        if unusable := list(_find_unusable_values(data)):
+            raise InvalidRecipeError(unusable)
+
+
 def _find_unusable_values(value: Any, path: str = "") -> Iterator[str]:
-    """Yield a sentence for each key that is not text, and each number outside the allowed range."""
+    """Yield a sentence for each key that is not text, each text that UTF-8 cannot encode, and each
+    number outside the allowed range."""
     match value:
+        case str() if not is_utf8(value):
+            yield f"'{path}' is wrong: {format_short(value)} is not UTF-8: {UTF8_ADVICE}."
         case dict():
             for key, inner in value.items():
+                where = f" in '{path}'" if path else ""
                 if not isinstance(key, str):
-                    where = f" in '{path}'" if path else ""
                     yield f"the key {key}{where} is not a string: quote it."
+                elif not is_utf8(key):
+                    yield f"the key {format_short(key)}{where} is not UTF-8: {UTF8_ADVICE}."
                 yield from _find_unusable_values(inner, f"{path}.{key}".strip("."))
         case list():
             for inner in value:

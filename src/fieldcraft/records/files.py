@@ -239,9 +239,12 @@ def dump_finite_json(path: Path, value: Any, **settings: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, **settings)
     except ValueError as error:
+        if (found := find_nonfinite(value)) is None:
+            raise
+        keys, number = found
         raise UserError(
-            f"{path} would contain {_find_nonfinite(value)}, which is not finite: correct the"
-            " reward or the setting that it comes from."
+            f"{path} would contain {keys} = {number}, which is not finite: correct the reward or"
+            " the setting that it comes from."
         ) from error
 
 
@@ -257,11 +260,11 @@ def replace_nonfinite(value: Any) -> Any:
     return value
 
 
-def _find_nonfinite(value: Any, path: str = "") -> str | None:
-    """Return the first non-finite number, preceded by the keys that lead to it."""
+def find_nonfinite(value: Any, path: str = "") -> tuple[str, float] | None:
+    """Return the keys that lead to the first non-finite number, joined by dots, and the number."""
     if isinstance(value, float) and not math.isfinite(value):
-        return f"{path.lstrip('.')} = {value}"
+        return path.lstrip("."), value
     parts = dict(enumerate(value)) if isinstance(value, list | tuple) else value
     inside = parts.items() if isinstance(parts, dict) else ()
-    found = (_find_nonfinite(item, f"{path}.{key}") for key, item in inside)
+    found = (find_nonfinite(item, f"{path}.{key}") for key, item in inside)
     return next(filter(None, found), None)

@@ -30,7 +30,7 @@ from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.recipes.consent import allow_permissions
 from fieldcraft.recipes.exported import read_agent_settings
 from fieldcraft.recipes.files import apply_override
-from fieldcraft.recipes.loading import build_recipe
+from fieldcraft.recipes.loading import build_recipe, require_usable_values
 from fieldcraft.records.events import EventCallback, EventHandler, ignore_event
 from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.runs.agent_training import make_reporter, prepare_training, read_agent_report
@@ -41,6 +41,7 @@ from fieldcraft.runs.arguments import (
     read_questions,
     require_path,
     require_question,
+    require_seed,
 )
 from fieldcraft.runs.build import (
     attach_world_files,
@@ -97,7 +98,7 @@ class Agent:
         """
         task = Task("asked", require_question(question), ())
         decoding = resolve_decoding(make_sampling_config(**sampling), self.model, ignore_event)
-        return run_async(self.roll_out(task, decoding, seed))
+        return run_async(self.roll_out(task, decoding, require_seed(seed)))
 
     def evaluate(self, tasks: Any, *, max_left_out: float = MAX_REJECTED_SHARE) -> EvaluationResult:
         """Answer questions, sampled as its recipe specifies, and grade them. Return the entries of
@@ -115,9 +116,8 @@ class Agent:
             run_async(self.run_evaluation(read.tasks, None, "evaluation", ignore_event))
         )
         show_left_out = isinstance(tasks, str | Path) or read.rejected_counts
-        return EvaluationResult(
-            entry | ({"left_out": dict(read.rejected_counts)} if show_left_out else {})
-        )
+        left_out = {"left_out": dict(read.rejected_counts)} if show_left_out else {}
+        return EvaluationResult(entry | left_out)
 
     def train(
         self,
@@ -139,17 +139,16 @@ class Agent:
                 them are held out of training and evaluated after every stage.
             stages: settings such as `Rl(...)` in order: a dict by name, a list, or a single stage.
             out: folder of the run.
-            on_event: event handler, called with every event of the run, see `records.events`. If
-                it returns an `EarlyStop`, the run ends after the current step with a checkpoint and
-                a report with the reason, and this method returns the agent at this step. The same
-                call resumes the run.
+            on_event: handler of every event of the run, see `records.events`. If it returns an
+                `EarlyStop`, the run ends after the current step with a checkpoint and a report with
+                the reason, this returns the agent at this step, and the same call resumes the run.
             settings: other recipe keys, such as corpus="passages.jsonl" or seed=1.
 
         Raises:
             UserError: an error found by `fieldcraft check`, before anything is written, or later.
         """
-        training = prepare_training(self.recipe, self.model, tasks, stages, out, settings)
-        return find_agent(run_async(training.execute(make_reporter(), on_event)))
+        training = prepare_training(self.recipe, self.model, tasks, stages, out, on_event, settings)
+        return find_agent(run_async(training.execute(make_reporter())))
 
     async def atrain(
         self,
@@ -164,8 +163,8 @@ class Agent:
         as in a notebook: `agent = await agent.atrain(...)`. Cancelling it interrupts the run.
         Raises UserError like `train`."""
         reporter, prepare = make_reporter(), partial(prepare_training, self.recipe, self.model)
-        training = await asyncio.to_thread(prepare, tasks, stages, out, settings)
-        trained = await await_in_thread(training.execute(reporter, on_event))
+        training = await asyncio.to_thread(prepare, tasks, stages, out, on_event, settings)
+        trained = await await_in_thread(training.execute(reporter))
         return await asyncio.to_thread(find_agent, trained)
 
     @property
@@ -211,6 +210,7 @@ class Agent:
     def with_settings(self, **settings: Any) -> Agent:
         """Return a copy of the agent with other recipe keys. Raises UserError for an invalid
         one."""
+        require_usable_values(settings)
         recipe = build_recipe({**dump_recipe(self.recipe), **settings})
         require_valid(recipe, AGENT_RULES)
         return replace(self, recipe=recipe)

@@ -24,6 +24,7 @@ from fieldcraft.runs.arguments import (
     StageArguments,
     make_training_keys,
     open_tasks_file,
+    require_event_handler,
     require_path,
 )
 from fieldcraft.runs.check import require_checked
@@ -38,16 +39,19 @@ from fieldcraft.types import UserError
 
 @dataclass(frozen=True)
 class AgentTraining:
-    """Run that trains an agent with its `recipe` in a folder."""
+    """Run that trains an agent with its `recipe` in a folder. `on_event` is the program's event
+    handler."""
 
     recipe: Recipe
     folder: Path
+    on_event: EventCallback
 
-    async def execute(self, *callbacks: EventCallback) -> Path:
+    async def execute(self, reporter: EventHandler) -> Path:
         """Execute the remaining work and return the folder in which the trained agent is: the run
-        or, if a callback ended it early, the stage that was trained last."""
+        or, if the program's handler ended it early, the stage that was trained last."""
+        bus = EventBus([write_metrics, reporter, self.on_event])
         try:
-            await execute_recipe(self.recipe, self.folder, EventBus([write_metrics, *callbacks]))
+            await execute_recipe(self.recipe, self.folder, bus)
         except EarlyStopError as stop:
             return self.folder / stop.stage
         return self.folder
@@ -59,19 +63,26 @@ def prepare_training(
     tasks: Any,
     stages: StageArguments,
     out: Path | str,
+    on_event: EventCallback,
     settings: dict[str, Any],
 ) -> AgentTraining:
     """Return the run that trains the model of an agent with this recipe, checked before anything
     is written. Raises UserError like `Agent.train`."""
     folder = require_path(out, "out")
+    require_event_handler(on_event)
     names = {"name": folder.name, "model": str(model)}
     keys = names | make_training_keys(agent, stages, settings)
     require_run_folder(folder)
     with open_tasks_file(tasks, folder) as file:
         recipe = parse_recipe({**keys, "tasks": str(file)}, folder)
+        if recipe.seeds:
+            raise UserError(
+                "seeds trains one agent per seed, but a call returns one agent: give seed, and"
+                " call once per seed, each with another out."
+            )
         if not (folder / "recipe.json").exists():
             require_checked(recipe)
-    return AgentTraining(recipe, folder)
+    return AgentTraining(recipe, folder, on_event)
 
 
 def read_agent_report(model: Path) -> RunReport:

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.choices import TOOL_ENVIRONMENT_KEYS, is_external_environment
-from fieldcraft.config.names import format_short, get_display_name, get_import_path
+from fieldcraft.config.names import (
+    UTF8_ADVICE,
+    format_short,
+    get_display_name,
+    get_import_path,
+    is_utf8,
+)
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import Stage
 from fieldcraft.data.question_objects import SOURCE_LABEL, parse_question_objects
@@ -35,10 +41,27 @@ StageArguments = Mapping[str, Stage] | Sequence[Stage] | Stage
 
 
 def require_question(question: object) -> str:
-    """Return a question. Raises UserError unless it is a non-empty text."""
+    """Return a question. Raises UserError unless it is a non-empty text that UTF-8 can encode."""
     if not isinstance(question, str) or not question.strip():
         raise UserError(f"the question is {format_short(question)}: give it as a text.")
+    if not is_utf8(question):
+        raise UserError(f"the question is not UTF-8: {format_short(question)}: {UTF8_ADVICE}.")
     return question
+
+
+def require_seed(seed: object) -> int:
+    """Return the seed of a sampler. Raises UserError unless it is an integer."""
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise UserError(f"seed is {format_short(seed)}: give a whole number.")
+    return seed
+
+
+def require_event_handler(handler: object) -> None:
+    """Raise UserError for an event handler that cannot be called."""
+    if not callable(handler):
+        raise UserError(
+            f"on_event is {format_short(handler)}: give a function of one event, or leave it out."
+        )
 
 
 def require_path(path: object, name: str) -> Path:
@@ -102,19 +125,39 @@ def make_training_keys(
 
 
 def parse_tools(tools: object) -> list[dict[str, Any]]:
-    """Return tools in recipe format. Raises UserError unless they are a collection."""
+    """Return tools in recipe format. Raises UserError for anything but a collection of tools, or a
+    mapping from tools to their settings."""
     if isinstance(tools, str) or not isinstance(tools, Iterable):
         raise UserError(f"tools is {format_short(tools)}: give a list, even of one.")
-    chosen = tools if isinstance(tools, Mapping) else {tool: {} for tool in tools}
-    return [
-        {**settings, "name": tool if isinstance(tool, str) else get_import_path(tool)}
-        for tool, settings in chosen.items()
-    ]
+    chosen = tools.items() if isinstance(tools, Mapping) else [(tool, {}) for tool in tools]
+    return [{**_require_tool_settings(tool, s), "name": _name_tool(tool)} for tool, s in chosen]
+
+
+def _require_tool_settings(tool: object, settings: object) -> Mapping[str, Any]:
+    if not isinstance(settings, Mapping):
+        raise UserError(
+            f"tools holds {format_short(settings)} for {format_short(tool)}: give a list of tools,"
+            " or a dict of the settings of each, as in {'search': {}}."
+        )
+    return settings
+
+
+def _name_tool(tool: object) -> str:
+    if isinstance(tool, str):
+        return tool
+    if not callable(tool):
+        raise UserError(
+            f"tools holds {format_short(tool)}: give names, classes, and functions with @tool."
+        )
+    return get_import_path(tool)
 
 
 def read_questions(tasks: object, max_left_out: float = MAX_REJECTED_SHARE) -> ParsedTasks:
     """Return a program's questions. Rejected ones are printed. Raises UserError if they cannot be
-    read."""
+    read, and for a `max_left_out` outside 0 to 1."""
+    is_number = isinstance(max_left_out, int | float) and not isinstance(max_left_out, bool)
+    if not is_number or not 0 <= max_left_out <= 1:
+        raise UserError(f"max_left_out is {format_short(max_left_out)}: give a number from 0 to 1.")
     if isinstance(tasks, str | Path):
         file = expand_home(Path(tasks))
         found = read_task_file(file, max_left_out)

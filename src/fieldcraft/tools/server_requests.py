@@ -9,7 +9,7 @@ import ipaddress
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -72,7 +72,10 @@ class BodyLimitMiddleware:
 
 class RequestBody(BaseModel):
     """JSON object of a request. A key that is null counts as absent: clients write null for omitted
-    values."""
+    values. Other values must have the type of JSON that their key expects: "yes" is not true, and
+    true is not 1."""
+
+    model_config = ConfigDict(strict=True)
 
     @model_validator(mode="before")
     @classmethod

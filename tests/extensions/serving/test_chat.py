@@ -129,6 +129,8 @@ def test_what_was_said_before_is_put_into_the_question():
         ({"tools": [{"type": "function"}]}, 400, "does not support 'tools'"),
         ({"temperature": 3}, 400, "temperature: it must be 2"),
         ({"max_tokens": 0}, 400, "max_tokens: it must be greater"),
+        ({"max_tokens": True}, 400, "max_tokens: it must be a whole number, not True."),
+        ({"stream": "yes"}, 400, "stream: it must be true or false, not 'yes'."),
         ({"messages": []}, 400, "must be the user's question"),
         ({"messages": [{"role": "user", "content": " "}]}, 400, "question is empty"),
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0.role"),

@@ -15,7 +15,13 @@ from typing import Any, TypeVar
 
 from fieldcraft.data.file_formats import UNVERIFIED_KEY, TaskAndSteps
 from fieldcraft.data.gold_answers import find_accepted_answers
-from fieldcraft.data.records import Record, RecordError, make_question_id, parse_json
+from fieldcraft.data.records import (
+    Record,
+    RecordError,
+    make_question_id,
+    parse_json,
+    require_finite_meta,
+)
 from fieldcraft.dialects.calls import parse_call_json
 from fieldcraft.dialects.encoding import DemonstrationEncodingError, require_valid_order
 from fieldcraft.extensions.formats import afm_blocks
@@ -310,6 +316,7 @@ def make_chat_task(record: Record, chat: ChatDemonstration) -> Task:
         tools = [{"type": "function", "function": function} for function in functions]
     meta |= {SYSTEM_KEY: chat.system} if chat.system else {}
     meta |= {TOOLS_KEY: tools} if tools else {}
+    require_finite_meta(meta)
     question = question.strip()
     identity = str(record.get("id") or make_question_id(question))
     answers = find_accepted_answers(record | {"question": question})
