@@ -186,6 +186,12 @@ def require_empty_folder(out: Path) -> None:
     require_writable(out)
 
 
+def require_new_file(out: Path) -> None:
+    """Raise UserError for a file to write that exists: it may be a source of the command."""
+    if out.exists():
+        raise UserError(f"{out} exists: choose another file with --out.")
+
+
 @contextmanager
 def advise_options(**advice: str) -> Iterator[None]:
     """Raise errors about a file with advice for this command: for each recipe key that a sentence
