@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, cast
 
 from fieldcraft.config.names import describe_exception
+from fieldcraft.records.paths import require_utf8_name
 from fieldcraft.types import UserError
 
 PROBE_BYTES = 4096  # minimum free space on the disk
@@ -173,7 +174,9 @@ def copy_file_mode(folder: Path, reference: Path) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Raise UserError if nothing can be written at or below `path`; leave nothing behind."""
+    """Raise UserError if nothing can be written at or below `path`, or if its name is not UTF-8;
+    leave nothing behind."""
+    require_utf8_name(path)
     path = path.absolute()
     try:
         existing = next(folder for folder in (path, *path.parents) if folder.exists())

@@ -27,6 +27,7 @@ from fieldcraft.extensions.search.bm25 import LIBRARY_VERSION, Bm25Ranker, write
 from fieldcraft.extensions.search.dense import DenseRanker, TextEncoder, write_dense
 from fieldcraft.recipes.consent import record_own_consent, require_consent
 from fieldcraft.records.files import atomic_folder, write_json
+from fieldcraft.records.paths import require_utf8_name
 from fieldcraft.records.reading import (
     advise_index_rebuild,
     advise_renaming,
@@ -77,7 +78,8 @@ def fuse_rankings(lists: Sequence[Ranked]) -> Ranked:
 
 
 def require_index(folder: Path) -> None:
-    """Raise UserError for a folder without an index."""
+    """Raise UserError for a folder without an index, or whose name is not UTF-8."""
+    require_utf8_name(folder)
     if not (folder / MANIFEST_FILE).exists():
         remedy = _rebuild_advice(folder) if folder.exists() else advise_index_rebuild(folder)
         raise UserError(f"{folder} holds no search index: {remedy}.")
@@ -85,7 +87,9 @@ def require_index(folder: Path) -> None:
 
 def require_trusted_index(folder: Path) -> None:
     """Raise ConsentRequiredError for a third-party index whose encoder is downloaded, or is in
-    another folder, unless the user allows this. A folder without an index needs no consent."""
+    another folder, unless the user allows this. A folder without an index needs no consent.
+    Raises UserError for a folder whose name is not UTF-8."""
+    require_utf8_name(folder)
     if (folder / MANIFEST_FILE).exists():
         require_consent(folder / MANIFEST_FILE, read_manifest(folder))
 
