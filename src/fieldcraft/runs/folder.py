@@ -317,6 +317,9 @@ def _last_finished_stage(run: RunFolder) -> str:
     finished = run.finished_stages()
     if run.recipe.collect is not None:
         raise UserError(f"{run.path} holds demonstrations and no model: give a run with stages.")
+    if not run.recipe.stages:
+        advice = f"its model, {run.recipe.model}" if run.recipe.model else "a run with stages"
+        raise UserError(f"{run.path} has trained no model: give {advice}.")
     if not finished:
         raise UserError(
             f"{run.path} has no finished stage yet: resume it with 'fieldcraft run', or give a"
