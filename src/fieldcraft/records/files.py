@@ -179,6 +179,12 @@ def require_writable(path: Path) -> None:
     require_utf8_name(path)
     path = path.absolute()
     try:
+        for part in (path, *path.parents):
+            if part.is_symlink() and not part.exists():
+                raise UserError(
+                    f"nothing can be written at {path}, because {part} is a broken link: choose"
+                    " another path."
+                )
         existing = next(folder for folder in (path, *path.parents) if folder.exists())
         if not existing.is_dir():
             raise UserError(
