@@ -90,3 +90,22 @@ def test_what_cannot_be_compared(
     assert sentence(capsys).endswith("is a folder: give --out a file name in it.")
     assert status("compare", done, done / "sft2", "--out", "/proc/both.html") == 2
     assert sentence(capsys).startswith("nothing can be written at /proc")
+
+
+def test_only_an_earlier_comparison_is_replaced(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, report = tmp_path / "both.html", done / "report.html"
+    runs = (done / "sft2", done / "rl2")
+    assert status("compare", *runs, "--out", out) == 0
+    out.write_text(out.read_text("utf-8").partition("<style>")[0], "utf-8")
+    assert status("compare", *runs, "--out", out) == 0
+    assert "<style>" in out.read_text("utf-8")
+    capsys.readouterr()
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"question": "Who sat beside <title>?"}\n')
+    for file in (questions, report):
+        before = file.read_bytes()
+        assert status("compare", *runs, "--out", file) == 2
+        assert sentence(capsys) == f"{file} exists: choose another file with --out."
+        assert file.read_bytes() == before

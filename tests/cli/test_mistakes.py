@@ -67,7 +67,11 @@ from fieldcraft.types import UserError
         ),
         (
             ["eval", "--model", "/none", "--tasks", "/none", "--judge-url", "x", "--judge-model=m"],
-            "'x' is not an endpoint URL: write http://HOST:PORT/v1",
+            "--judge-url is wrong: 'x' is not an endpoint URL: write http://HOST:PORT/v1.",
+        ),
+        (
+            ["agreement", "/none", "--judge-url", "x", "--judge-model", "m"],
+            "--judge-url is wrong: 'x' is not an endpoint URL: write http://HOST:PORT/v1.",
         ),
         (["run", "smoke", "judge={url: x, model: m}"], "'x' is not an endpoint URL: write http://"),
         (["show", "/none"], "/none is not a run: give a folder that 'fieldcraft run' wrote."),

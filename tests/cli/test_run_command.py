@@ -47,6 +47,18 @@ def test_a_run_ends_with_its_numbers_and_how_to_go_on(
     )
 
 
+def test_an_evaluation_offers_no_model_to_ask(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = done / "sft2" / "model", tmp_path / "graded"
+    settings = [key for key in TINY if not key.startswith("stages.")]
+    given = [*settings, "stages={}", f"model={model}", "evaluation.workflows=[]"]
+    assert status("run", "smoke", *given, "--out", out) == 0
+    assert capsys.readouterr().out.endswith(f"{out}/report.json\n{out}/report.html\n")
+    assert status("ask", "--model", out, "Who?") == 2
+    assert sentence(capsys) == f"{out} has trained no model: give its model, {model}."
+
+
 def test_training_rollouts_are_kept_beside_their_stage_and_in_the_page(done: Path) -> None:
     rollouts = list(read_training_rollouts(done / "rl2" / "rollouts"))
     assert [rollout.step for rollout in rollouts] == [0, 0]

@@ -141,6 +141,11 @@ def test_results_of_two_models_are_compared(
     assert (row["n"], row["baseline_em"], row["model_em"]) == (4, 0.5, 1.0)
     assert row["p_value"] == 0.5  # two gains
     assert "+0.500" in capsys.readouterr().out
+    source = two / "suite.json"
+    before = source.read_text()
+    assert status("compare", one, source, "--out", source) == 2
+    assert sentence(capsys) == f"{source} exists: choose another file with --out."
+    assert source.read_text() == before
     assert status("compare", one, one) == 2
     assert "is given twice" in sentence(capsys)
     assert status("compare", one) == 2

@@ -8,6 +8,10 @@ from fieldcraft import Rl
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import UserError
 
+BOMB = "a0: &a0 x\n" + "".join(  # 9 ** 8 values
+    f"a{level + 1}: &a{level + 1} [{', '.join([f'*a{level}'] * 9)}]\n" for level in range(8)
+)
+
 
 @pytest.mark.parametrize(
     ("text", "wrong"),
@@ -18,6 +22,7 @@ from fieldcraft.types import UserError
         ),
         (f"name: {'[' * 3000}{']' * 3000}", "is nested too deeply"),
         ("name: x\nrows: &all {b: *all}", "x.yaml is nested too deeply"),
+        (BOMB, "it has more than 100,000 values, with its aliases written out, line 1"),
         ("name: x\n3: x", "the key 3 is not a string"),
         ("name: x\n? {a: b}\n: c", "a key is not plain text, line 2"),
         (

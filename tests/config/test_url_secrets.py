@@ -68,7 +68,7 @@ def test_the_options_and_python_refuse_them_too(
     judge = ("--judge-url", WITH_TOKEN, "--judge-model", "m")
     assert status("eval", "--model", model, "--tasks", model, *judge) == 2
     message = sentence(capsys)
-    assert "'judge.url' contains a value of 'access_token'" in message
+    assert "'--judge-url' contains a value of 'access_token'" in message
     assert SECRET not in message
     with pytest.raises(ExposedSecretError):
         fieldcraft.load(model).with_options(None, None, WITH_USER)

@@ -1,5 +1,7 @@
 """Corpora: titles and ids of passages."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 
 from fieldcraft.data.corpora import CorpusFile
 from fieldcraft.data.passages import Passage, read_corpus
+from fieldcraft.data.tasks import read_tasks
 from fieldcraft.types import UserError
 from source_files import lines, parquet
 
@@ -63,3 +66,14 @@ def test_a_passage_of_two_questions_is_one(tmp_path: Path) -> None:
     both = [{"question": q, "passage": "A river.", "answer": True} for q in ("a", "b")]
     found = read(CorpusFile(lines(tmp_path / "a.jsonl", *both)), tmp_path)
     assert [p.text for p in found] == ["A river."]
+
+
+@pytest.mark.parametrize("read_file", [lambda path: CorpusFile(path).warnings(), read_tasks])
+def test_a_pipe_is_refused_because_files_are_read_twice(read_file: Callable[[Path], Any]) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b'{"text": "A river.", "question": "Q?", "answer": "A"}\n')
+    os.close(writer)
+    pipe = Path(f"/dev/fd/{reader}")
+    with pytest.raises(UserError, match=f"^{pipe} is a pipe or a device, and it would be read"):
+        read_file(pipe)
+    os.close(reader)

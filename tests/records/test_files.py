@@ -15,6 +15,7 @@ from fieldcraft.records.files import (
     atomic_file,
     atomic_folder,
     make_folder,
+    require_writable,
     write_text,
 )
 from fieldcraft.tools.chat_client import ChatClient
@@ -109,6 +110,20 @@ def test_a_draft_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     write_text(tmp_path / "page", ["text"])
     assert (tmp_path / "precious").read_text() == "precious"
     assert (tmp_path / "page").read_text() == "text"
+
+
+@pytest.mark.parametrize("target", ["nowhere", "link"])
+def test_nothing_is_written_through_a_broken_link(tmp_path: Path, target: str) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / target)
+    for path in (link, link / "run"):
+        with pytest.raises(UserError) as refused:
+            require_writable(path)
+        assert str(refused.value) == (
+            f"nothing can be written at {path}, because {link} is a broken link: choose another"
+            " path."
+        )
+    assert [*tmp_path.iterdir()] == [link]
 
 
 def test_a_journal_gets_a_line_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -128,6 +128,12 @@ def test_other_stages_are_a_sentence(stages: object) -> None:
         name_stages(stages)
 
 
+@pytest.mark.parametrize("stages", [[], (), {}])
+def test_a_training_has_a_stage(stages: object) -> None:
+    with pytest.raises(fc.UserError, match=r"^stages is empty: give one stage or more"):
+        name_stages(stages)
+
+
 # -- mistakes write no files -----------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.records.files import atomic_folder, write_json
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import read_json
-from fieldcraft.runs.folder import RunFolder
+from fieldcraft.runs.folder import RunFolder, find_model
 from fieldcraft.runs.resume import open_run_folder
 from fieldcraft.types import UserError
 
@@ -252,3 +252,12 @@ def test_a_part_is_made_once(tmp_path: Path) -> None:
         folder.make_once("start/world", make)
     for _ in range(2):
         assert (folder.make_once("start/world", make) / "corpus").read_text() == "2"
+
+
+def test_an_evaluation_has_no_model_of_its_own(tmp_path: Path) -> None:
+    recipe = {"name": "graded", "world": {"name": "atlas"}, "model": tmp_path, "stages": {}}
+    write_json(tmp_path / "run" / "recipe.json", dump_recipe(parse_recipe(recipe)))
+    with pytest.raises(UserError) as refused:
+        find_model(tmp_path / "run")
+    message = f"{tmp_path / 'run'} has trained no model: give its model, {tmp_path}."
+    assert str(refused.value) == message

@@ -28,12 +28,13 @@ from fieldcraft.cli.app import (
     announce_imports,
     app,
     collect_sampling_keys,
+    make_judge_settings,
     require_empty_folder,
 )
 from fieldcraft.cli.suites import choose_suite, evaluate_suite
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.names import resolve_path
-from fieldcraft.config.sections import Dtype, JudgeConfig
+from fieldcraft.config.sections import Dtype
 from fieldcraft.config.url_secrets import require_no_secret
 from fieldcraft.evaluation.benchmarks import require_data_folder
 from fieldcraft.evaluation.tables import (
@@ -198,10 +199,9 @@ def evaluate(
 
     With --suite or --benchmark, grade them on published question sets. With --simulator, grade the
     search results that they write themselves, by default for training questions."""
-    settings = JudgeConfig(url=judge_url, model=judge_model, votes=judge_votes)
+    settings = make_judge_settings(judge_url, judge_model, judge_votes)
     if (judge_url is None) != (judge_model is None):
         raise UserError("a judge needs both a url and a model: give --judge-url and --judge-model.")
-    require_no_secret("judge.url", judge_url)
     if out is not None:
         require_writable(out)
     asks_suite = suite is not None or bool(benchmark)

@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import ValidationError
 from typer.core import TyperGroup
 
+from fieldcraft.config.sections import JudgeConfig
+from fieldcraft.config.url_secrets import require_no_secret
+from fieldcraft.config.validation_errors import describe_validation_error
 from fieldcraft.recipes.consent import allow_permissions
 from fieldcraft.recipes.permissions import PERMISSIONS
 from fieldcraft.records.files import require_writable
@@ -167,6 +171,17 @@ AllowOption = Annotated[
 ]
 
 
+def make_judge_settings(url: str | None, model: str | None, votes: int) -> JudgeConfig:
+    """Return the settings of a judge from the options --judge-url, --judge-model and --judge-votes.
+    Raises UserError for an invalid value, and ExposedSecretError."""
+    require_no_secret("--judge-url", url)
+    try:
+        return JudgeConfig.model_validate({"url": url, "model": model, "votes": votes})
+    except ValidationError as error:
+        _, clause, path = describe_validation_error(error)
+        raise UserError(f"--judge-{path[0]} is wrong: {clause}.") from error
+
+
 def collect_sampling_keys(
     temperature: float | None,
     top_k: int | None,
@@ -184,6 +199,12 @@ def require_empty_folder(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty: choose another folder with --out.")
     require_writable(out)
+
+
+def require_new_file(out: Path) -> None:
+    """Raise UserError for a file to write that exists: it may be a source of the command."""
+    if out.exists():
+        raise UserError(f"{out} exists: choose another file with --out.")
 
 
 @contextmanager

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fieldcraft.cli.app import LimitOption, app
+from fieldcraft.cli.app import LimitOption, app, make_judge_settings
 from fieldcraft.config.sections import JudgeConfig
-from fieldcraft.config.url_secrets import require_no_secret
 from fieldcraft.data.labelled_answers import LabelledAnswer, read_labelled_answers
 from fieldcraft.evaluation.agreement import measure_grader
 from fieldcraft.records.files import require_writable, write_json
@@ -39,8 +38,7 @@ def agreement(
     ] = None,
 ) -> None:
     """Measure how often a judge agrees with human labels: accuracy and Cohen's kappa."""
-    settings = JudgeConfig(url=judge_url, model=judge_model, votes=judge_votes)
-    require_no_secret("judge.url", judge_url)
+    settings = make_judge_settings(judge_url, judge_model, judge_votes)
     if question is not None and not question.strip():
         raise UserError("the question is empty: write the criterion, in quotation marks.")
     if out is not None:

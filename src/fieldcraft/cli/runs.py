@@ -68,8 +68,10 @@ def run(
 def _print_report(settings: Recipe, report: dict[str, Any], folder: Path, console: Console) -> None:
     sentences = [f"{sentence}\n" for sentence in describe_report(report)]
     console.print(*sentences, *build_report_tables(report))
-    example_run = folder / f"seed-{settings.seeds[0]}" if settings.seeds else folder
     _print_existing(folder / "report.json", folder / "report.html")
+    if not settings.stages:  # an evaluation trains no model to ask
+        return
+    example_run = folder / f"seed-{settings.seeds[0]}" if settings.seeds else folder
     print_line(
         f"fieldcraft ask --model {shlex.quote(str(example_run))} "
         f"{shlex.quote(_find_example_question(example_run))}"

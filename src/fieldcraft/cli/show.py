@@ -17,6 +17,7 @@ from fieldcraft.cli.app import (
     StageOption,
     announce_imports,
     app,
+    require_new_file,
 )
 from fieldcraft.cli.suites import are_suite_results, compare_suite_results
 from fieldcraft.data.steps_io import make_untokenised_trajectory, read_demonstrations
@@ -174,10 +175,12 @@ def compare(
         compare_suite_results(runs, out)
         return
     out = out or Path("compared.html")
-    from fieldcraft.runs.run_comparison import compare_runs
+    from fieldcraft.runs.run_comparison import compare_runs, is_comparison_page
 
     if out.is_dir():
         raise UserError(f"{out} is a folder: give --out a file name in it.")
+    if not is_comparison_page(out):
+        require_new_file(out)
     require_writable(out.parent)
     report = compare_runs(runs, out)
     console = CleanConsole()

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fieldcraft.cli.app import app
+from fieldcraft.cli.app import app, require_new_file
 from fieldcraft.config.sections import JudgeConfig
 from fieldcraft.evaluation.benchmarks import Suite, find_suite, load_benchmarks, load_suites
 from fieldcraft.evaluation.suite_report import (
@@ -127,6 +127,9 @@ def are_suite_results(paths: Sequence[Path]) -> bool:
 
 def compare_suite_results(paths: Sequence[Path], out: Path | None) -> None:
     """Print a comparison of all models in the results of suites with the first one."""
+    if out is not None:
+        require_new_file(out)
+        require_writable(out.parent)
     results: dict[str, dict[str, Any]] = {}
     for path in paths:
         file = path / RESULT_FILE if path.is_dir() else path
@@ -143,6 +146,5 @@ def compare_suite_results(paths: Sequence[Path], out: Path | None) -> None:
         raise UserError("the results have no benchmark in common: evaluate the same suite.")
     CleanConsole().print(build_comparison_table(comparisons))
     if out is not None:
-        require_writable(out.parent)
         write_json(out, comparisons)
         print_line(out)

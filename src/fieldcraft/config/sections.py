@@ -32,6 +32,7 @@ from fieldcraft.config.url_secrets import find_secret, mask_secrets
 from fieldcraft.config.validation_errors import describe_validation_error, get_recipe_keys
 
 DEFAULT_MAX_BROKEN = 0.02  # share of rollouts, so the possible error of exact match
+DEFAULT_SPLIT_SIZE = 500  # questions of a world
 AdamBeta = Annotated[float, Field(ge=0, lt=1)]  # decay of the running mean
 FolderName = Annotated[str, Field(max_length=100), AfterValidator(validate_folder_name)]
 DEFAULT_DATE = date(2024, 7, 26)  # of recipes without a date: prompts do not depend on the clock
@@ -271,7 +272,7 @@ class EvaluationConfig(SamplingConfig):
     tasks: dict[str, Path] = Field(default={})
     # number of questions by split, the leading one first: of the world, of a file of `tasks`
     # (all by default), or, as `heldout`, of the user-provided training questions
-    splits: dict[str, NonNegativeInt] = Field(default={"heldout": 500})
+    splits: dict[str, NonNegativeInt] = Field(default={"heldout": DEFAULT_SPLIT_SIZE})
     workflows: tuple[str, ...] = ("workflow",)  # using the first model
     concurrency: PositiveInt = 256
     # maximum share of rollouts with a tool or engine failure; above it, the evaluation stops

@@ -36,9 +36,15 @@ _MEDIA_FEATURES = ("Image", "Audio", "Video", "Pdf")  # columns that text reader
 
 def resolve_data_file(path: Path) -> Path:
     """Return the file with the rows that a `hub:...` path refers to, and any other path unchanged.
-    Raises UserError like `fetch_dataset`."""
-    rows = parse_hub_dataset(path)
-    return path if rows is None else fetch_dataset(rows)
+    Raises UserError like `fetch_dataset`, and for a pipe or a device, which is not read twice."""
+    if rows := parse_hub_dataset(path):
+        return fetch_dataset(rows)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UserError(
+            f"{path} is a pipe or a device, and it would be read more than once: save it to a file"
+            " and give that."
+        )
+    return path
 
 
 def fetch_dataset(rows: HubDataset) -> Path:

@@ -23,6 +23,7 @@ from fieldcraft.config.hub_names import (
 )
 from fieldcraft.hub.client import HubUnreachableError, raise_hub_errors
 from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE, ensure_full_model
+from fieldcraft.records.paths import require_utf8_name
 from fieldcraft.records.reading import DamagedFileError, read_json
 from fieldcraft.types import UserError
 
@@ -42,8 +43,9 @@ def resolve_checkpoint(path: Path) -> Path:
     unchanged.
 
     Raises UserError for a name that the hub does not have or denies, and for a model that cannot be
-    converted.
+    converted or whose name is not UTF-8.
     """
+    require_utf8_name(path)
     model = parse_hub_model(path)
     if model is None or path.exists():
         return ensure_full_model(path, find_base=find_base_model)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.hub_names import (
     HubDataset,
     HubModel,
@@ -26,6 +27,7 @@ from fieldcraft.config.names import (
     format_short,
     get_display_name,
     is_utf8,
+    resolve,
 )
 from fieldcraft.config.recipe import (
     Recipe,
@@ -35,7 +37,7 @@ from fieldcraft.config.recipe import (
 )
 from fieldcraft.config.renamed_keys import builtin_added_keys, translate_stored
 from fieldcraft.config.rules import RULES, Rule, find_ignored_world, require_valid
-from fieldcraft.config.sections import WorldConfig
+from fieldcraft.config.sections import DEFAULT_SPLIT_SIZE, WorldConfig
 from fieldcraft.config.stages import Stage
 from fieldcraft.config.url_secrets import require_no_secrets
 from fieldcraft.config.validation_errors import InvalidRecipeError, describe_section_errors
@@ -76,8 +78,9 @@ def load_recipe(
 
 
 def load_world_recipe(name: str, recipe: str, overrides: list[str]) -> Recipe:
-    """Return a recipe for a world: the recipe `recipe` if its world has this name, else an empty
-    recipe with the world's defaults, with `key.path=value` overrides.
+    """Return a recipe for a world, with `key.path=value` overrides: the recipe `recipe` if its
+    world has this name, else an empty one with the world's defaults. If the world has no split
+    `heldout`, it is evaluated on all its splits.
 
     Raises UserError as `load_recipe` does.
     """
@@ -85,6 +88,9 @@ def load_world_recipe(name: str, recipe: str, overrides: list[str]) -> Recipe:
     world = data.get("world")
     if not isinstance(world, dict) or world.get("name") != name:
         data = {"name": get_display_name(name), "world": {"name": name}, "stages": {}}
+        titles = resolve(ComponentKind.WORLD, name).splits
+        if "heldout" not in titles:
+            data["evaluation"] = {"splits": dict.fromkeys(titles, DEFAULT_SPLIT_SIZE)}
     for override in overrides:
         apply_override(data, override)
     return parse_recipe(data)

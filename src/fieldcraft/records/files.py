@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, cast
 
 from fieldcraft.config.names import describe_exception
+from fieldcraft.records.paths import require_utf8_name
 from fieldcraft.types import UserError
 
 PROBE_BYTES = 4096  # minimum free space on the disk
@@ -194,9 +195,17 @@ def copy_file_mode(folder: Path, reference: Path) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Raise UserError if nothing can be written at or below `path`; leave nothing behind."""
+    """Raise UserError if nothing can be written at or below `path`, or if its name is not UTF-8;
+    leave nothing behind."""
+    require_utf8_name(path)
     path = path.absolute()
     try:
+        for part in (path, *path.parents):
+            if part.is_symlink() and not part.exists():
+                raise UserError(
+                    f"nothing can be written at {path}, because {part} is a broken link: choose"
+                    " another path."
+                )
         existing = next(folder for folder in (path, *path.parents) if folder.exists())
         if not existing.is_dir():
             raise UserError(

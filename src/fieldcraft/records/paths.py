@@ -1,4 +1,4 @@
-"""Expansion of ~ in paths given by users.
+"""Paths given by users: expansion of ~, and names that are not UTF-8.
 
 A shell expands ~ only at the start of a word, not in tasks=~/q.jsonl, and neither recipes nor
 Python expand it.
@@ -6,9 +6,12 @@ Python expand it.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TypeVar
+
+from fieldcraft.types import UserError
 
 HOME_PREFIX = "~/"
 CHECKPOINT_GLOB = "step-*[0-9]"  # in the folder of a stage; renamed checkpoints do not match
@@ -37,3 +40,15 @@ def expand_home_in_argument(argument: str) -> str:
     """Expand a command-line argument, as in ~/run, --out=~/run or tasks=~/q.jsonl."""
     found = _OPTION_REGEX.fullmatch(argument)
     return f"{found[1]}{expand_home(found[2])}" if found else argument
+
+
+def require_utf8_name(path: Path) -> None:
+    """Raise UserError for a path with a part that is not UTF-8. Python represents such bytes by
+    surrogates, which the libraries of models, tokenizers and indices reject."""
+    for part in (*reversed(path.parents), path):
+        name = os.fsencode(part)
+        if name.decode(errors="replace").encode() != name:
+            raise UserError(
+                f"the name of {name.decode(errors='backslashreplace')} is not UTF-8: rename it with"
+                " mv, or choose another folder."
+            )

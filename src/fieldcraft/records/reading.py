@@ -26,6 +26,7 @@ from fieldcraft.config.names import describe_exception
 from fieldcraft.config.validation_errors import describe_validation_error
 from fieldcraft.types import UserError
 
+MAX_YAML_VALUES = 100_000  # maximum size of a file, much larger than that of any recipe
 MAX_MESSAGE_CHARS = 160  # maximum length of a parser's message
 RERUN_ADVICE = "restore the file, or run the recipe in another folder"
 DAMAGED_SUFFIX = ".damaged"  # suffix of renamed files and folders
@@ -155,7 +156,19 @@ def parse_finite_int(text: str) -> int:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Loader that rejects repeated keys in a mapping, of which PyYAML would keep the last one."""
+    """Loader that rejects repeated keys in a mapping, of which PyYAML would keep the last one, and
+    a small file whose aliases expand to more values than a program can visit."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None and _count_yaml_values(node, {}) > MAX_YAML_VALUES:
+            raise yaml.constructor.ConstructorError(
+                None,
+                None,
+                f"it has more than {MAX_YAML_VALUES:,} values, with its aliases written out",
+                node.start_mark,
+            )
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[tuple[str, str]] = set()
@@ -170,6 +183,21 @@ class _UniqueKeyLoader(yaml.SafeLoader):
                 )
             seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
+
+
+def _count_yaml_values(node: yaml.Node, counts: dict[yaml.Node, int]) -> int:
+    """Return the number of values in a node with its aliases written out. Each node is visited
+    once; `counts` has those of the visited ones. Raises RecursionError for one within itself."""
+    if node not in counts:
+        match node:
+            case yaml.MappingNode(value=pairs):
+                parts = [part for pair in pairs for part in pair]
+            case yaml.SequenceNode(value=parts):
+                pass
+            case _:
+                parts = []
+        counts[node] = 1 + sum(_count_yaml_values(part, counts) for part in parts)
+    return counts[node]
 
 
 def parse_yaml(text: bytes | str, source: Path | str, advice: str) -> Any:

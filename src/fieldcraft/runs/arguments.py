@@ -73,8 +73,8 @@ def require_path(path: object, name: str) -> Path:
 
 def name_stages(stages: object) -> dict[str, Stage]:
     """Return stages by name: as given, or for a list by their types, numbered if a type is
-    repeated, as in sft1, sft2, rl. A single stage is a list of one. Raises UserError for anything
-    else."""
+    repeated, as in sft1, sft2, rl. A single stage is a list of one. Raises UserError for none, and
+    for anything else."""
     if isinstance(stages, Stage):
         stages = [stages]
     if isinstance(stages, Mapping):
@@ -85,6 +85,8 @@ def name_stages(stages: object) -> dict[str, Stage]:
         raise UserError(
             f"stages is {format_short(stages)}: give a dict, a list or one stage, as fc.Rl()."
         )
+    if not named:
+        raise UserError("stages is empty: give one stage or more, as fc.Rl().")
     for name, stage in named.items():
         if not isinstance(name, str) or not isinstance(stage, Stage):
             raise UserError(

@@ -42,7 +42,7 @@ from fieldcraft.hub.models import require_cached, resolve_checkpoint
 from fieldcraft.recipes.loading import load_run_recipe
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.records.metrics import rename_report
-from fieldcraft.records.paths import CHECKPOINT_GLOB
+from fieldcraft.records.paths import CHECKPOINT_GLOB, require_utf8_name
 from fieldcraft.records.reading import advise_renaming, raise_read_errors, read_json
 from fieldcraft.runs.dialect_choice import with_recorded_dialect
 from fieldcraft.runs.stage_files import EvaluationFiles, StageFolder
@@ -252,7 +252,9 @@ class RunFolder:
 
 
 def find_run(path: Path) -> RunFolder:
-    """Return the run in a folder, with its chosen dialect. Raises UserError if there is none."""
+    """Return the run in a folder, with its chosen dialect. Raises UserError if there is none, or
+    if its name is not UTF-8."""
+    require_utf8_name(path)
     return RunFolder(path, with_recorded_dialect(load_run_recipe(path), path))
 
 
@@ -316,6 +318,9 @@ def _last_finished_stage(run: RunFolder) -> str:
     finished = run.finished_stages()
     if run.recipe.collect is not None:
         raise UserError(f"{run.path} holds demonstrations and no model: give a run with stages.")
+    if not run.recipe.stages:
+        advice = f"its model, {run.recipe.model}" if run.recipe.model else "a run with stages"
+        raise UserError(f"{run.path} has trained no model: give {advice}.")
     if not finished:
         raise UserError(
             f"{run.path} has no finished stage yet: resume it with 'fieldcraft run', or give a"

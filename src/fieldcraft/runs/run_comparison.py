@@ -21,6 +21,9 @@ from fieldcraft.runs.arguments import require_path
 from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.types import Trajectory, UserError
 
+_TITLE_SEPARATOR = " beside "  # between the names of the runs in the title of a page
+_MAX_HEAD_BYTES = 65536  # start of a page that contains its title
+
 
 @dataclass(frozen=True, slots=True)
 class ComparedEvaluation:
@@ -55,6 +58,16 @@ def compare_runs(run_paths: Sequence[Path], path: Path) -> dict[str, Any]:
     return report
 
 
+def is_comparison_page(path: Path) -> bool:
+    """Return whether a file is a page that `compare_runs` wrote, judging by its title."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(_MAX_HEAD_BYTES)
+    title = start.partition(b"<title>")[2].partition(b"</title>")[0]
+    return start.startswith(b"<!DOCTYPE html") and _TITLE_SEPARATOR.encode() in title
+
+
 def compare(*runs: Path | str) -> RunComparison:
     """Compare the last evaluations of runs, or those of RUN/STAGE, with the first one. Return
     `evals` by name, and `pairwise`, which is empty if the runs have different questions.
@@ -76,7 +89,7 @@ def _build_comparison(
     trajectories_by_label = {label: trajectories for label, (trajectories, _) in samples.items()}
     split = compared[0].run.recipe.evaluation.leading_split
     return build_report(
-        recipe=" beside ".join(trajectories_by_label),
+        recipe=_TITLE_SEPARATOR.join(trajectories_by_label),
         seed=compared[0].run.recipe.seed,
         device=compared[0].run.recipe.device,
         stages=[],

@@ -215,8 +215,22 @@ def test_a_folder_that_is_no_index_is_never_replaced(tmp_path):
     with pytest.raises(UserError, match=r"chapter1\.txt exists and is not a search index"):
         build_index(corpus, out / "chapter1.txt")
     assert (out / "chapter1.txt").read_text() == "dear reader"
-    with pytest.raises(UserError, match="thesis holds no search index"):
-        SearchIndex.load(out)
+    for folder in (out, corpus):
+        with pytest.raises(UserError) as refused:
+            SearchIndex.load(folder)
+        advice = "give a folder that 'fieldcraft index' wrote."
+        assert str(refused.value) == f"{folder} is not a search index: {advice}"
+
+
+@pytest.mark.parametrize("part", ["bm25", "offsets.bin"])
+def test_an_index_without_its_manifest_is_built_again(tmp_path: Path, part: str) -> None:
+    index_of(tmp_path, "kalo")
+    folder = tmp_path / "index"
+    for path in folder.iterdir():
+        if path.name != part:
+            path.rename(tmp_path / path.name)
+    with pytest.raises(UserError, match=r"rename .*index to index\.damaged and rebuild it with"):
+        SearchIndex.load(folder)
 
 
 def test_an_index_that_cannot_be_written_is_searched(tmp_path):

@@ -202,7 +202,7 @@ def test_no_more_threads_search_than_there_are_processors(monkeypatch):
 
 
 def test_a_folder_without_an_index_is_named(tmp_path):
-    with pytest.raises(UserError, match="holds no search index"):
+    with pytest.raises(UserError, match="is not a search index: give"):
         serve_search(tmp_path)
 
 

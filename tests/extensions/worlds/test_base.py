@@ -11,6 +11,7 @@ from fieldcraft.config.names import list_registered, resolve
 from fieldcraft.data.world import World, get_simulated_calls, make_world, merge_thoughts
 from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.encoding import DemonstrationEncoder
+from fieldcraft.recipes.loading import load_world_recipe
 from fieldcraft.types import Answer, CallOutcome, CallRecord, Task, Thought, Trajectory, UserError
 
 SOURCES = Path(__file__).parents[3] / "src" / "fieldcraft"
@@ -91,6 +92,19 @@ def test_a_world_is_made_from_its_name_and_settings() -> None:
 def test_a_name_that_is_no_world(name: str) -> None:
     with pytest.raises(UserError, match=r"'atlas'|'CodeBook'|is not a world: make it a subclass"):
         resolve(ComponentKind.WORLD, name)
+
+
+@pytest.mark.parametrize("name", sorted({*list_registered(ComponentKind.WORLD)}))
+def test_every_world_has_questions_without_a_recipe_for_it(name: str) -> None:
+    needed = ["world.generators={leg_counting: {}}"] if name == "reasoning-gym" else []
+    splits = load_world_recipe(name, "smoke", needed).evaluation.splits
+    own = resolve(ComponentKind.WORLD, name).splits
+    if name == "domains":
+        assert splits == dict.fromkeys(own, 500)
+        given = load_world_recipe(name, "smoke", ["evaluation.splits={code: 7}"])
+        assert given.evaluation.splits == {"code": 7}
+    assert splits
+    assert splits.keys() <= own.keys()
 
 
 def test_the_oracles_way_is_one_best_step_after_another() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from pydantic import FiniteFloat
+from pydantic import Field, FiniteFloat
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -43,7 +43,7 @@ RequestHandler = Callable[[AgentConversation, bytes], Awaitable[Response]]
 class PostedReward(RequestBody):
     """Reward that a program posts for its own rollout."""
 
-    reward: FiniteFloat
+    reward: FiniteFloat = Field(strict=False)  # a program may also post true
 
 
 def create_gateway_app(conversations: Mapping[str, AgentConversation]) -> Starlette:

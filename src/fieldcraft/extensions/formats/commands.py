@@ -7,10 +7,15 @@ from typing import Annotated
 
 import typer
 
-from fieldcraft.cli.app import MaxLeftOutOption, advise_options, app, require_empty_folder
+from fieldcraft.cli.app import (
+    MaxLeftOutOption,
+    advise_options,
+    app,
+    require_empty_folder,
+    require_new_file,
+)
 from fieldcraft.records.files import require_writable
 from fieldcraft.terminal.console import print_line
-from fieldcraft.types import UserError
 
 _USE_ADVICE = {
     "tasks": "convert it with --to questions or --to verl",
@@ -38,8 +43,8 @@ def convert(
     """Convert demonstrations or questions to another format."""
     from fieldcraft.extensions.formats import convert as formats
 
-    if out.is_file():  # it may be the source
-        raise UserError(f"{out} exists: choose another file with --out.")
+    if out.is_file():
+        require_new_file(out)
     if not out.suffix:
         require_empty_folder(out)
     require_writable(out)

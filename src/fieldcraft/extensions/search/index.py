@@ -17,16 +17,18 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel
 
 from fieldcraft.data.passages import (
+    OFFSETS_FILE,
     Passage,
     PassageFile,
     read_corpus,
     show_progress,
     write_passages,
 )
-from fieldcraft.extensions.search.bm25 import LIBRARY_VERSION, Bm25Ranker, write_bm25
+from fieldcraft.extensions.search.bm25 import BM25_FOLDER, LIBRARY_VERSION, Bm25Ranker, write_bm25
 from fieldcraft.extensions.search.dense import DenseRanker, TextEncoder, write_dense
 from fieldcraft.recipes.consent import record_own_consent, require_consent
 from fieldcraft.records.files import atomic_folder, write_json
+from fieldcraft.records.paths import require_utf8_name
 from fieldcraft.records.reading import (
     advise_index_rebuild,
     advise_renaming,
@@ -40,6 +42,7 @@ FORMAT_VERSION = (
     4  # version of the folder's format; increase it when terms or files change, to force a rebuild
 )
 MANIFEST_FILE = "manifest.json"
+_INDEX_PARTS = (OFFSETS_FILE, BM25_FOLDER)  # names that only an index has
 RRF_CONSTANT = 60  # constant of reciprocal rank fusion, and length of the fused lists
 FUSION_DEPTH = 100
 
@@ -77,15 +80,24 @@ def fuse_rankings(lists: Sequence[Ranked]) -> Ranked:
 
 
 def require_index(folder: Path) -> None:
-    """Raise UserError for a folder without an index."""
-    if not (folder / MANIFEST_FILE).exists():
-        remedy = _rebuild_advice(folder) if folder.exists() else advise_index_rebuild(folder)
-        raise UserError(f"{folder} holds no search index: {remedy}.")
+    """Raise UserError for a folder without an index, or whose name is not UTF-8."""
+    require_utf8_name(folder)
+    if (folder / MANIFEST_FILE).exists():
+        return
+    if not folder.exists():
+        raise UserError(f"{folder} holds no search index: {advise_index_rebuild(folder)}.")
+    if not any((folder / part).exists() for part in _INDEX_PARTS):  # something else of the user
+        raise UserError(
+            f"{folder} is not a search index: give a folder that 'fieldcraft index' wrote."
+        )
+    raise UserError(f"{folder} holds no search index: {_rebuild_advice(folder)}.")
 
 
 def require_trusted_index(folder: Path) -> None:
     """Raise ConsentRequiredError for a third-party index whose encoder is downloaded, or is in
-    another folder, unless the user allows this. A folder without an index needs no consent."""
+    another folder, unless the user allows this. A folder without an index needs no consent.
+    Raises UserError for a folder whose name is not UTF-8."""
+    require_utf8_name(folder)
     if (folder / MANIFEST_FILE).exists():
         require_consent(folder / MANIFEST_FILE, read_manifest(folder))
 
