@@ -18,7 +18,7 @@ from fieldcraft.config.names import suggest_name
 from fieldcraft.config.numbers import NonNegativeNumber, PositiveFraction, UnitFraction
 from fieldcraft.config.validation_errors import describe_validation_error
 from fieldcraft.records.meta import TASK_GRADERS
-from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.records.reading import parse_yaml, raise_read_errors
 from fieldcraft.types import UserError
 
 BY_TESTS = "tests"  # value of `graded_by`: each question is graded by its own tests
@@ -199,10 +199,8 @@ def read_suite_file(path: Path) -> Suite:
     """Read a suite of a YAML file. Its files are relative to it. Raises UserError for a file that
     is missing or invalid."""
     with raise_read_errors(path, "give the YAML file of a suite"):
-        try:
-            keys = yaml.safe_load(path.read_text("utf-8"))
-        except yaml.YAMLError as error:
-            raise UserError(f"{path} is not valid YAML: correct it.") from error
+        text = path.read_bytes()
+    keys = parse_yaml(text, path, "correct it")
     if not isinstance(keys, dict):
         raise UserError(f"{path} is not a suite: write benchmarks, as in 'benchmarks: [nq]'.")
     return parse_suite(str(path), {"title": path.stem, **keys}, path.parent)
