@@ -65,7 +65,7 @@ def test_a_criterion_is_asked_instead(file: Path, capsys: pytest.CaptureFixture[
     ("options", "message"),
     [
         (["--question", " "], "the question is empty: write the criterion, in quotation marks."),
-        (["--judge-url", "http://user:secret@h/v1"], "judge.url"),
+        (["--judge-url", "http://user:secret@h/v1"], "the URL of '--judge-url' contains a user"),
         (["--judge-url", "http://127.0.0.1:1/v1"], "The model 'm' does not answer at"),
         (["--limit", "1"], "all 1 answers of"),
     ],

@@ -13,7 +13,7 @@ import pytest
 from fieldcraft.extensions.external_envs import worker_process
 from fieldcraft.extensions.external_envs.worker_process import WorkerProcess
 from fieldcraft.types import UserError
-from waiting import wait_until_async
+from waiting import wait_until, wait_until_async
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc")
 # Starts a process in a separate session, and writes the ids of both to a file.
@@ -44,13 +44,16 @@ def is_running(process: int) -> bool:
 
 @contextmanager
 def all_ended_after(folder: Path) -> Iterator[Path]:
-    """Yield the file for the ids of processes that must have ended after the block."""
+    """Yield the file for the ids of processes that must end with the block. The system may take a
+    moment to end a killed process."""
     file = folder / "processes"
     yield file
-    left = [process for process in json.loads(file.read_text()) if is_running(process)]
-    for process in left:
-        os.kill(process, 9)
-    assert left == []
+    processes = json.loads(file.read_text())
+    try:
+        wait_until(lambda: not any(map(is_running, processes)))
+    finally:
+        for process in filter(is_running, processes):
+            os.kill(process, 9)
 
 
 def make_worker(program: str, file: Path) -> WorkerProcess:
