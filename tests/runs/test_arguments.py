@@ -85,7 +85,10 @@ def test_other_questions_are_a_sentence(given: object, message: str) -> None:
         ((1, "Who?", ("Ada",)), "id is 1: give a text."),
         (("1", None, ("Ada",)), "question is None: give a text."),
         (("1", "Who?", ("Ada",), None), "meta is None: give a dict."),
-        (("1", "Who?", ()), "the question has no answer; add a field 'golden_answers', or"),
+        (
+            ("1", "Who?", ("Ada",), {"score": math.nan}),
+            "metadata.score is NaN: write null or a number.",
+        ),
     ],
 )
 def test_fields_of_a_task_are_checked(fields: tuple[Any, ...], message: str) -> None:
@@ -101,6 +104,11 @@ def test_metadata_of_a_task_are_those_of_a_file() -> None:
     given = fc.Task("1", "Who?", ["Ada"], {"path": ("a", "b")})  # type: ignore[arg-type]
     [task] = parse_question_objects([given]).tasks
     assert task == fc.Task("1", "Who?", ("Ada",), {"path": ["a", "b"]})
+
+
+def test_a_task_that_an_environment_grades_needs_no_answer() -> None:
+    task = fc.Task("1", "Go.", (), {"graded_by": "environment"})
+    assert parse_question_objects([task]).tasks == [task]
 
 
 def test_a_dict_of_splits_and_a_table_with_one_name_twice() -> None:

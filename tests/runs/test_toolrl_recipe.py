@@ -110,7 +110,7 @@ def taught(folder: Path) -> Path:
     data = yaml.safe_load((Path(recipes.__file__).parent / "toolrl.yaml").read_text("utf-8"))
     sft = {
         **{"type": "sft", "dataset": "demonstrations", "train_on": ["policy"]},
-        **{"steps": 80, "batch_size": 4, "optim": {"lr": 0.02}},
+        **{"steps": 150, "batch_size": 4, "optim": {"lr": 0.005}},
     }
     data["stages"] = {"sft": sft, **data["stages"]}
     (folder / "toolrl.yaml").write_text(yaml.safe_dump(data, sort_keys=False))

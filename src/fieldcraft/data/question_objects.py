@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import UnionType
 from typing import Any
 
 from fieldcraft.config.names import describe_exception, format_short
 from fieldcraft.data.literals import parse_text_values
-from fieldcraft.data.records import MAX_REJECTED_SHARE, Record
-from fieldcraft.data.tasks import ParsedTasks, make_task_record, parse_tasks
+from fieldcraft.data.records import (
+    MAX_REJECTED_SHARE,
+    Record,
+    RecordError,
+    require_finite_meta,
+)
+from fieldcraft.data.tasks import ParsedTasks, parse_tasks
 from fieldcraft.types import Task, UserError
 
 SOURCE_LABEL = "the given questions"
@@ -23,7 +30,7 @@ _SUPPORTED_FORMS = (
 def parse_question_objects(
     questions: object, max_left_out: float = MAX_REJECTED_SHARE
 ) -> ParsedTasks:
-    """Return the tasks for the given objects, each of which is parsed like a record of a file.
+    """Return the tasks for the given objects; records are parsed like those of a file.
 
     Args:
         questions: tasks, or mappings with the fields of `read_task_file`, as a list or any other
@@ -35,7 +42,12 @@ def parse_question_objects(
     rows = list(_iterate_rows(questions))
     if not rows:
         raise UserError("there are no questions: give at least one.")
-    return parse_tasks(map(_parse_row, range(1, len(rows) + 1), rows), SOURCE_LABEL, max_left_out)
+    tasks = [row for row in rows if isinstance(row, Task)]
+    if len(tasks) < len(rows):
+        located = map(_parse_row, range(1, len(rows) + 1), rows)
+        return parse_tasks(located, SOURCE_LABEL, max_left_out)
+    located_tasks = ((f"record {i} of {SOURCE_LABEL}", task) for i, task in enumerate(tasks, 1))
+    return ParsedTasks([_validate_task(task, where) for where, task in located_tasks], Counter())
 
 
 def _iterate_rows(questions: object) -> Iterator[object]:
@@ -73,24 +85,27 @@ def _dataframe_rows(table: Any) -> Iterator[Record]:
 def _parse_row(number: int, row: object) -> tuple[str, Record]:
     """Return the location of a record, and the record as a file would hold it."""
     location = f"record {number} of {SOURCE_LABEL}"
-    if isinstance(row, Task):
-        _require_field_types(row, location)
-        row = make_task_record(row)
     if not isinstance(row, Mapping):
         raise UserError(f"{location} is {format_short(row)}: {_SUPPORTED_FORMS}.")
+    return location, parse_text_values(_to_json_values(row, location))
+
+
+def _to_json_values(mapping: Mapping[str, Any], location: str) -> Record:
+    """Return a mapping as a file would hold it. Raises UserError if it cannot."""
     try:
-        found: Record = json.loads(json.dumps(dict(row), default=_to_builtin))
+        found: Record = json.loads(json.dumps(dict(mapping), default=_to_builtin))
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(
             f"{location} contains a value that cannot be stored as JSON"
             f" ({describe_exception(error)}): use texts, numbers, lists and dicts."
         ) from error
-    return location, parse_text_values(found)
+    return found
 
 
-def _require_field_types(task: Task, location: str) -> None:
-    """Raise UserError for a field of another type: a text as `answers` would be read as one answer
-    per letter."""
+def _validate_task(task: Task, location: str) -> Task:
+    """Return a task as a file would hold it. It needs no answer, because an environment may grade
+    it. Raises UserError for a field of another type, such as a text as `answers`, which would be
+    read as one answer per letter, and for metadata that a file cannot hold."""
     answers: object = task.answers
     example = f"({answers!r},)" if isinstance(answers, str) else "('Ada',)"
     fields: list[tuple[str, object, type | UnionType, str]] = [
@@ -105,6 +120,12 @@ def _require_field_types(task: Task, location: str) -> None:
     for answer in task.answers:
         if not isinstance(answer, str):
             raise UserError(f"{location}: answers holds {format_short(answer)}: give texts.")
+    meta = _to_json_values(task.meta, location)
+    try:
+        require_finite_meta(meta)
+    except RecordError as error:
+        raise UserError(f"{location}: {error.message}") from error
+    return replace(task, answers=tuple(task.answers), meta=meta)
 
 
 def _to_builtin(value: object) -> object:

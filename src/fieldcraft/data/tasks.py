@@ -286,17 +286,18 @@ def _is_mathematics(record: Record) -> bool:
 
 def write_tasks(tasks: Iterable[Task], path: Path) -> None:
     """Write tasks in FlashRAG's format; `read_tasks` restores them unchanged."""
-    write_json_lines(path, map(make_task_record, tasks))
-
-
-def make_task_record(task: Task) -> Record:
-    """Return the record of a task in FlashRAG's format."""
-    return {
-        "id": task.id,
-        "question": task.question,
-        "golden_answers": list(task.answers),
-        "metadata": task.meta,
-    }
+    write_json_lines(
+        path,
+        (
+            {
+                "id": task.id,
+                "question": task.question,
+                "golden_answers": list(task.answers),
+                "metadata": task.meta,
+            }
+            for task in tasks
+        ),
+    )
 
 
 def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None:
