@@ -27,7 +27,7 @@ def test_the_reward_of_a_game_rises(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_so_it_does_while_it_is_sampled(tmp_path: Path) -> None:
     rows = learn(tmp_path, GAME, **{"async": {"max_staleness": 1}})
-    rises(rows)
+    rises(rows, by=0.15)  # the order of asynchronous rollouts, and so the rise, differs each time
     assert max(row["staleness_max"] for row in rows) == 1
 
 
