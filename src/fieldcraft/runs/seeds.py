@@ -185,5 +185,6 @@ async def _stop(
             process.terminate()
         await asyncio.wait([exit_task], timeout=EXIT_TIMEOUT_SECONDS)
     finally:
-        descendants.kill_group(process.pid)
+        if not exit_task.done():  # which kills the rest itself
+            descendants.kill_group(process.pid)
     await asyncio.wait([exit_task])
