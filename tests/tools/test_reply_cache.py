@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chat_server import answering, completion
-from fieldcraft.tools import chat_client
+from fieldcraft.records import shared_database
 from fieldcraft.tools.chat_client import ChatClient, ChatReply
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import UserError
@@ -48,7 +48,7 @@ def test_a_client_that_waits_for_its_cache_does_not_block_other_work(
 def test_a_cache_that_stays_locked_is_named(
     endpoint: ChatClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_client, "LOCK_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(shared_database, "LOCK_TIMEOUT_SECONDS", 0.01)
     message = r"replies cannot be used as a reply cache \(database is locked\): end other processes"
     with closing(sqlite3.connect(tmp_path / "replies")) as other:
         other.execute("BEGIN IMMEDIATE")

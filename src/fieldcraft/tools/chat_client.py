@@ -10,11 +10,8 @@ import asyncio
 import hashlib
 import json
 import os
-import sqlite3
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,10 +27,10 @@ from fieldcraft.concurrency import ConcurrencyLimiter
 from fieldcraft.config.collection import is_openai_url
 from fieldcraft.config.sections import EndpointConfig
 from fieldcraft.config.url_secrets import mask_secrets
-from fieldcraft.records.files import make_file, require_writable
 from fieldcraft.records.waits import report_wait
 from fieldcraft.sampling import NO_TRUNCATION, Truncation
 from fieldcraft.tools.http import LoopHttpClient, ResponseTooLargeError
+from fieldcraft.tools.reply_cache import ReplyCache
 from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import UserError
 
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
     from openai import APIError
 
 _MAX_CHECK_TOKENS = 16  # reasoning models reject a much lower limit
-LOCK_TIMEOUT_SECONDS = 30.0  # wait of one process while another one writes to the cache
 _MAX_REASON_CHARACTERS = 300  # of a server's error message
 
 
@@ -152,7 +148,7 @@ class ChatClient:
         self._timeout_seconds = timeout_seconds
         self._retries = retries
         self._prices = prices
-        self._reply_cache = None if cache is None else _ReplyCache(cache)
+        self._reply_cache = None if cache is None else ReplyCache(cache)
         self._request_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.usage = self._make_usage(_UsageCounts())
         self.cached_replies = 0
@@ -191,11 +187,12 @@ class ChatClient:
         key = hashlib.sha256(json.dumps([self.url, request], sort_keys=True).encode()).hexdigest()
         # Concurrent identical requests wait for the reply of the first one.
         async with self._request_locks.setdefault(key, asyncio.Lock()):
-            body = await run_in_thread(partial(self._reply_cache.find, key))
-            if body is None:
+            stored = await run_in_thread(partial(self._reply_cache.find, key))
+            if stored is None:
                 body = await self._request(request)
-                await run_in_thread(partial(self._reply_cache.add, key, body))
+                await run_in_thread(partial(self._reply_cache.add, key, body.model_dump_json()))
             else:
+                body = _ResponseBody.model_validate_json(stored)
                 self.cached_replies += 1
         return self._make_reply(body)
 
@@ -319,56 +316,6 @@ async def open_chat_client(settings: EndpointConfig, cache: Path | None) -> Chat
     client = ChatClient(settings.url, settings.model, api_key_env=settings.api_key_env, cache=cache)
     await client.require_available()
     return client
-
-
-class _ReplyCache:
-    """Replies by the hash of their complete request, in an append-only SQLite file.
-
-    Each statement uses a new connection, so that threads and processes can share the file. It is
-    created for the first reply, so an endpoint that does not respond leaves no file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._has_table = path, False
-        self._creation_lock = threading.Lock()  # SQLite fails if two threads create it at once
-        if path.exists():
-            self._create_table()
-        else:
-            require_writable(path.parent)
-
-    def _create_table(self) -> None:
-        make_file(self._path)
-        with self._open() as file:
-            file.execute("PRAGMA journal_mode = WAL")
-            file.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, body TEXT)")
-        self._has_table = True
-
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        """Open the file for one transaction. Raises UserError if it cannot be used."""
-        try:
-            with closing(sqlite3.connect(self._path, timeout=LOCK_TIMEOUT_SECONDS)) as file, file:
-                yield file
-        except sqlite3.Error as error:
-            raise UserError(
-                f"{self._path} cannot be used as a reply cache ({error}): end other processes that"
-                " use it, or rename it."
-            ) from error
-
-    def find(self, key: str) -> _ResponseBody | None:
-        if not self._has_table:
-            return None
-        with self._open() as file:
-            row = file.execute("SELECT body FROM replies WHERE key = ?", [key]).fetchone()
-        return None if row is None else _ResponseBody.model_validate_json(row[0])
-
-    def add(self, key: str, body: _ResponseBody) -> None:
-        with self._creation_lock:
-            if not self._has_table:
-                self._create_table()
-        with self._open() as file:
-            values = [key, body.model_dump_json()]
-            file.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", values)
 
 
 def _import_openai() -> ModuleType:

@@ -22,6 +22,7 @@ from fieldcraft.extensions.web.response_cache import (
     RequestKey,
     ResponseCache,
 )
+from fieldcraft.records import shared_database
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import UserError
 
@@ -162,7 +163,7 @@ def test_a_folder_that_cannot_keep_answers_is_a_sentence(tmp_path, keeping):
 
 
 def test_a_file_that_another_process_keeps_locked_is_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(response_cache, "LOCK_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(shared_database, "LOCK_TIMEOUT_SECONDS", 0.01)
     store = ResponseCache(tmp_path, CacheMode.CACHE, 1)
 
     async def get() -> CachedResponse:

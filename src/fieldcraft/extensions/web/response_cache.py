@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,12 +16,12 @@ from weakref import WeakValueDictionary
 from pydantic import BaseModel, ConfigDict
 
 from fieldcraft.records.files import make_file
+from fieldcraft.records.shared_database import SharedDatabase
 from fieldcraft.records.waits import report_wait
 from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import ToolError, ToolUnavailableError, UserError
 
 _DATABASE_NAME = "web.sqlite"
-LOCK_TIMEOUT_SECONDS = 30.0  # wait of one process while another one writes
 _MAX_MESSAGE_CHARACTERS = 300  # characters of a request in a message
 
 
@@ -94,25 +92,31 @@ class ResponseCache:
 
         Raises UserError if a replay has no responses, or the folder is unusable.
         """
-        self._path = folder / _DATABASE_NAME
         self._mode = mode
+        path = folder / _DATABASE_NAME
+        self._file = SharedDatabase(
+            path,
+            fault="cannot store answers",
+            remedy="give another folder, or end other processes that use it",
+            read_only=mode is CacheMode.REPLAY,
+        )
         self._seconds = hours * 3600
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        if mode is CacheMode.REPLAY and not self._path.is_file():
+        if mode is CacheMode.REPLAY and not path.is_file():
             raise UserError(
                 f"{folder} contains no recorded answers: first record a run with"
                 f" 'record: {folder}'."
             )
-        with self._raise_storage_errors():
-            if mode is not CacheMode.REPLAY:
-                make_file(self._path)
-            with closing(self._connect()) as file, file:
-                if mode is not CacheMode.REPLAY:
-                    file.execute(
-                        "CREATE TABLE IF NOT EXISTS answers"
-                        " (key TEXT PRIMARY KEY, asked TEXT, at REAL, answer TEXT)"
-                    )
-                file.execute("SELECT key, asked, at, answer FROM answers LIMIT 1")
+        if mode is not CacheMode.REPLAY:
+            with self._file.raise_errors():
+                make_file(path)
+            with self._file.write() as file:
+                file.execute(
+                    "CREATE TABLE IF NOT EXISTS answers"
+                    " (key TEXT PRIMARY KEY, asked TEXT, at REAL, answer TEXT)"
+                )
+        with self._file.read() as file:
+            file.execute("SELECT key, asked, at, answer FROM answers LIMIT 1")
 
     async def get_or_fetch(self, request_key: RequestKey, fetch: FetchResponse) -> CachedResponse:
         """Return the stored response, else the result of `fetch`, which is then stored.
@@ -127,39 +131,23 @@ class ResponseCache:
                 return cached
             if self._mode is CacheMode.REPLAY:
                 raise UserError(
-                    f"{self._path.parent} has no answer to {request_key}: record the run again, or"
-                    " repeat it with the settings of the recording."
+                    f"{self._file.path.parent} has no answer to {request_key}: record the run"
+                    " again, or repeat it with the settings of the recording."
                 )
             response = await fetch()
             if response.failure and self._mode is CacheMode.CACHE:
                 return response
             with report_wait(
-                "an answer of the web", f"another process that writes to {self._path}"
+                "an answer of the web", f"another process that writes to {self._file.path}"
             ):
                 return await run_in_thread(lambda: self._insert(request_key, response))
-
-    @contextmanager
-    def _raise_storage_errors(self) -> Iterator[None]:
-        """Convert errors of the file in the block into UserError."""
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            raise UserError(
-                f"{self._path} cannot store answers ({error}): give another folder, or end other"
-                " processes that use it."
-            ) from error
-
-    def _connect(self) -> sqlite3.Connection:
-        if self._mode is CacheMode.REPLAY:
-            return sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
-        return sqlite3.connect(self._path, timeout=LOCK_TIMEOUT_SECONDS)
 
     @property
     def _oldest_timestamp(self) -> float:
         return time.time() - self._seconds if self._mode is CacheMode.CACHE else 0.0
 
     def _find(self, request_key: RequestKey) -> CachedResponse | None:
-        with self._raise_storage_errors(), closing(self._connect()) as file:
+        with self._file.read() as file:
             row = file.execute(
                 "SELECT answer FROM answers WHERE key = ? AND at >= ?",
                 [request_key.key, self._oldest_timestamp],
@@ -168,7 +156,7 @@ class ResponseCache:
 
     def _insert(self, request_key: RequestKey, response: CachedResponse) -> CachedResponse:
         """Store a response, and return the stored one: another process may have been first."""
-        with self._raise_storage_errors(), closing(self._connect()) as file, file:
+        with self._file.write() as file:
             file.execute(
                 "DELETE FROM answers WHERE key = ? AND at < ?",
                 [request_key.key, self._oldest_timestamp],
