@@ -103,6 +103,7 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
         ("benchmarks: {", "is not valid YAML"),
         ("{benchmarks: [nq], tempreature: 1}", "tempreature"),
         ("{benchmarks: [nq], temperature: -1}", "temperature"),
+        ("{benchmarks: [nq], temperature: 101}", "temperature"),
         ("{benchmarks: [nq], samples: {popqa: 2}, temperature: 1}", "samples.popqa"),
         ("{benchmarks: [nq], samples: 4, temperature: 0}", "set temperature"),
         ("benchmarks: {mine: {file: q.jsonl, samples: 2}}", "set temperature"),

@@ -15,7 +15,7 @@ from fieldcraft.config.base import ConfigSection
 from fieldcraft.config.choices import ENVIRONMENT_REWARD, EnvironmentConfig
 from fieldcraft.config.hub_names import parse_hub_dataset
 from fieldcraft.config.names import suggest_name
-from fieldcraft.config.numbers import NonNegativeNumber, PositiveFraction, UnitFraction
+from fieldcraft.config.numbers import PositiveFraction, Temperature, UnitFraction
 from fieldcraft.config.validation_errors import describe_validation_error
 from fieldcraft.records.meta import TASK_GRADERS
 from fieldcraft.records.reading import parse_yaml, raise_read_errors
@@ -42,7 +42,7 @@ class Benchmark(ConfigSection):
     graded_by: str = "em"
     size: PositiveInt | None = None
     samples: PositiveInt = 1
-    temperature: NonNegativeNumber = 0.0
+    temperature: Temperature = 0.0
     top_p: PositiveFraction | None = None
     max_left_out: UnitFraction = 0.1
     licence: str = ""
@@ -95,7 +95,7 @@ class Suite(ConfigSection):
     title: str
     source: str = ""
     benchmarks: dict[str, Benchmark]
-    temperature: NonNegativeNumber | None = None
+    temperature: Temperature | None = None
     top_p: PositiveFraction | None = None
     samples: Annotated[dict[str, PositiveInt], BeforeValidator(_name_all)] = Field(default={})
     questions: PositiveInt | None = None

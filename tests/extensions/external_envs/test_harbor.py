@@ -184,8 +184,8 @@ def test_held_out_tasks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("backend", "sentence"),
     [
-        ("vm", "environment.backend is 'vm': write one of local, container"),
-        ({"disk_mb": 5}, "environment.backend is 'None'"),
+        ("vm", "'backend' of the environment harbor is 'vm': write one of local, container"),
+        ({"disk_mb": 5}, "'backend' of the environment harbor has no name"),
         ({"name": "local", "disk": 5}, "has no setting 'disk'; did you mean 'disk_mb'?"),
         ({"name": "local", "disk_mb": 0}, "the setting 'disk_mb' of the sandbox backend 'local'"),
     ],

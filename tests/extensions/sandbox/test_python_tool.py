@@ -301,9 +301,12 @@ def test_a_program_reads_its_standard_input() -> None:
 
 
 def test_programs_find_the_files_of_a_folder(tmp_path) -> None:
-    (tmp_path / "notes.py").write_text("def note(name):\n    raise LookupError(f'{name} left')\n")
+    (tmp_path / "people").mkdir()
+    (tmp_path / "people/notes.py").write_text(
+        "def note(name):\n    raise LookupError(f'{name} left')\n"
+    )
     settings = {"files": str(tmp_path), "limits": {"wall_seconds": 600}}
-    code = "from notes import note\nnote('Bran Tel')"
+    code = "from people.notes import note\nnote('Bran Tel')"
     for stateful in (False, True):
         tool = make_tool("python", {**settings, "stateful": stateful, "errors": "last-line"})
 
@@ -314,5 +317,5 @@ def test_programs_find_the_files_of_a_folder(tmp_path) -> None:
         with pytest.raises(ToolError) as caught:
             asyncio.run(call_tool())
         assert str(caught.value) == "LookupError: Bran Tel left"
-    with pytest.raises(UserError, match="is not a folder with files"):
+    with pytest.raises(UserError, match="is not a folder: correct 'files' of the tool python"):
         make_tool("python", {"files": str(tmp_path / "gone")})

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tracking_parts import CURVES, Played, open_folder, play_stopped_run, rewind
 
+from fieldcraft.cli.start import GRACE_SECONDS
 from fieldcraft.extensions.trackers import subscriber as tracking_module
 from fieldcraft.extensions.trackers.base import flatten_metrics
 from fieldcraft.runs.context import attach_trackers
@@ -173,3 +174,8 @@ def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"trackers\.json .* rename .* to start new curves"):  # noqa: SIM117
         with attach_trackers(folder, Played(folder).events):
             pass
+
+
+def test_a_stopped_run_waits_longer_than_its_trackers_may_take() -> None:
+    """A second interrupt would lose the progress of the trackers."""
+    assert tracking_module.CLOSE_TIMEOUT_SECONDS < GRACE_SECONDS

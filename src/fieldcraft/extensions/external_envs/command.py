@@ -32,15 +32,14 @@ from fieldcraft.extensions.sandbox.backends.factory import (
     open_backend,
     parse_backend,
 )
+from fieldcraft.extensions.sandbox.input_files import read_input_files
 from fieldcraft.extensions.sandbox.limits import MachineLimits, SandboxLimits
 from fieldcraft.records.paths import expand_home
-from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.tools.base import Isolation
 from fieldcraft.types import Task, UserError
 
 ANSWER_FILE, REWARD_FILE = "answer.txt", "reward.txt"
 _THIS = "the environment command"
-_MAX_INPUT_BYTES = 32 * 2**20  # of the files that each rollout receives
 _MAX_ERROR_CHARS = 200
 
 
@@ -90,7 +89,7 @@ class CommandEnvironment:
     ) -> None:
         self._command_line = run
         self._share_answers = share_answers
-        self._files = {} if files is None else _read_folder(Path(expand_home(files)))
+        self._files = {} if files is None else read_input_files(Path(expand_home(files)), _THIS)
         self._backend = _open_backend(backend, writable, max_concurrent)
         self._machine_limits = _make_limits(limits or {}, self._backend)
         self._limits = AgentLimits(
@@ -173,25 +172,6 @@ def _make_limits(limits: Mapping[str, int], backend: CommandBackend) -> MachineL
             )
     changes: dict[str, Any] = dict(limits)
     return replace(MachineLimits(), **changes)
-
-
-def _read_folder(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Read the files of a folder: name -> (content, mode). Raises UserError if it cannot be read,
-    or is larger than _MAX_INPUT_BYTES."""
-    if not folder.is_dir():
-        raise UserError(f"'{folder}' is not a folder: correct 'files' of {_THIS}.")
-    found: dict[str, tuple[bytes, int]] = {}
-    with raise_read_errors(str(folder), "give a folder whose files can be read"):
-        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        if sum(path.stat().st_size for path in paths) > _MAX_INPUT_BYTES:
-            raise UserError(
-                f"'{folder}' has more than {_MAX_INPUT_BYTES // 2**20} MiB: name a smaller folder"
-                f" in 'files' of {_THIS}, or put large files into the image of a machine."
-            )
-        for path in paths:
-            name = path.relative_to(folder).as_posix()
-            found[name] = path.read_bytes(), path.stat().st_mode & 0o755
-    return found
 
 
 def _encode_task(task: Task, share_answers: bool) -> bytes:

@@ -27,6 +27,7 @@ from fieldcraft.environments.tool_session import ToolSession
 from fieldcraft.environments.turns import Policy
 from fieldcraft.extensions.external_envs.harbor_tasks import HarborTask, read_tasks
 from fieldcraft.extensions.external_envs.harbor_verifier import run_tests
+from fieldcraft.extensions.sandbox.backends.factory import parse_backend
 from fieldcraft.extensions.sandbox.terminals.base import Terminal, TerminalBackend, TerminalError
 from fieldcraft.extensions.sandbox.terminals.containers import ContainerTerminals
 from fieldcraft.extensions.sandbox.terminals.local import LocalTerminals
@@ -38,6 +39,7 @@ from fieldcraft.types import Status, Task, Trajectory, UserError
 
 _BACKENDS = {"local": LocalTerminals, "container": ContainerTerminals}
 _LOCAL_BACKEND = "local"
+_THIS = "the environment harbor"
 _INSTRUCTION = """\
 Complete the task below in a terminal, with the tool bash. Look at the files first, and check your \
 work. The files that you leave are graded, not your words. When nothing is left to do, say so \
@@ -118,13 +120,9 @@ def _instruct(dialect: BaseDialect) -> BaseDialect:
 
 def _open_backend(backend: str | Mapping[str, Any]) -> TerminalBackend:
     """Open a backend by name. Raises UserError for an unknown name and wrong settings."""
-    settings = {"name": backend} if isinstance(backend, str) else dict(backend)
-    name = settings.pop("name", None)
+    name, settings = parse_backend(backend, _THIS)
     if name not in _BACKENDS:
-        raise UserError(
-            f"environment.backend is '{name}': write one of {', '.join(_BACKENDS)}, or a mapping"
-            " with this name and the settings of the backend."
-        )
+        raise UserError(f"'backend' of {_THIS} is '{name}': write one of {', '.join(_BACKENDS)}.")
     kind = ComponentKind.SANDBOX_BACKEND
     opened: TerminalBackend = instantiate(kind, name, _BACKENDS[name], settings, {})
     return opened

@@ -17,14 +17,15 @@ from fieldcraft.extensions.sandbox.backends.factory import (
     open_backend,
     parse_backend,
 )
+from fieldcraft.extensions.sandbox.input_files import read_input_files
 from fieldcraft.extensions.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
 from fieldcraft.extensions.sandbox.sandbox import PRELOADED_LIBRARIES, Sandbox
-from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.tools.base import FunctionTool, Isolation
 from fieldcraft.types import Task, Tool, ToolError, ToolUnavailableError, UserError
 
 RunProgram = Callable[[str, str], Awaitable[ProgramResult]]  # a program and its standard input
 RenderResult = Callable[[ProgramResult], str]  # may raise a ToolError
+_THIS = "the tool python"
 _LIMITS: TypeAdapter[SandboxLimits] = TypeAdapter(SandboxLimits)
 SERVER_BACKEND = "sandboxfusion"
 _LOCAL_DEFAULTS: Mapping[str, tuple[str, ...]] = {
@@ -131,7 +132,7 @@ def make_python(
         backend: where programs run: a name, or a mapping with `name` and the settings of the
             backend.
         url: URL of a server with the interface of SandboxFusion, in place of a backend.
-        files: folder whose files are copied to the working folder of programs.
+        files: folder whose files and folders are copied to the working folder of programs.
         errors: part of an error that the policy reads: all of it, or its last line as in ToRL.
 
     Raises:
@@ -143,23 +144,24 @@ def make_python(
     if url is not None:
         _require_only_server(backend, stateful or changed or max_concurrent)
         backend = {"name": SERVER_BACKEND, "url": url}
-    name, settings = parse_backend(backend, "the tool python")
+    name, settings = parse_backend(backend, _THIS)
     if name == LOCAL_BACKEND:
         settings = {**local, **settings}
     elif changed:
         raise UserError(
-            f"'{changed[0]}' of the tool python is a setting of the backend '{LOCAL_BACKEND}':"
+            f"'{changed[0]}' of {_THIS} is a setting of the backend '{LOCAL_BACKEND}':"
             f" remove it, or the backend '{name}'."
         )
-    opened = open_backend(name, settings, checked, max_concurrent, "the tool python")
-    input_files = {} if files is None else _read_folder(files)
+    opened = open_backend(name, settings, checked, max_concurrent, _THIS)
+    found = {} if files is None else read_input_files(files, _THIS)
+    input_files = {name: content for name, (content, _) in found.items()}
     render = partial(render_observation, wall_seconds=checked.wall_seconds, errors=errors)
     if not stateful:
         return PythonTool(opened, input_files, render)
     if not isinstance(opened, SessionBackend):
         raise UserError(
-            f"the sandbox backend '{name}' has no sessions: remove 'stateful' from the tool python,"
-            " or use another backend."
+            f"the sandbox backend '{name}' has no sessions: remove 'stateful' from {_THIS}, or use"
+            " another backend."
         )
     return PythonSessionTool(opened, input_files, render)
 
@@ -187,14 +189,6 @@ def open_local_backend(
     Raises UserError if the system lacks a layer of isolation.
     """
     return _get_sandbox(limits, allow_missing_layers, max_concurrent, libraries)
-
-
-def _read_folder(folder: Path) -> dict[str, bytes]:
-    """Read the files of a folder by name. Raises UserError if the folder does not exist."""
-    if not folder.is_dir():
-        raise UserError(f"'{folder}' is not a folder with files for programs; correct 'files'.")
-    with raise_read_errors(str(folder), "give a folder whose files can be read"):
-        return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 @cache  # a run opens its tools several times and shares the template with its workers

@@ -37,7 +37,7 @@ from fieldcraft.records.reading import advise_renaming, read_json
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.types import UserError
 
-CLOSE_TIMEOUT_SECONDS = 60.0  # for all trackers together at the end of a run
+CLOSE_TIMEOUT_SECONDS = 30.0  # for all trackers together, less than the grace of a stopped run
 
 
 class _TrackersFile(BaseModel):

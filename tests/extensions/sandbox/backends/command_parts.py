@@ -26,7 +26,7 @@ SERVICE_VARIABLE = "SERVICE"
 def open_commands(name: str, request: pytest.FixtureRequest) -> CommandBackend:
     """Open a backend. The test is skipped if this machine does not have it."""
     if name != "local":
-        opened = open_backend(name, SETTINGS[name](request), LIMITS, None)
+        opened = open_backend(name, SETTINGS[name](request), LIMITS, None, "this test")
         assert isinstance(opened, CommandBackend)
         return opened
     try:

@@ -60,7 +60,7 @@ def open_named(request):
 
     def make(name: str, limits: SandboxLimits = LIMITS):
         try:
-            return open_backend(name, SETTINGS[name](request), limits, None)
+            return open_backend(name, SETTINGS[name](request), limits, None, "this test")
         except UserError as error:
             if name == "local":
                 pytest.skip(f"this system has no full isolation: {error}")

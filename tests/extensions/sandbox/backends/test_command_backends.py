@@ -303,7 +303,7 @@ from command_parts import make_request
 from fieldcraft.extensions.sandbox.backends.factory import open_backend
 from fieldcraft.extensions.sandbox.limits import SandboxLimits
 settings = {"image": sys.argv[1], "engine": sys.argv[2]}
-backend = open_backend("container", settings, SandboxLimits(), None)
+backend = open_backend("container", settings, SandboxLimits(), None, "this test")
 asyncio.run(backend.run_command(make_request(sys.argv[3])))
 """
 
@@ -386,7 +386,9 @@ def test_an_engine_that_fails_costs_one_command(
     write, read_calls = write_engine
     body, message = ENGINES[kind]
     write(body)
-    backend = open_backend("container", {"image": "x", "engine": "podman"}, LIMITS, None)
+    backend = open_backend(
+        "container", {"image": "x", "engine": "podman"}, LIMITS, None, "this test"
+    )
     with pytest.raises(CommandError, match=message):
         run_one(backend, make_request("true", service_url=service))
     assert read_calls()[-1] == "rm --force"

@@ -68,7 +68,9 @@ def test_an_engine_that_fails_costs_one_call(kind, write_engine, monkeypatch, tm
     write(body)
     monkeypatch.setattr(machines, "START_TIMEOUT_SECONDS", 0.5 if kind == "is silent" else 300)
     monkeypatch.setattr(machine_stream, "MAX_LINE_BYTES", 2**20)
-    backend = open_backend("container", {"image": "x", "engine": "podman"}, LIMITS, None)
+    backend = open_backend(
+        "container", {"image": "x", "engine": "podman"}, LIMITS, None, "this test"
+    )
     with pytest.raises(ToolUnavailableError, match=message) as caught:
         asyncio.run(backend.run("print(1)"))
     assert str(caught.value).endswith(".")
@@ -82,7 +84,9 @@ def test_a_container_whose_start_is_cancelled_is_removed(
 ) -> None:
     write, read_calls = write_engine
     write("exec sleep 3600")
-    backend = open_backend("container", {"image": "x", "engine": "podman"}, LIMITS, None)
+    backend = open_backend(
+        "container", {"image": "x", "engine": "podman"}, LIMITS, None, "this test"
+    )
     process = tmp_path / "process"
     asyncio.run(
         cancel_while_starting(
@@ -143,7 +147,7 @@ def test_e2b_without_its_package(monkeypatch) -> None:
 
 
 def test_a_sandbox_whose_creation_is_cancelled_is_killed(e2b) -> None:
-    backend = open_backend("e2b", {}, LIMITS, None)
+    backend = open_backend("e2b", {}, LIMITS, None, "this test")
 
     async def story() -> None:
         task = asyncio.create_task(backend.run("1"))
@@ -167,7 +171,7 @@ def test_a_sandbox_whose_creation_is_cancelled_is_killed(e2b) -> None:
     [(401, "wrong"), (400, "template 'x' not found"), (500, "broken")],
 )
 def test_a_service_that_refuses_costs_one_call(e2b, status: int, message: str) -> None:
-    backend = open_backend("e2b", {}, LIMITS, None)
+    backend = open_backend("e2b", {}, LIMITS, None, "this test")
     e2b.refusal = (status, message)
     try:
         with pytest.raises(ToolUnavailableError, match=f"E2B starts no sandbox.*{message}"):
@@ -179,7 +183,7 @@ def test_a_service_that_refuses_costs_one_call(e2b, status: int, message: str) -
 
 def test_a_machine_that_dies_ends_its_own_call_only(e2b) -> None:
     """Of two sandboxes in use, the service loses the first. The other rollout goes on."""
-    backend = open_backend("e2b", {}, LIMITS, None)
+    backend = open_backend("e2b", {}, LIMITS, None, "this test")
     before = {*e2b.running}
 
     async def story():
@@ -207,7 +211,7 @@ def test_a_service_that_dies_ends_its_calls() -> None:
     from e2b_server import serve_e2b
 
     async def story(server, stop) -> None:
-        async with open_backend("e2b", {}, LIMITS, None).open_session() as session:
+        async with open_backend("e2b", {}, LIMITS, None, "this test").open_session() as session:
             await session.run("x = 1")
             (machine,) = server.running.values()
             sleeping = asyncio.create_task(session.run(SLEEP))
@@ -224,7 +228,7 @@ def test_a_service_that_dies_ends_its_calls() -> None:
 
 
 def test_a_cancelled_call_leaves_no_machine(e2b) -> None:
-    backend = open_backend("e2b", {}, LIMITS, None)
+    backend = open_backend("e2b", {}, LIMITS, None, "this test")
 
     async def story() -> None:
         calls = [asyncio.create_task(backend.run(SLEEP)) for _ in range(2)]
@@ -258,7 +262,9 @@ def test_what_e2b_is_asked_for(e2b) -> None:
 @pytest.mark.long
 def test_a_container_that_never_answers_is_removed(engine, monkeypatch) -> None:
     with open_image(engine, "localhost/fieldcraft-test:silent", is_silent=True) as image:
-        backend = open_backend("container", {"image": image, "engine": engine}, LIMITS, None)
+        backend = open_backend(
+            "container", {"image": image, "engine": engine}, LIMITS, None, "this test"
+        )
         monkeypatch.setattr(machines, "START_TIMEOUT_SECONDS", 10.0)
         with pytest.raises(ToolUnavailableError, match="did not answer within 10 s"):
             asyncio.run(backend.run("print(1)"))
@@ -267,7 +273,9 @@ def test_a_container_that_never_answers_is_removed(engine, monkeypatch) -> None:
 
 @pytest.mark.long
 def test_a_container_that_is_killed_ends_its_own_call_only(engine, image) -> None:
-    backend = open_backend("container", {"image": image, "engine": engine}, LIMITS, None)
+    backend = open_backend(
+        "container", {"image": image, "engine": engine}, LIMITS, None, "this test"
+    )
 
     async def story():
         sleeping = asyncio.create_task(backend.run(SLEEP))
@@ -286,7 +294,9 @@ def test_a_container_that_is_killed_ends_its_own_call_only(engine, image) -> Non
 @pytest.mark.long
 def test_memory_of_all_processes_together(engine, image) -> None:
     """The control group of the container counts what no process has alone."""
-    backend = open_backend("container", {"image": image, "engine": engine}, LIMITS, None)
+    backend = open_backend(
+        "container", {"image": image, "engine": engine}, LIMITS, None, "this test"
+    )
     code = (
         "import os, sys, time\n"
         "for i in range(5):\n"

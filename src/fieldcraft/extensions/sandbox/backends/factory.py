@@ -21,7 +21,7 @@ def open_backend(
     settings: Mapping[str, Any],
     limits: SandboxLimits,
     max_concurrent: int | None,
-    user: str = "the tool python",
+    user: str,
 ) -> SandboxBackend:
     """Open a sandbox backend by name, for the `user` that a recipe names.
 

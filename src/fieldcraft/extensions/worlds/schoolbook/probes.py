@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from itertools import islice
 from statistics import fmean
 
+from fieldcraft.extensions.worlds.distinct import draw_distinct_items
 from fieldcraft.extensions.worlds.schoolbook.kinds import ProblemKind
 from fieldcraft.extensions.worlds.schoolbook.problems import (
     Ability,
@@ -51,12 +53,13 @@ def _make_group_probes(group: Problem) -> list[Task]:
 
 def _draw_distinct(rng: random.Random, kind: ProblemKind, size: int, count: int) -> list[Problem]:
     """Return distinct problems of a group, fewer if a group is that small."""
-    found: dict[str, Problem] = {}
-    for _ in range(20 * count):
-        if len(found) < count and (numbers := kind.draw_numbers(rng, size)) is not None:
-            problem = Problem(kind, size, numbers)
-            found[problem.name] = problem
-    return list(found.values())
+
+    def draw() -> Problem | None:
+        numbers = kind.draw_numbers(rng, size)
+        return None if numbers is None else Problem(kind, size, numbers)
+
+    max_draws = 20 * count
+    return [*islice(draw_distinct_items(draw, lambda p: p.name, max_draws, max_draws), count)]
 
 
 def _render_question(problem: Problem, rng: random.Random) -> str:
