@@ -29,6 +29,7 @@ from fieldcraft.extensions.external_envs.bfcl.questions import (
     MEMORY_CATEGORIES,
     BfclQuestion,
 )
+from fieldcraft.records import waits
 from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.types import Author, CallOutcome, Status, Task, ToolCall, Trajectory
 
@@ -177,6 +178,19 @@ def test_a_conversation_reads_what_the_ones_before_it_wrote() -> None:
     for place, name in enumerate(questions[0].depends_on):
         first = engine.prompts[engine.keys.index(name)]
         assert [note in first for note in notes] == [True] * place + [False] * (5 - place)
+
+
+def test_long_conversations_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "REPORT_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(waits, "REPORT_INTERVAL_SECONDS", 0.0)
+    questions = questions_about("memory_kv", "notetaker")[:2]
+    lines: list[str] = []
+    with waits.report_waits_to(lines.append):
+        ask("memory_kv", script_of(questions), [question.id for question in questions])
+    waiter = "a question about a memory waits for conversation"
+    assert [line for line in lines if line.startswith(waiter)] == [
+        f"{waiter} {number} of 5 that writes it" for number in range(1, 6)
+    ]
 
 
 def test_changes_of_a_question_are_not_seen_by_others() -> None:

@@ -12,6 +12,7 @@ from fieldcraft.environments.base import EnvironmentContractError
 from fieldcraft.environments.turns import Policy, open_engine_session
 from fieldcraft.extensions.external_envs.bfcl.questions import BfclQuestion
 from fieldcraft.extensions.external_envs.bfcl.rollouts import BfclContext, BfclRollout, WireCalls
+from fieldcraft.records.waits import report_wait
 from fieldcraft.types import Author, MalformedCall, Task, Trajectory
 
 Memory = dict[str, Any] | None  # of the simulators; None before the first conversation
@@ -102,10 +103,12 @@ class ScenarioMemories:
         conversation failed; the next question holds it again."""
         memory: Memory = None
         async with self.locks[question.depends_on[0]]:
-            for name in question.depends_on:
+            for number, name in enumerate(question.depends_on, start=1):
                 if name not in self.written:
                     conversation = self.conversations[name]
-                    self.written[name] = await self._converse(conversation, memory, policy)
+                    awaited = f"conversation {number} of {len(question.depends_on)} that writes it"
+                    with report_wait("a question about a memory", awaited):
+                        self.written[name] = await self._converse(conversation, memory, policy)
                 memory = self.written[name]
         return memory
 
