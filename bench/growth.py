@@ -1,10 +1,11 @@
 """Measure how the time relative to TRL and `generate` changes with length, rollouts and model size.
 
     pip install trl
-    python bench/growth.py runs/growth [--figure docs/growth.png] [--threads 1]
+    python bench/growth.py runs/growth [--panel sampling] [--figure docs/growth.png] [--threads 1]
 
 Runs bench/train.py and bench/generate.py once per point, each in a process of its own. Points are
-stored in RUNS/points.jsonl, and a later call measures only missing ones. The figure has the time of
+stored in RUNS/points.jsonl, and a later call measures only missing ones, so the panels can be
+measured by several calls. The figure has the time of
 the peer divided by fieldcraft's: above 1, fieldcraft is faster.
 """
 
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import floor, log2
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,9 +55,10 @@ def iterate_grpo() -> Iterator[Point]:
         for answer in (64, 256, 1024, 2048, 4096, 8192):
             if group * answer <= MOST_TOKENS:
                 longest = 256 + answer
+                fitting = 2 ** floor(log2(max(1, 16384 // longest)))  # divides every group
                 options = SMALL | {
                     **{"step": "grpo", "groups": 1, "group": group, "prompt": 256},
-                    **{"answer": answer, "rows": min(8, group, max(1, 16384 // longest))},
+                    **{"answer": answer, "rows": min(8, group, fitting)},
                     **{"micro_tokens": max(longest + 1, 16384), "repeats": 2},
                 }
                 yield Point("GRPO step", f"group of {group}", answer, "train", options)
@@ -111,6 +114,7 @@ PANELS = {
 
 def main(
     runs: Path,
+    panel: Annotated[list[str] | None, typer.Option(help="Measure only this panel.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the curves.")] = None,
     threads: int = 1,
 ) -> None:
@@ -118,7 +122,9 @@ def main(
     file = runs / "points.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     ratios = {}
-    for point in (point for iterate, _ in PANELS.values() for point in iterate()):
+    if unknown := set(panel or ()) - set(PANELS):
+        raise typer.BadParameter(f"no panel '{unknown.pop()}': use one of {', '.join(PANELS)}.")
+    for point in (p for name in panel or PANELS for p in PANELS[name][0]()):
         name: dict[str, Any] = {"script": point.script, "options": point.format_options(threads)}
         row = next((row for row in rows if row.items() >= name.items()), None)
         if row is None:

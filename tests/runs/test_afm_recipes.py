@@ -111,7 +111,7 @@ def test_the_agent_for_several_hops(name: str, given: list[str]) -> None:
     assert (rl.steps, rl.optim.lr, rl.optim.warmup_steps) == (1005, 1e-6, 0.285)
     assert (rl.kl_coef, rl.group_filter, rl.loss_aggregation) == (0, "reward", "token")
     assert rl.rewards == {"em": 1.0}
-    assert (recipe.budget.max_calls, recipe.budget.max_context_tokens) == (8, 2048 + 8192)
+    assert (recipe.budget.max_calls, recipe.budget.max_context_tokens) == (7, 2048 + 8192)
 
 
 @pytest.mark.parametrize(("size", "batch", "lr"), [("3b", 128, 1e-5), ("7b", 32, 2e-5)])
@@ -129,7 +129,7 @@ def test_the_script_of_the_agent_for_several_hops(
     assert sft.optim.schedule == "linear"
     assert (rl.questions_per_step, rl.group_size, rl.minibatches) == (512, 1, 2)
     assert (rl.baseline, rl.advantage_scale, rl.group_filter) == ("critic", "batch", "none")
-    assert (rl.clip_low, rl.clip_high, rl.dual_clip) == (0.2, 0.2, None)
+    assert (rl.clip_low, rl.clip_high, rl.dual_clip) == (0.2, 0.2, 3.0)
     assert (rl.kl_coef, rl.kl_placement) == (0.001, "loss")
     assert rl.critic.optim is not None
     assert (rl.critic.optim.lr, rl.critic.optim.warmup_steps) == (1e-5, 0.05)

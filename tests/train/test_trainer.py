@@ -73,7 +73,9 @@ def assert_close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None
         ("constant", 0, [1.0, 1.0, 1.0, 1.0]),
         ("constant", 3, [0.25, 0.5, 0.75, 1.0]),
         ("linear", 0, [1.0, 0.75, 0.5, 0.25]),
-        ("linear", 1, [0.5, 0.75, 0.5, 0.25]),
+        ("linear", 1, [0.5, 1.0, 2 / 3, 1 / 3]),
+        ("cosine", 2, [1 / 3, 2 / 3, 1.0, 0.5]),
+        ("linear", 9, [0.1, 0.2, 0.3, 0.4]),  # the stage ends in its warm-up
         ("constant", 0.5, [1 / 3, 2 / 3, 1.0, 1.0]),  # two of four steps
         ("constant", 0.1, [1.0, 1.0, 1.0, 1.0]),  # less than half a step
         ("cosine", 0, [1.0, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]),

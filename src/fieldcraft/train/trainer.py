@@ -37,15 +37,18 @@ from fieldcraft.types import UserError
 
 
 def compute_learning_rate(optim: Optim, step: int, steps: int) -> float:
-    """Return the learning rate of step `step` (0-based) of `steps`."""
-    warmup = min(1.0, (step + 1) / (optim.count_warmup_steps(steps) + 1))
-    remaining = 1 - step / max(steps, 1)
+    """Return the learning rate of step `step` (0-based) of `steps`. It rises linearly to `lr` in
+    the warm-up, and falls over the steps after it."""
+    warmup = optim.count_warmup_steps(steps)
+    if step < warmup:
+        return optim.lr * (step + 1) / (warmup + 1)
+    remaining = 1 - (step - warmup) / max(steps - warmup, 1)
     decay = {
         "constant": 1.0,
         "linear": remaining,
         "cosine": 0.5 * (1 + math.cos(math.pi * (1 - remaining))),
     }
-    return optim.lr * warmup * decay[optim.schedule]
+    return optim.lr * decay[optim.schedule]
 
 
 class OptimizedModule:

@@ -103,7 +103,8 @@ information_conflict, tool_effectiveness and trajectory_monitoring, each with a 
 Fair or Poor. After a Poor, write another plan.
 {m}. <suggested_answer> holds an answer, and <double_check> follows it: "The score this time is:" \
 and a number from 1 (wrong) to 4 (right). Below 3, write another plan.
-{last}. <answer> comes last{when}. It holds the answer alone, as short as it can be."""
+{last}. <answer> comes last, after a score of 3 or more. It holds the answer alone, as short as it \
+can be."""
 CALL_DESCRIPTIONS = {
     "web_search": "<web_search> holds a query. The results come back between <observation> and "
     "</observation>.",
@@ -116,20 +117,27 @@ CALL_DESCRIPTIONS = {
 }
 
 
-def make_instruction(spec: TagSpec, when: str) -> str:
-    """Return the instruction for the calls of a dialect; `when` states the condition for the
-    answer."""
+def make_instruction(spec: TagSpec) -> str:
+    """Return the instruction for the calls of a dialect that checks its answers."""
     lines = [
         f"{number}. {CALL_DESCRIPTIONS[call.name]}" for number, call in enumerate(spec.calls, 3)
     ]
     after = 3 + len(lines)
-    filled = INSTRUCTION.format(
-        calls="\n".join(lines), n=after, m=after + 1, last=after + 2, when=when
-    )
+    filled = INSTRUCTION.format(calls="\n".join(lines), n=after, m=after + 1, last=after + 2)
     return f"{filled}\n\nQuestion:"
 
 
-AFTER_CHECK = ", after a score of 3 or more"
+MHQA_INSTRUCTION = f"""\
+Answer the question below. You write in blocks, each between its tags:
+1. <plan> comes first: the steps that lead to the answer.
+2. <think> stands before every other block but <reflection>: what you know, and what you do next.
+3. {CALL_DESCRIPTIONS["wiki_search"]}
+4. <reflection> may follow an observation: whether it helps, and what is still missing.
+5. <suggested_answer> may hold an answer that you are not sure of. <double_check> follows it: "The \
+score this time is:" and a number from 1 (wrong) to 4 (right). Below 3, write another plan.
+6. <answer> comes last, as soon as you are sure. It holds the answer alone, as short as it can be.
+
+Question:"""
 
 
 # -- the dialects ----------------------------------------------------------------------------------
@@ -151,7 +159,7 @@ class AfmWebDialect(TagDialect):
     name = "afm-web"
     spec = TagSpec(WEB_CALLS, result="observation", roles=ROLE_BLOCKS)
     delimiters = OBSERVATION_DELIMITERS
-    default_instruction = make_instruction(spec, AFTER_CHECK)
+    default_instruction = make_instruction(spec)
     default_summary_instruction = SUMMARY_INSTRUCTION
     empty_call_reason = "Nothing to look for: write {opening}, the {argument} and {closing}."
     # Blocks that do not require a preceding thought.
@@ -260,7 +268,7 @@ class AfmMhqaDialect(AfmWebDialect):
 
     name = "afm-mhqa"
     spec = TagSpec((WIKI_CALL,), result="observation", roles=ROLE_BLOCKS)
-    default_instruction = make_instruction(spec, ", as soon as you are sure")
+    default_instruction = MHQA_INSTRUCTION
     blocks_without_thought = frozenset({"plan", "reflection"})
     checks_answers = False
     requires_grades = False
@@ -273,7 +281,7 @@ class AfmDialect(AfmWebDialect):
 
     name = "afm"
     spec = TagSpec((*WEB_CALLS, CODE_CALL), result="observation", roles=ROLE_BLOCKS)
-    default_instruction = make_instruction(spec, AFTER_CHECK)
+    default_instruction = make_instruction(spec)
 
     def parse_call(self, call: CallTags, text: str) -> ToolCall | MalformedCall:
         return parse_program(text) if call == CODE_CALL else super().parse_call(call, text)

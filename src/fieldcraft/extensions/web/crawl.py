@@ -63,7 +63,7 @@ class PageReader:
         if not 1 <= part <= len(parts):
             raise ToolError(f"The page has {len(parts)} parts, so there is no part {part}.")
         text = parts[part - 1]
-        if part == len(parts):
+        if part == 1:  # some dialects cannot ask for another part
             text = append_links(PageText(text, page.links))
         heading = url if len(parts) == 1 else f"{url} (part {part} of {len(parts)})"
         if self.summariser is None:
