@@ -34,6 +34,14 @@ class LoopValues(Generic[T]):
             self._values[loop] = self._make()
         return self._values[loop]
 
+    def find(self) -> T | None:
+        """Return the value of the running loop; None if it was not needed yet."""
+        return self._values.get(asyncio.get_running_loop())
+
+    def pop(self) -> T | None:
+        """Remove and return the value of the running loop; None if it has none."""
+        return self._values.pop(asyncio.get_running_loop(), None)
+
 
 class ConcurrencyLimiter:
     """Limiter of the number of concurrent calls in an event loop. If a slot is free, a call gets it

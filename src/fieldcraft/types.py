@@ -260,7 +260,7 @@ class Tool(Protocol):
     name: str
     schema: dict[str, Any]  # JSON schema of the function, as chat templates expect it
 
-    async def __call__(self, **arguments: Any) -> str:
+    async def __call__(self, /, **arguments: Any) -> str:
         """Run the call and return plain text. Raises ArgumentError if the arguments do not fit
         and nothing was run, ToolUnavailableError if a resource of the tool does not respond
         (evaluations stop after too many of these), and ToolError for any other failure that the

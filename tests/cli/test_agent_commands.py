@@ -240,6 +240,9 @@ def test_eval_measures_simulators_against_an_index(
     assert status("eval", "--simulator", *options) == 2
     assert "compared with a real search: give --index or --search-url" in capsys.readouterr().err
     index = ["--index", tmp_path / "index"]
+    for option in (("--temperature", 1), ("--samples", 2), ("--sampling", "recipe")):
+        assert status("eval", "--simulator", *options, *index, *option) == 2
+        assert "--simulator samples once, as the run does" in capsys.readouterr().err
     assert status("eval", "--simulator", "--model", files["model"], *index) == 2
     assert "no questions to simulate for: give a file with --tasks" in capsys.readouterr().err
     assert status("eval", "--simulator", *options, *index, "--out", tmp_path) == 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from fieldcraft.tools.base import tool
 from fieldcraft.tools.factory import apply_tool_config
 from fieldcraft.types import (
     Answer,
+    ArgumentError,
     CallFault,
     CallOutcome,
     CallRecord,
@@ -188,13 +190,29 @@ def test_a_question_shows_and_understands_the_tools_that_it_is_asked_with() -> N
         ToolNameMap(replace(task, meta={"offered": "now"}), TOOLS)
 
 
+@pytest.mark.parametrize("arguments", [{}, {"text": 3}, {"text": "a", "most": "many"}])
+def test_a_message_about_arguments_has_the_names_of_the_prompt(arguments: dict[str, Any]) -> None:
+    call = ToolCall("find", arguments)
+    [record] = sampled(TASK, DIALECT.render_call(call), "\\boxed{x}").calls
+    assert (record.tool, record.fault) == ("search", "arguments")
+    assert record.observation.startswith("Wrong arguments for find: ")
+    assert {"text", "most"} & set(re.findall(r"\w+", record.observation))
+    assert not {"search", "query", "topk"} & set(re.findall(r"\w+", record.observation))
+
+
+def test_an_argument_of_a_renamed_tool_may_have_any_name() -> None:
+    costly = apply_tool_config(search, ToolConfig(name="search", cost=2.0))
+    with pytest.raises(ArgumentError, match="self"):
+        asyncio.run(costly(query="a", self=1))
+
+
 def test_a_broken_call_is_told_apart_by_what_it_names() -> None:
     names = ToolNameMap(TASK, TOOLS)
-    faults = dict.fromkeys(("find", "now"), "arguments") | {"search": "tool"}
-    for name, fault in faults.items():
-        assert names.to_canonical(MalformedCall("no JSON", name)) == MalformedCall(
-            "no JSON", name, fault
-        )
+    for name, own in {"find": "search", "now": "now"}.items():
+        found = names.to_canonical(MalformedCall("no JSON", name))
+        assert found == MalformedCall("no JSON", own, "arguments")
+    found = names.to_canonical(MalformedCall("no JSON", "search"))
+    assert found == MalformedCall("no JSON", "search", "tool")
     assert names.to_canonical(MalformedCall("no JSON")) == MalformedCall("no JSON", "", "form")
 
 
@@ -253,7 +271,7 @@ def test_a_call_by_the_tools_own_name_is_malformed() -> None:
     own = DIALECT.render_call(ToolCall("search", {"query": "x"}))
     [call] = sampled(TASK, own, "\\boxed{x}").calls
     assert call == CallRecord(
-        "",
+        "search",
         {},
         "There is no tool 'search'; known: find, now.",
         CallOutcome.MALFORMED,

@@ -132,6 +132,18 @@ def test_each_loop_has_its_own_client_until_it_is_closed() -> None:
     asyncio.run(http.close())  # the client of another loop is closed already
 
 
+def test_loops_that_alternate_keep_their_clients() -> None:
+    http = LoopHttpClient(30, trust_env=False)
+
+    async def get() -> LimitedHttpClient:
+        return await http.get()
+
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        found = [runner.run(get()) for runner in (first, second, first, second)]
+    assert (found[0], found[1]) == (found[2], found[3])
+    assert found[0] is not found[1]
+
+
 @pytest.mark.parametrize(
     ("error", "count"),
     [(429, 3), (501, 3), (404, 1), (httpx.ConnectError, 3), (httpx.ReadTimeout, 1)],

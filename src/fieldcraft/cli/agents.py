@@ -215,15 +215,19 @@ def evaluate(
         raise UserError("--python is for benchmarks: give --suite or --benchmark.")
     if data is not None:
         require_data_folder(data)
+    keys = collect_sampling_keys(temperature, top_k, top_p, min_p, sampling)
+    keys |= {} if samples is None else {"samples": samples}
+    if simulator and (keys or judge_url is not None):
+        raise UserError(
+            "--simulator samples once, as the run does, and has no judge: leave out --judge-url,"
+            " --samples, --sampling, --temperature, --top-k, --top-p and --min-p."
+        )
     chosen = choose_suite(suite, benchmark or [], python) if asks_suite else None
     questions = _read_questions(tasks, max_left_out)[:limit] if tasks else []
     require_valid_agents(model, dialect, index, search_url)
     with announce_imports():
         from fieldcraft.runs.agent import find_agent
         from fieldcraft.runs.build import open_judge
-
-    keys = collect_sampling_keys(temperature, top_k, top_p, min_p, sampling)
-    keys |= {} if samples is None else {"samples": samples}
 
     def load_agents(**sampling: Any) -> dict[str, Any]:
         return {

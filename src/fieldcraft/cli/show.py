@@ -94,6 +94,11 @@ def show(
 ) -> None:
     """Show trajectories of a run's evaluations: a list, or one in full."""
     if run.is_file():
+        if mask or html or stage is not None:
+            raise UserError(
+                "a file of trajectories has no stages, no masks and no report: leave out --stage,"
+                " --mask and --html, or name the folder of its run."
+            )
         _show_file(run, TrajectoryFilter(correct, split, status, calls, known), limit, index)
         return
     folder = find_run(run)

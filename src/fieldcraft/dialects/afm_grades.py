@@ -15,7 +15,8 @@ MIN_PASSING_SCORE = 3  # on the scale from 1 to 4
 GRADE_REGEX = re.compile(
     rf"^[ \t]*({'|'.join(CRITERIA)})[ \t]*:[ \t]*({'|'.join(GRADES)})[ \t]*$", re.I | re.M
 )
-SCORE_REGEX = re.compile(r"\s*The score this time is\s*:\s*([1-4])\s*", re.I)
+SCORE_PHRASE = r"The score this time is\s*:\s*([1-4])"
+SCORE_REGEX = re.compile(rf"\s*{SCORE_PHRASE}\s*", re.I)
 
 
 def make_reflection(grades: Sequence[str]) -> Thought:

@@ -12,6 +12,7 @@ therefore contain several kinds of questions, each with different tools.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,7 @@ from zlib import crc32
 
 from fieldcraft.config.choices import ToolSignature, parse_signature
 from fieldcraft.dialects.untyped import with_types
-from fieldcraft.types import MalformedCall, Task, ToolCall, UserError
+from fieldcraft.types import CallRecord, MalformedCall, Task, ToolCall, UserError
 
 SEEN_NAMES, UNSEEN_NAMES = "seen", "unseen"  # kinds of tool names that a question samples from
 OFFERED_KEY = "offered"  # in a task's meta: names of the offered tools
@@ -56,6 +57,15 @@ class _VisibleTool:
     own: str
     schema: dict[str, Any]
     arguments: Mapping[str, str] | None
+
+    def translate(self, message: str) -> str:
+        """Return a message with the visible names in place of the canonical ones."""
+        if self.arguments is None:
+            return message
+        visible = {own: surface for surface, own in self.arguments.items()}
+        visible[self.own] = self.schema["function"]["name"]
+        pattern = rf"\b({'|'.join(map(re.escape, visible))})\b"
+        return re.sub(pattern, lambda match: visible[match[0]], message)
 
 
 class ToolNameMap:
@@ -99,7 +109,17 @@ class ToolNameMap:
             return self._call_to_canonical(call)
         if not call.tool:
             return call
-        return replace(call, fault="arguments" if call.tool in self._tools else "tool")
+        if (named := self._tools.get(call.tool)) is None:
+            return replace(call, fault="tool")
+        return replace(call, tool=named.own, fault="arguments")
+
+    def translate_fault(self, record: CallRecord) -> CallRecord:
+        """Return the record of a call; a message about its arguments has the names visible to the
+        policy."""
+        for named in self._tools.values():
+            if named.own == record.tool and record.fault == "arguments":
+                return replace(record, observation=named.translate(record.observation))
+        return record
 
     def _call_to_canonical(self, call: ToolCall) -> ToolCall | MalformedCall:
         named = self._tools.get(call.tool)

@@ -124,8 +124,8 @@ def _make_unexecuted_call(
     outcome: CallOutcome,
     fault: CallFault | None = None,
 ) -> CallRecord:
-    tool, arguments = (call.tool, call.arguments) if isinstance(call, ToolCall) else ("", {})
-    return CallRecord(tool, arguments, reason, outcome, 0.0, fault=fault)
+    arguments = call.arguments if isinstance(call, ToolCall) else {}
+    return CallRecord(call.tool, arguments, reason, outcome, 0.0, fault=fault)
 
 
 async def _call_tool(tool: Tool, arguments: dict[str, Any]) -> Any:

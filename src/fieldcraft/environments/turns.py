@@ -156,12 +156,13 @@ class RolloutSession:
         """Run the calls of one turn and append their observations in call order. Tools run
         concurrently; a simulator writes one observation after the other."""
         positions = locate_observations(calls)
-        calls = self._to_canonical(calls)
+        names = self._make_name_map()
+        calls = tuple(map(names.to_canonical, calls))
         if self.simulator is None:
             with track_activity("tools"):
                 records = await self.tool_session.run_calls(calls, len(self.trajectory.calls))
             for position, call in zip(positions, records, strict=True):
-                self._append_observation(call, position)
+                self._append_observation(names.translate_fault(call), position)
             return
         for position, parsed_call in zip(positions, calls, strict=True):
             calls_before = len(self.trajectory.calls)
@@ -172,19 +173,18 @@ class RolloutSession:
                 self.trajectory.calls.append(call)
             else:
                 [call] = await self.tool_session.run_calls([parsed_call], calls_before)
-                self._append_observation(call, position)
+                self._append_observation(names.translate_fault(call), position)
 
     def reject_calls(self, calls: ToolCalls, reason: str) -> None:
         """Refuse all calls of one turn. The observation of the first call states the reason."""
-        first, *others = [make_refused_call(call, "") for call in self._to_canonical(calls)]
+        canonical = map(self._make_name_map().to_canonical, calls)
+        first, *others = [make_refused_call(call, "") for call in canonical]
         [position] = locate_observations(calls[:1])
         self._append_observation(replace(first, observation=reason), position)
         self.trajectory.calls += others
 
-    def _to_canonical(self, calls: ToolCalls) -> ToolCalls:
-        """Return the calls with canonical tool names."""
-        names = ToolNameMap(self.trajectory.task, self.tool_session.schemas)
-        return tuple(map(names.to_canonical, calls))
+    def _make_name_map(self) -> ToolNameMap:
+        return ToolNameMap(self.trajectory.task, self.tool_session.schemas)
 
     def _append_observation(self, call: CallRecord, index: ObservationPosition) -> None:
         dialect = self.tool_session.dialect

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from fieldcraft.dialects.afm_grades import SCORE_PHRASE
 from fieldcraft.rewards.answers import StatelessReward, exact_match
 from fieldcraft.types import DEFAULT_VERDICT_REWARD, Reward, Trajectory
 
-SCORE_PATTERN = re.compile(r"The score this time is\s*:\s*([1-4])", re.IGNORECASE)
+SCORE_PATTERN = re.compile(SCORE_PHRASE, re.IGNORECASE)
 CHECKED_PATTERN = re.compile(
     r"<suggested_answer>((?:(?!<suggested_answer>).)*?)</suggested_answer>"
-    rf"(?:(?!<suggested_answer>).)*?{SCORE_PATTERN.pattern}",
+    rf"(?:(?!<suggested_answer>).)*?{SCORE_PHRASE}",
     re.IGNORECASE | re.DOTALL,
 )
 LOWEST_SCORE, HIGHEST_SCORE = 1, 4

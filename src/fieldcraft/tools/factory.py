@@ -86,7 +86,7 @@ class _ConfiguredToolBase:
 class ConfiguredTool(_ConfiguredToolBase):
     """Tool with the names and cost that a recipe sets."""
 
-    async def __call__(self, **arguments: Any) -> str:
+    async def __call__(self, /, **arguments: Any) -> str:
         text: str = await self._tool(**arguments)
         return text
 
@@ -159,7 +159,7 @@ def _require_tool(made: Any, name: str) -> AnyTool:
     if isinstance(made, type) or not isinstance(made, AnyTool):
         raise UserError(
             f"'{name}' is not a tool: it can neither be called nor opened; give it"
-            " 'async def __call__(self, **arguments)' or 'def open(self, task)'."
+            " 'async def __call__(self, /, **arguments)' or 'def open(self, task)'."
         )
     match made.schema:
         case {"type": "function", "function": {"name": str(schema_name), "parameters": dict()}}:

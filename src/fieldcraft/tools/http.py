@@ -198,22 +198,18 @@ class LoopHttpClient:
     `LimitedHttpClient` with these arguments, which is closed with the loop."""
 
     def __init__(self, timeout_seconds: float, **settings: Any) -> None:
-        self._make_client = partial(LimitedHttpClient, timeout_seconds, **settings)
-        self._client: LimitedHttpClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clients = LoopValues(partial(LimitedHttpClient, timeout_seconds, **settings))
 
     async def get(self) -> LimitedHttpClient:
         """Return the client of the running loop."""
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            self._client, self._loop = self._make_client(), loop
-            await _close_with_loop(self._client)
-        return self._client
+        if (client := self._clients.find()) is None:
+            client = self._clients.get()
+            await _close_with_loop(client)
+        return client
 
     async def close(self) -> None:
         """Close the connections in the running loop; the next request opens new ones."""
-        client, self._client = self._client, None
-        if client is not None and self._loop is asyncio.get_running_loop():
+        if (client := self._clients.pop()) is not None:
             await client.aclose()
 
 

@@ -12,14 +12,28 @@ from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.extensions.external_envs.generate_api import (
     GENERATE_PATH,
+    GenerateHandler,
+    GenerateRequest,
     create_generate_app,
-    make_engine_handler,
 )
-from fieldcraft.sampling import SamplingParams
+from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.tools.serving import serve_in_loop
 
 TOKENIZER = letters()
 IDS = TOKENIZER.encode("ab")
+
+
+def handle_by(engine: Engine) -> GenerateHandler:
+    """Return a handler that samples as a request says."""
+
+    async def handle(request: GenerateRequest) -> Completion:
+        params = request.sampling_params
+        seed, most = params.seed or 0, params.max_tokens or 16
+        stop = request.stop_strings(TOKENIZER)
+        sampling = SamplingParams(most, params.temperature, stop, seed)
+        return await engine.generate(request.token_ids, sampling, "s")
+
+    return handle
 
 
 def ask(engine: Engine, body: Any) -> httpx.Response:
@@ -27,7 +41,7 @@ def ask(engine: Engine, body: Any) -> httpx.Response:
 
     async def once() -> httpx.Response:
         async with (
-            serve_in_loop(create_generate_app(make_engine_handler(engine, TOKENIZER))) as url,
+            serve_in_loop(create_generate_app(handle_by(engine))) as url,
             httpx.AsyncClient(timeout=600) as client,
         ):
             return await client.post(f"{url}{GENERATE_PATH}", json=body)

@@ -89,6 +89,69 @@ def test_what_the_engine_raises_is_kept() -> None:
     assert isinstance(broken.failure, IndexError)
 
 
+class Pausing(ScriptedEngine):
+    """An engine whose sessions sample one turn at a time, each until `resume` is set."""
+
+    def __init__(self, turns: Sequence[str]) -> None:
+        super().__init__(TOKENIZER, turns)
+        self.busy: set[str] = set()
+        self.sessions: list[str] = []
+        self.released: list[str] = []
+        self.resume = asyncio.Event()
+
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
+        if session in self.busy:
+            raise RuntimeError("already generating")
+        self.busy.add(session)
+        self.sessions.append(session)
+        await self.resume.wait()
+        self.busy.remove(session)
+        return await super().generate(ids, sampling, session)
+
+    def release(self, session: str) -> None:
+        self.released.append(session)
+
+
+def test_agents_of_one_rollout_may_sample_at_the_same_time() -> None:
+    async def sample() -> tuple[Pausing, PolicySession]:
+        engine = Pausing(["0", "1", "2", "3"])
+        own = line(engine)
+        requests = [asyncio.create_task(own.generate(ask("a"))) for _ in range(3)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        engine.resume.set()
+        await asyncio.gather(*requests)
+        await own.generate(ask("a"))
+        return engine, own
+
+    engine, own = asyncio.run(sample())
+    first, second, third, fourth = engine.sessions
+    assert (first, fourth) == ("s", "s")
+    assert sorted(engine.released) == sorted({second, third} - {"s"})
+    assert len({first, second, third}) == 3
+    assert (len(own.turns), own.failure) == (4, None)
+
+
+def test_a_client_that_hangs_up_may_ask_again() -> None:
+    async def ask_again() -> None:
+        engine = Pausing(["0", "1"])
+        own = line(engine)
+        late = asyncio.create_task(own.generate(ask("a")))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        late.cancel()
+        await asyncio.wait([late])
+        again = asyncio.create_task(own.generate(ask("a")))
+        await asyncio.sleep(0)
+        engine.resume.set()
+        await again
+        assert own.failure is None
+
+    asyncio.run(ask_again())
+
+
 def test_who_hangs_up_ends_what_is_being_sampled() -> None:
     class Waiting(ScriptedEngine):
         async def generate(self, *_: Any) -> Completion:

@@ -7,7 +7,7 @@ import pytest
 from fieldcraft.data.passages import Passage
 from fieldcraft.extensions.search.tool import FAILURE_MESSAGE, FailingSearch, search_function
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.types import Task, ToolError, UserError
+from fieldcraft.types import ArgumentError, Task, ToolError, UserError
 
 
 async def retrieve(query: str) -> list[Passage]:
@@ -38,6 +38,18 @@ def test_a_share_of_the_calls_fails_and_the_same_ones_when_repeated() -> None:
     assert 0.22 < sum(map(sum, found)) / 1000 < 0.28
     assert found == [failed(search, str(task), 20) for task in range(50)]
     assert not all(found[0])  # a repeated call may succeed
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_an_argument_may_have_any_name(share: float) -> None:
+    """The policy chooses the names of arguments, so none may clash with a parameter of a tool."""
+
+    async def call() -> None:
+        async with FailingSearch(search_function(retrieve), share).open(Task("t", "?", ())) as tool:
+            await tool(query="a", self=1)
+
+    with pytest.raises(ToolError if share else ArgumentError):
+        asyncio.run(call())
 
 
 def test_only_the_search_over_an_index_fails_on_purpose() -> None:

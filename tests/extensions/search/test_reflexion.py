@@ -48,6 +48,16 @@ def test_a_right_first_trial_is_the_only_one() -> None:
     assert len(prompts(found)) == 1
 
 
+def test_a_truncated_trial_is_reflected_on_as_well() -> None:
+    """The reflection has tokens of its own: the trial has used up its budget."""
+    turns = ("</think>\n", "b" * 60, "I wrote too much.\n", *answer("Kalo"))
+    found = run_workflow(*turns, max_calls=1, max_turn_tokens=40, max_context_tokens=400)
+    _, reflect, second = prompts(found)
+    assert "was wrong" in reflect
+    assert "Who? I wrote too much." in second
+    assert (found.status, found.answer) == (Status.ANSWERED, "Kalo")
+
+
 def test_a_wrong_trial_is_reflected_on_and_the_next_begins_with_that() -> None:
     found = run_workflow(*answer("Mira"), "I mistook the name.\n", *answer("Kalo"), max_calls=1)
     first, reflect, second = prompts(found)

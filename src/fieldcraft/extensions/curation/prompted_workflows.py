@@ -150,7 +150,8 @@ async def _run_call(
         else MalformedCall(FORMAT_ERROR_TEMPLATE.format(reason=parsed_call.reason.capitalize()))
     )
     with track_activity("tools"):
-        [call] = await tool_session.run_calls((canonical,), len(trajectory.calls))
+        [record] = await tool_session.run_calls((canonical,), len(trajectory.calls))
+    call = names.translate_fault(record)
     trajectory.calls.append(call)
     trajectory.status = Status.NO_ANSWER  # if an action was parsed from a truncated turn
     if reason is StopReason.STOP:

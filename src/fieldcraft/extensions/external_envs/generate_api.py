@@ -26,17 +26,14 @@ from starlette.routing import Route
 
 from fieldcraft.config.validation_errors import describe_validation_error
 from fieldcraft.dialects.base import get_special_tokens
-from fieldcraft.engine.base import Engine
 from fieldcraft.extensions.external_envs.refusals import RequestRejectedError
 from fieldcraft.extensions.external_envs.request_fields import REQUEST_FIELDS, is_neutral
-from fieldcraft.sampling import Completion, SamplingParams, StopReason
+from fieldcraft.sampling import Completion, StopReason
 from fieldcraft.tools.server_requests import BodyTooLongError, RequestBody, read_body_bytes
 from fieldcraft.types import Tokenizer
 
 GENERATE_PATH = "/inference/v1/generate"
 MAX_BODY_BYTES = 16 * 2**20  # bytes
-SESSION_HEADER = "x-session-id"  # header with the id of a session, whose cache is retained
-DEFAULT_MAX_TOKENS = 16  # limit of a request that sets none, as in vLLM
 FINISH_REASONS = {StopReason.EOS: "stop", StopReason.STOP: "stop", StopReason.LENGTH: "length"}
 _request_ids = itertools.count()
 
@@ -87,9 +84,7 @@ class GenerateRequest(RequestBody):
         return (*texts, *(special.get(i) or tokenizer.decode([i]) for i in sorted(ids)))
 
 
-GenerateHandler = Callable[
-    [GenerateRequest, str | None], Awaitable[Completion]
-]  # request and its session, if any
+GenerateHandler = Callable[[GenerateRequest], Awaitable[Completion]]
 
 
 def create_generate_app(handler: GenerateHandler) -> Starlette:
@@ -100,7 +95,7 @@ def create_generate_app(handler: GenerateHandler) -> Starlette:
             generate_request = GenerateRequest.model_validate_json(
                 await read_body_bytes(request, MAX_BODY_BYTES)
             )
-            completion = await handler(generate_request, request.headers.get(SESSION_HEADER))
+            completion = await handler(generate_request)
         except ValidationError as error:
             _, clause, location = describe_validation_error(error)
             return _make_error_response(f"'{'.'.join(map(str, location))}' is wrong: {clause}.")
@@ -109,27 +104,6 @@ def create_generate_app(handler: GenerateHandler) -> Starlette:
         return JSONResponse(_render_response(generate_request, completion))
 
     return Starlette(routes=[Route(GENERATE_PATH, generate, methods=["POST"])])
-
-
-def make_engine_handler(engine: Engine, tokenizer: Tokenizer) -> GenerateHandler:
-    """Return a handler that sends requests to an engine. The cache of a request without a session
-    is released after its answer."""
-
-    async def handle(request: GenerateRequest, session: str | None) -> Completion:
-        params = request.sampling_params
-        stop = request.stop_strings(tokenizer)
-        max_tokens = params.max_tokens or DEFAULT_MAX_TOKENS
-        sampling = SamplingParams(
-            max_tokens, params.temperature, stop, params.seed or next(_request_ids)
-        )
-        session_name = session or f"generate#{next(_request_ids)}"
-        try:
-            return await engine.generate(request.token_ids, sampling, session_name)
-        finally:
-            if session is None:
-                engine.release(session_name)
-
-    return handle
 
 
 def _render_response(request: GenerateRequest, completion: Completion) -> dict[str, Any]:

@@ -63,12 +63,15 @@ class PolicySession:
 
     async def _sample(self, ids: Sequence[int], sampling: SamplingParams) -> Completion:
         engine = self.policy.engine
-        task = asyncio.ensure_future(engine.generate(ids, sampling, self.session))
+        # A session samples one turn at a time; a concurrent one, of another agent of the program or
+        # of a client that did not wait for the first, has a session of its own.
+        session = f"{self.session}/{self._num_requests}" if self._in_flight else self.session
+        task = asyncio.ensure_future(engine.generate(ids, sampling, session))
         self._in_flight.add(task)
-        try:
-            await asyncio.wait([task])
-        finally:
-            self._in_flight.discard(task)
+        task.add_done_callback(self._in_flight.discard)
+        if session != self.session:
+            task.add_done_callback(lambda _: engine.release(session))
+        await asyncio.wait([task])
         if task.cancelled():
             raise make_final_error("the rollout is over.")
         if isinstance(error := task.exception(), Exception):

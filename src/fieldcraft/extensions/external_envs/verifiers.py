@@ -167,7 +167,7 @@ class VerifiersRunner:
     worker: WorkerProcess = field(init=False)
     start_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def handle_request(self, request: GenerateRequest, session: str | None) -> Completion:
+    async def handle_request(self, request: GenerateRequest) -> Completion:
         """Answer a request with the policy session of its rollout."""
         policy_session = self.policy_sessions.get(request.model)
         if policy_session is None:

@@ -92,7 +92,7 @@ class _RolloutFailingSearch:
         self._task = task
         self._calls = 0
 
-    async def __call__(self, **arguments: Any) -> str:
+    async def __call__(self, /, **arguments: Any) -> str:
         """Search, and return the passages for `query`. Raises ToolError for a call that fails."""
         self._calls += 1
         drawn = random.Random(f"{self._task.id}:{self._calls}:{arguments}").random()

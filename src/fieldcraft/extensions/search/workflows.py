@@ -104,6 +104,7 @@ async def _try_and_reflect(verdict_reward: Reward, rollout: RolloutSession) -> N
         if trials_left == 0 or not await _is_wrong(trajectory, verdict_reward):
             return
         answer = trajectory.answer or ""
+        trial = _with_fresh_budget(rollout)  # a truncated trial has nothing left to reflect with
         trial.append_question(WRONG_TEMPLATE.format(question=task.question, answer=answer))
         await trial.sample_turn(stop=("\n",))
         reflection = trajectory.policy_turns[-1].strip()

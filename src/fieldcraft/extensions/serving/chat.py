@@ -19,8 +19,8 @@ from fieldcraft.extensions.serving.service import ActiveRequest, AgentService
 from fieldcraft.extensions.serving.streaming import (
     RequestFinished,
     ThoughtDelta,
-    count_policy_tokens,
 )
+from fieldcraft.records.costs import count_policy_tokens
 from fieldcraft.types import Status, Tokenizer, Trajectory
 
 

@@ -14,10 +14,10 @@ from fieldcraft.dialects.thought_parser import StreamingThoughtParser, join_thou
 from fieldcraft.engine.base import StreamingEngine
 from fieldcraft.environments.turns import Policy, derive_turn_seed
 from fieldcraft.records.chains import get_context_ids, get_policy_turns, split_chains
+from fieldcraft.records.costs import count_policy_tokens
 from fieldcraft.sampling import Completion, StopReason
 from fieldcraft.types import (
     Answer,
-    Author,
     CallRecord,
     DemoStep,
     Dialect,
@@ -173,8 +173,3 @@ class StreamingPolicy(Policy):
         if completion.stop_reason is StopReason.LENGTH or tuple(stop) != dialect.stop_strings:
             return None
         return dialect.parse([*get_policy_turns(split_chains(trajectory)[-1]), completion.text])
-
-
-def count_policy_tokens(trajectory: Trajectory) -> int:
-    """Return the number of tokens that the policy has sampled."""
-    return sum(len(s.ids) for s in trajectory.segments if s.author is Author.POLICY)

@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 
+from fieldcraft.environments.guards import replace_lone_surrogates
 from fieldcraft.extensions.web.blocking import Blocklist
 from fieldcraft.extensions.web.rate_limit import HostRateLimiter
 from fieldcraft.extensions.web.response_cache import CachedResponse
@@ -152,11 +153,6 @@ def _resolve_redirect(url: httpx.URL, location: str) -> httpx.URL:
         raise ToolError(
             f"The page redirects to '{location[:100]}', which is not an address of a web page."
         ) from error
-
-
-def replace_lone_surrogates(text: str) -> str:
-    """Replace lone surrogates in a text, which JSON can contain and requests cannot."""
-    return text.encode(errors="replace").decode()
 
 
 def parse_url(text: str) -> httpx.URL:

@@ -14,9 +14,10 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from fieldcraft.data.decontamination import has_canary
 from fieldcraft.data.passages import NO_RESULT
+from fieldcraft.environments.guards import replace_lone_surrogates
 from fieldcraft.extensions.search.index import SearchIndex
 from fieldcraft.extensions.web.blocking import BENCHMARK_PATTERNS, Blocklist
-from fieldcraft.extensions.web.fetch import make_ssl_context, replace_lone_surrogates
+from fieldcraft.extensions.web.fetch import make_ssl_context
 from fieldcraft.extensions.web.providers import (
     PROVIDERS,
     SearchProvider,
