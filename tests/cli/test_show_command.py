@@ -38,6 +38,14 @@ def test_show_lists(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert marks("--limit", 2) == ["right", "wrong"]
 
 
+@pytest.mark.parametrize("option", [("--mask",), ("--html",), ("--stage", "sft2")])
+def test_a_file_has_no_stages_masks_and_report(
+    graded: Path, option: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("show", graded / "evaluations" / "sft2.jsonl", *option) == 2
+    assert "leave out --stage, --mask and --html, or name the folder" in capsys.readouterr().err
+
+
 def test_an_empty_file_has_no_trajectories(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

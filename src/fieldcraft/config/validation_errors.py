@@ -69,6 +69,13 @@ def describe_validation_error(error: ValidationError) -> tuple[str, str, tuple[s
     return details["type"], _describe_error(details), tuple(path)
 
 
+def locate_validation_error(error: ValidationError) -> str:
+    """Return the path of pydantic's first error, if any, and a clause that describes it, as in
+    `budget.max_calls: it must be 1 or more`."""
+    _, clause, path = describe_validation_error(error)
+    return ": ".join(filter(None, [".".join(map(str, path)), clause]))
+
+
 def describe_section_errors(
     error: ValidationError,
     section: type[BaseModel],

@@ -16,7 +16,7 @@ from fieldcraft.config.choices import ENVIRONMENT_REWARD, EnvironmentConfig
 from fieldcraft.config.hub_names import parse_hub_dataset
 from fieldcraft.config.names import suggest_name
 from fieldcraft.config.numbers import PositiveFraction, Temperature, UnitFraction
-from fieldcraft.config.validation_errors import describe_validation_error
+from fieldcraft.config.validation_errors import locate_validation_error
 from fieldcraft.records.meta import TASK_GRADERS
 from fieldcraft.records.reading import parse_yaml, raise_read_errors
 from fieldcraft.types import UserError
@@ -244,6 +244,4 @@ def _resolve(name: str, change: Any, folder: Path) -> dict[str, Any]:
 
 
 def _make_error(name: str, error: ValidationError) -> UserError:
-    _, clause, place = describe_validation_error(error)
-    key = ".".join(map(str, place))
-    return UserError(f"{name}: {key}{': ' if key else ''}{clause}.")
+    return UserError(f"{name}: {locate_validation_error(error)}.")

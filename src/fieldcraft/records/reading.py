@@ -23,7 +23,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from fieldcraft.config.names import describe_exception
-from fieldcraft.config.validation_errors import describe_validation_error
+from fieldcraft.config.validation_errors import locate_validation_error
 from fieldcraft.types import UserError
 
 MAX_YAML_VALUES = 100_000  # maximum size of a file, much larger than that of any recipe
@@ -96,9 +96,7 @@ def describe_fault(error: Exception) -> str:
         case yaml.YAMLError():
             return f"is not valid YAML ({_shorten(str(error))})"
         case ValidationError():
-            _, clause, path = describe_validation_error(error)
-            location = f"{'.'.join(map(str, path))}: " if path else ""
-            return f"has unexpected contents ({_shorten(location + clause)})"
+            return f"has unexpected contents ({_shorten(locate_validation_error(error))})"
         case KeyError():
             return f"lacks {error}"
         case OSError(strerror=str(reason)):

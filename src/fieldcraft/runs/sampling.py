@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fieldcraft.config.sampling import GREEDY_SAMPLES_MESSAGE, SamplingConfig, parse_sampling_keys
-from fieldcraft.config.validation_errors import describe_validation_error
+from fieldcraft.config.validation_errors import locate_validation_error
 from fieldcraft.engine.generation_config import GENERATION_CONFIG_FILE, read_recommended_sampling
 from fieldcraft.records.events import EventHandler, LogMessage
 from fieldcraft.sampling import NO_TRUNCATION, Truncation
@@ -44,9 +44,7 @@ def make_sampling_config(**keys: Any) -> SamplingConfig:
     try:
         return SamplingConfig.model_validate(keys)
     except ValidationError as error:
-        _, clause, key_path = describe_validation_error(error)
-        where = f"{'.'.join(map(str, key_path))}: " if key_path else ""
-        raise UserError(f"{where}{clause}.") from error
+        raise UserError(f"{locate_validation_error(error)}.") from error
 
 
 def resolve_decoding(
