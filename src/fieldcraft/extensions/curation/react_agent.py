@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from fieldcraft.dialects.calls import JSON_DECODER, parse_strict_json
 from fieldcraft.dialects.marked_answers import find_last_boxed
 from fieldcraft.dialects.thought_parser import split_reasoning
 from fieldcraft.environments.guards import BrokenToolError
@@ -264,9 +265,8 @@ def _parse_action(text: str, schemas: Sequence[ToolSchema]) -> tuple[ToolCall | 
     if match is None:
         return MalformedCall("an action is a tool's name and its arguments as a JSON object"), 0
     try:
-        arguments, end = json.JSONDecoder().raw_decode(text, match.end())
-        # Python accepts more than JSON allows: NaN, infinities, lone surrogates.
-        json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
+        _, end = JSON_DECODER.raw_decode(text, match.end())
+        arguments = parse_strict_json(text[match.end() : end])
     except (ValueError, RecursionError):
         return MalformedCall("the arguments are not JSON"), 0
     if match[1] not in {schema["function"]["name"] for schema in schemas}:

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fieldcraft.dialects.calls import parse_strict_json
 from fieldcraft.dialects.thought_parser import split_reasoning
 from fieldcraft.environments.guards import BrokenToolError
 from fieldcraft.environments.tool_session import execute_call, open_session_tools
@@ -186,8 +187,8 @@ class Blackboard:
         for name in names:
             is_text = parameters["properties"][name].get("type") == "string"
             try:
-                arguments[name] = parsed[name] if is_text else json.loads(parsed[name])
-            except ValueError:
+                arguments[name] = parsed[name] if is_text else parse_strict_json(parsed[name])
+            except (ValueError, RecursionError):
                 error = f"the part '{_render_label(name)}:' is not JSON"
                 raise TeamGaveUpError(
                     AttemptStatus.MALFORMED, f"the team member '{tool}': {error}"
