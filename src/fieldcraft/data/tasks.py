@@ -9,6 +9,7 @@ from BrowseComp's (`record_keys.py`), and from files in other formats (`file_for
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections import Counter
@@ -375,8 +376,8 @@ def _parse_metadata(record: Record) -> dict[str, Any]:
 
 
 def _is_text_or_number(value: object) -> bool:
-    """Return whether a cell holds a text or a number. A bare NaN is a missing value."""
-    return isinstance(value, str | int | float) and value == value
+    """Return whether a cell holds a text or a number. A bare NaN or Infinity is a missing value."""
+    return math.isfinite(value) if isinstance(value, float) else isinstance(value, str | int)
 
 
 def _find_gold_titles(record: Record) -> list[str]:
