@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fieldcraft.extensions.curation.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
+from fieldcraft.extensions.curation.teacher_evaluation import make_model_teacher
 from fieldcraft.extensions.curation.team import Blackboard, Team, TeamAgent, TeamMember
 from fieldcraft.tools.base import tool
 from fieldcraft.tools.chat_client import ChatReply, TokenUsage
@@ -20,11 +21,13 @@ from fieldcraft.types import (
     Tool,
     ToolCall,
     ToolUnavailableError,
+    Trajectory,
     UserError,
 )
 
 TASK = Task("t", "Where was Ada born?", ("Oslo",))
 CALL = ToolCall("search", {"query": "Ada"})
+ACTION = 'Thought: I search.\nAction: search {"query": "Ada"}'
 USAGE = TokenUsage(10, 5, None)
 Work = Callable[[], Awaitable[None]]
 
@@ -87,21 +90,25 @@ class Search:
 
 
 class Chat:
-    """Chat that plays its replies."""
+    """Chat that plays its replies, and counts its requests."""
 
     def __init__(self, *replies: str) -> None:
         self.replies = iter(replies)
+        self.requests = 0
 
     async def chat(self, messages: Sequence[Any], **options: Any) -> ChatReply:
+        self.requests += 1
         return ChatReply(next(self.replies), "", "stop", USAGE)
 
 
-def attempt_alone(search: Search) -> Awaitable[AgentAttempt]:
-    chat = Chat('Thought: I search.\nAction: search {"query": "Ada"}', "Answer: Oslo")
-    agent = PromptedAgent(
-        model=chat, tools=[search], max_calls=2, turn_tokens=9, call_seconds=9, temperature=1.0
+def make_agent(chat: Chat, search: Search) -> PromptedAgent:
+    return PromptedAgent(
+        model=chat, tools=[search], max_calls=3, turn_tokens=9, call_seconds=9, temperature=1.0
     )
-    return agent.attempt(TASK, "key")
+
+
+def attempt_alone(search: Search) -> Awaitable[AgentAttempt]:
+    return make_agent(Chat(ACTION, "Answer: Oslo"), search).attempt(TASK, "key")
 
 
 async def search_and_answer(board: Blackboard) -> None:
@@ -175,3 +182,25 @@ def test_the_end_of_a_run_is_no_defect_of_a_tool(
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(cancel())
+
+
+@pytest.mark.parametrize(
+    ("search", "replies"),
+    [
+        (Search(), [ACTION, "Answer: Oslo"]),
+        (Search(), [ACTION, "It is Oslo."]),
+        (Search(), [ACTION] * 4),  # one more than allowed
+        (Search(on_open=defect), []),
+        (Search(on_call=defect), [ACTION]),
+        (Search(on_close=defect), [ACTION, "Answer: Oslo"]),
+    ],
+)
+def test_the_cost_of_an_attempt_counts_its_requests(search: Search, replies: list[str]) -> None:
+    chat = Chat(*replies)
+    answer = make_model_teacher(make_agent(chat, search))
+    trajectory = asyncio.run(await_trajectory(answer(TASK, "key")))
+    assert trajectory.task.meta["spent"]["requests"] == chat.requests == len(replies)
+
+
+async def await_trajectory(answer: Awaitable[Trajectory]) -> Trajectory:
+    return await answer
