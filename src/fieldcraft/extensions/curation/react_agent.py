@@ -74,6 +74,7 @@ tools:
 {tools}"""
 
 ToolSchema = dict[str, Any]  # schema of a tool, as chat templates accept it
+ANSWER_PREFIX = "Answer:"
 OBSERVATION_PREFIX = "Observation:"
 STOP_STRINGS = (f"\n{OBSERVATION_PREFIX}",)
 # `Thought:`, `**Action 2:**`, `Final Answer:` and the like, at the start of a line
