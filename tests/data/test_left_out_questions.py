@@ -214,7 +214,7 @@ def test_numbers_in_metadata_that_are_not_finite_are_named(tmp_path):
             read_tasks(path)
         message = f"{path}, line 1: metadata.of.score is {written}: write null or a number."
         assert str(caught.value) == message
-    path.write_text(question + '"difficulty": NaN, "level": NaN}\n')  # missing cells of a table
+    path.write_text(question + '"difficulty": NaN, "level": -Infinity}\n')  # missing cells
     assert read_tasks(path)[0].meta == {}
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,16 @@ def test_rows_are_read_as_questions_and_passages(hub: Hub) -> None:
     tasks = read_tasks(Path(f"hub:{NAME}"))
     assert [task.question for task in tasks] == [row["question"] for row in ROWS]
     assert CorpusFile(resolve_data_file(Path("hub:org/passages:train"))).rejected_counts == {}
+
+
+def test_numbers_of_pandas_that_are_not_finite_are_missing(hub: Hub) -> None:
+    rows = [
+        {"question": "Who?", "answer": "Ada", "level": math.nan, "metadata": {"share": math.inf}},
+        {"question": "What?", "answer": "Bo", "level": 2.5, "metadata": {"share": 0.5}},
+    ]
+    hub.add(KEY, {"train.parquet": as_parquet(rows)})
+    metas = [task.meta for task in read_tasks(Path(f"hub:{NAME}"))]
+    assert metas == [{"share": None}, {"level": 2.5, "share": 0.5}]
 
 
 def test_missing_columns_are_told_with_those_that_are_there(hub: Hub) -> None:

@@ -1,5 +1,6 @@
 """Exported models that are pushed to a hub and read back."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from safetensors.torch import load_file
 import fieldcraft
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from cli_parts import sentence, status
-from hub_parts import hub
+from fieldcraft.hub.push import Visibility, parse_push_target, push_folder
+from fieldcraft.types import UserError
+from hub_parts import go_offline, hub, nobody_answers
 from hub_server import TOKEN, Hub
 from tiny_runs import run_tiny
 
@@ -76,3 +79,38 @@ def test_what_the_hub_does_not_take(
     assert "run 'hf upload org/plain copy'" in message
     assert "hf_of" not in message
     assert Path("copy/README.md").exists()
+
+
+@pytest.mark.usefixtures("token")
+def test_a_failed_upload_names_its_own_cause(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = parse_push_target("org/mine")
+
+    def fail(folder: Path, visibility: Visibility = "public") -> str:
+        with pytest.raises(UserError) as raised:
+            push_folder(folder, target, visibility)
+        start = f"{folder} is complete but was not uploaded, because "
+        assert str(raised.value).startswith(start)
+        return str(raised.value).removeprefix(start)
+
+    def deny(name: str, path: str) -> None:  # root may read any file
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    unreadable = tmp_path / "unreadable"
+    unreadable.mkdir()
+    (unreadable / "README.md").write_text("A model.")
+    with monkeypatch.context() as patch:
+        patch.setattr("huggingface_hub.CommitOperationAdd", deny)
+        assert fail(unreadable) == (
+            f"{unreadable / 'README.md'} cannot be read (Permission denied): make it readable, and"
+            f" run 'hf upload org/mine {unreadable}'."
+        )
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    nobody_answers(tmp_path / "cache", monkeypatch)
+    message = fail(empty, "private")
+    assert "cannot be reached: connect to the network or correct HF_ENDPOINT, and run" in message
+    assert message.endswith(f"'hf upload org/mine {empty} --private'.")
+    go_offline(monkeypatch)
+    assert fail(empty).startswith("HF_HUB_OFFLINE prevents it: unset it, and run 'hf upload")

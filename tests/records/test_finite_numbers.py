@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from fieldcraft.data.record_files import write_records
-from fieldcraft.data.records import write_json_array
 from fieldcraft.data.sample_tallies import SampleTally, TallyJournal
 from fieldcraft.records.files import write_json
 from fieldcraft.records.jsonl import write_json_lines
@@ -25,8 +24,7 @@ BAD = [{"question": "Who?"}, {"meta": {"share": [1.0, nan]}}]
 WRITERS: dict[str, Callable[[Path, Any], object]] = {
     "a.jsonl": write_json_lines,
     "b.json": write_json,
-    "c.json": write_json_array,
-    "d.json": lambda path, records: write_records(records, path),
+    "c.json": lambda path, records: write_records(records, path),
 }
 
 

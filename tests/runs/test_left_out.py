@@ -1,6 +1,7 @@
 """A demonstration or passage that cannot be read is left out, and no other one."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.runs.file_inputs import FileData
 from fieldcraft.runs.setup import load_tool
-from fieldcraft.types import UserError
+from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall, UserError
 
 CALL = {"id": "a", "function": {"name": "search", "arguments": '{"query": "x"}'}}
 RESULT = {"role": "tool", "tool_call_id": "a", "content": "found"}
@@ -49,6 +50,10 @@ TWO_CALLS = record(
     RESULT,
     {**RESULT, "tool_call_id": "b"},
 )
+Steps = Sequence[DemoStep]
+QUESTION = Task("q", "Q?", ("A",))
+WRONG, RIGHT = [Thought("So."), Answer("B")], [Thought("So."), Answer("A")]
+CALLS_OTHER_TOOL = [Thought("So."), ToolCall("open", {"x": 1}), Observation("y"), Answer("A")]
 TAGGED = record(calling(arguments='{"query": "a </end_search> b"}'), RESULT)
 
 
@@ -102,6 +107,17 @@ def test_a_bad_demonstration_leaves_itself_out(
 def test_all_of_them_say_what_is_wrong_with_the_first(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="autocoa makes one call in a turn, not 2; use the dialect"):
         usable(tmp_path, [TWO_CALLS] * 3, "autocoa", max_left_out=1)
+
+
+@pytest.mark.parametrize("chains", [[WRONG], [RIGHT, CALLS_OTHER_TOOL]])
+def test_the_file_of_the_filtered_data_set_is_named(tmp_path: Path, chains: list[Steps]) -> None:
+    found = FileData(recipe(tmp_path, [GOOD]))
+    retrieved = tmp_path / "retrieved.jsonl"
+    found.dataset_files = {"retrieved": retrieved}
+    encoder = DemonstrationEncoder(make_dialect("autocoa", tiny_tokenizer()))
+    with pytest.raises(UserError, match=str(retrieved)) as raised:
+        found.encode_filtered("retrieved", [(QUESTION, steps) for steps in chains], encoder)
+    assert "shown.jsonl" not in str(raised.value)
 
 
 def test_older_messages_are_demonstrations(tmp_path: Path) -> None:

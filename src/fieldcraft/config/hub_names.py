@@ -17,7 +17,6 @@ DATASET_PREFIX = "hub:"  # prefix of data sets; without it, a path is a file
 # End of sentences that ask for a model or for a file.
 MODEL_FORMS = "the folder of a model, a .gguf file, or a name on the hub such as org/name"
 DATASET_FORM = f"a data set on the hub such as {DATASET_PREFIX}org/name"
-DEFAULT_CONFIG = "default"  # configuration of a data set without named configurations
 _REPOSITORY_REGEX = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 _COMMIT_REGEX = re.compile(r"[0-9a-f]{40}")
 _NO_FILE = r"(?!.*\.(?:gguf|safetensors|bin|pth?)$)"  # weights that are not there are no repository

@@ -133,13 +133,17 @@ _TRUTH_VALUES = ("true", "false", "yes", "no")
 
 
 def prepend_passage(record: Record, question: str) -> str:
-    """Return the question preceded by its passage, as evaluations of BoolQ and RACE present it. The
-    text of other questions, such as SQuAD's, is what a search has to find; it is not added."""
+    """Return the question preceded by its passage (`find_own_passage`), unless it contains it."""
+    passage = find_own_passage(record)
+    return question if passage is None or passage in question else f"{passage}\n\n{question}"
+
+
+def find_own_passage(record: Record) -> str | None:
+    """Return the passage that a question is asked with, as in evaluations of BoolQ and RACE. The
+    text of other questions, such as SQuAD's, is what a search has to find."""
     passage = first_filled(record, _PASSAGE_KEYS) if parse_options(record) else None
     if passage is None and str(record.get("answer")).strip().lower() in _TRUTH_VALUES:
         passage = record.get("passage")
     if "Body" in record and "Question" in record:  # SVAMP: `Question` is only the last sentence
         passage = record["Body"]
-    if not isinstance(passage, str) or not passage.strip() or passage.strip() in question:
-        return question
-    return f"{passage.strip()}\n\n{question}"
+    return (passage.strip() or None) if isinstance(passage, str) else None

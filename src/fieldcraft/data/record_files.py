@@ -107,7 +107,7 @@ def write_records(rows: Sequence[TableRecord], out: Path) -> None:
     and for records that do not fit into a table."""
     writers: dict[str, Callable[[Path, Sequence[TableRecord]], None]] = {
         ".jsonl": write_json_lines,
-        ".json": _write_array,
+        ".json": write_json_array,
         ".parquet": _write_parquet,
         "": _write_folder,
     }
@@ -119,7 +119,8 @@ def write_records(rows: Sequence[TableRecord], out: Path) -> None:
     writers[out.suffix](out, rows)
 
 
-def _write_array(out: Path, rows: Sequence[TableRecord]) -> None:
+def write_json_array(out: Path, rows: Sequence[TableRecord]) -> None:
+    """Write a JSON array atomically."""
     write_text(out, [dump_finite_json(out, list(rows), ensure_ascii=False, indent=1) + "\n"])
 
 

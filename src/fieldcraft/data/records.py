@@ -31,7 +31,7 @@ from fieldcraft.data.table_files import (
     require_utf8,
 )
 from fieldcraft.hub.dataset_files import resolve_data_file
-from fieldcraft.records.files import dump_finite_json, find_nonfinite, write_text
+from fieldcraft.records.files import find_nonfinite
 from fieldcraft.records.jsonl import (
     DuplicateKeyDecoder,
     DuplicateKeyObject,
@@ -291,11 +291,6 @@ def _find_record_list_keys(value: Record) -> list[str]:
 def first_filled(record: Record, keys: Sequence[str]) -> Any:
     """Return the value of the first key that the record fills, or None."""
     return next((record[key] for key in keys if record.get(key) not in (None, "", [])), None)
-
-
-def write_json_array(path: Path, rows: Sequence[Record]) -> None:
-    """Write a JSON array atomically."""
-    write_text(path, [dump_finite_json(path, rows, ensure_ascii=False, indent=1) + "\n"])
 
 
 # -- records that are left out -----------------------------------------------------------------

@@ -9,10 +9,11 @@ from BrowseComp's (`record_keys.py`), and from files in other formats (`file_for
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,11 +124,10 @@ def read_task_file(path: Path, max_left_out: float = MAX_REJECTED_SHARE) -> Pars
     `Task.meta` gets `level` (for HLE the category), `type` and the contents of `metadata`.
     HotpotQA, 2WikiMultiHopQA and MuSiQue add `gold_titles`, the titles of the paragraphs that
     contain the answer; MuSiQue adds `hops`; questions for programs add their tests; ToolRL and
-    xLAM add `calls`,
-    the expected calls. `graded_by` is the reward that grades the task: the one that the record
-    names, or `math` for mathematics (GSM8K, MATH, AIME, OlympiadBench). A question with tests,
-    expected calls or `graded_by: judge` or `rubric` needs no answer. A demonstration without a
-    separate answer gets the answer that it ends with, and `unverified`.
+    xLAM add `calls`, the expected calls. `graded_by` is the reward that grades the task: the one
+    that the record names, or `math` for mathematics (GSM8K, MATH, AIME, OlympiadBench). A question
+    with tests, expected calls or `graded_by: judge` or `rubric` needs no answer. A demonstration
+    without a separate answer gets the answer that it ends with, and `unverified`.
 
     Raises:
         UserError: the file is missing, empty or damaged, no record can be read, or the fraction of
@@ -143,9 +143,11 @@ def parse_tasks(
     located_records: Iterable[tuple[str, Record | RecordError]],
     path: Path | str,
     max_left_out: float,
+    extend: Callable[[Task, Record], Task] = lambda task, record: task,
 ) -> ParsedTasks:
     """Return the tasks of the given records, each a pair of location and record or the reason to
-    leave it out; `path` is their source. Raises UserError as `read_task_file` does."""
+    leave it out; `path` is their source. `extend` receives each task with its normalised record.
+    Raises UserError as `read_task_file` does."""
     rejected = RejectedRecords(path)
     found: list[_ParsedRecord] = []
     for location, raw_record in located_records:
@@ -165,7 +167,7 @@ def parse_tasks(
             unusable[declared] += 1
             continue
         try:
-            task = _make_task(each, question)
+            task = extend(_make_task(each, question), each.record)
         except RecordError as error:
             use = find_other_use(each.record, *_QUESTION_RECIPE_KEYS)
             rejected.add(each.location, error, use)
@@ -374,8 +376,8 @@ def _parse_metadata(record: Record) -> dict[str, Any]:
 
 
 def _is_text_or_number(value: object) -> bool:
-    """Return whether a cell holds a text or a number. A bare NaN is a missing value."""
-    return isinstance(value, str | int | float) and value == value
+    """Return whether a cell holds a text or a number. A bare NaN or Infinity is a missing value."""
+    return math.isfinite(value) if isinstance(value, float) else isinstance(value, str | int)
 
 
 def _find_gold_titles(record: Record) -> list[str]:

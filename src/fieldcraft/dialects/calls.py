@@ -24,12 +24,19 @@ NAME_REGEX = re.compile(r'"name"\s*:\s*"([^"\\]+)"')
 JSON_DECODER = json.JSONDecoder()
 
 
+def parse_strict_json(text: str) -> Any:
+    """Return the JSON value of a text that a model wrote. Raises ValueError also for what Python
+    accepts beyond JSON, NaN, infinities and lone surrogates, which no file of a run can store, and
+    RecursionError for values nested too deeply."""
+    value = json.loads(text)
+    json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    return value
+
+
 def parse_call_json(payload: str, arguments: str = "arguments") -> ToolCall | MalformedCall:
     """Parse the JSON call between the tags. The key named by `arguments` holds its arguments."""
     try:
-        call = json.loads(payload)
-        # Python accepts more than JSON allows: NaN, infinities, lone surrogates.
-        json.dumps(call, allow_nan=False, ensure_ascii=False).encode()
+        call = parse_strict_json(payload)
     except (ValueError, RecursionError) as error:
         return MalformedCall(f"The tool call is not valid JSON: {error}.", _find_tool_name(payload))
     match call:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fieldcraft.dialects.calls import parse_strict_json
 from fieldcraft.types import ToolCall
 
 PYTHON_WORDS = {"True": True, "False": False, "None": None}
@@ -45,8 +45,7 @@ def parse_untyped(text: str) -> Any:
     if (word := text.strip()) in PYTHON_WORDS:
         return PYTHON_WORDS[word]
     try:
-        value = json.loads(text)
-        json.dumps(value, allow_nan=False)
+        value = parse_strict_json(text)
     except (ValueError, RecursionError):
         return text
     return text if isinstance(value, str) else value

@@ -10,7 +10,7 @@ import asyncio
 import re
 import sysconfig
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, TypeVar
@@ -114,29 +114,41 @@ _PACKAGE_FOLDER_NAMES = {"site-packages", "dist-packages"}
 
 class BrokenToolError(Exception):
     """Failure of a tool that raised an unexpected exception, which ends its rollout. `call` is the
-    record of the call."""
+    record of the call, or None if the tool failed on opening or closing."""
 
-    def __init__(self, call: CallRecord) -> None:
-        super().__init__(call.observation)
+    def __init__(self, cause: str, call: CallRecord | None = None) -> None:
+        super().__init__(cause)
         self.call = call
 
 
 @contextmanager
-def record_broken_call(tool: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """Record an exception inside the block as the end of this call.
+def convert_defects(record: Callable[[str], CallRecord] | None = None) -> Iterator[None]:
+    """Convert an exception of a tool inside the block. `record` returns the record of a call that
+    the exception ended.
 
     Raises BrokenToolError for every exception except UserError, which propagates unchanged.
     """
-    clock = asyncio.get_running_loop().time
-    start = clock()
     try:
         yield
     except UserError:
         raise
     except Exception as error:
         cause = describe_defect(error)
-        call = CallRecord(tool, arguments, cause, CallOutcome.BROKEN, clock() - start)
-        raise BrokenToolError(call) from error
+        raise BrokenToolError(cause, record(cause) if record else None) from error
+
+
+def record_broken_call(tool: str, arguments: dict[str, Any]) -> AbstractContextManager[None]:
+    """Return a context manager that records an exception inside its block as the end of this call.
+
+    Raises BrokenToolError for every exception except UserError, which propagates unchanged.
+    """
+    clock = asyncio.get_running_loop().time
+    start = clock()
+
+    def record(cause: str) -> CallRecord:
+        return CallRecord(tool, arguments, cause, CallOutcome.BROKEN, clock() - start)
+
+    return convert_defects(record)
 
 
 def describe_defect(error: Exception) -> str:

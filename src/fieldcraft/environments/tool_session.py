@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from fieldcraft.concurrency import ConcurrencyLimiter, run_concurrently
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.environments.guards import (
+    BrokenToolError,
     ToolContractError,
     ToolTimeoutError,
+    convert_defects,
     record_broken_call,
     run_with_timeout,
     truncate_middle,
@@ -32,7 +34,10 @@ from fieldcraft.types import (
     ToolCall,
     ToolError,
     ToolUnavailableError,
+    UserError,
 )
+
+T = TypeVar("T")
 
 LIMIT_REACHED_MESSAGE = "The limit of calls is reached; answer with what you know."
 
@@ -77,7 +82,7 @@ class ToolSession:
             return self.truncate_observation(
                 _make_unexecuted_call(call, call.reason, CallOutcome.MALFORMED, call.fault)
             )
-        tool, arguments = self.tools.get(call.tool), call.arguments
+        tool = self.tools.get(call.tool)
         if tool is None:
             names = ", ".join(self.tools) or "none"
             reason = f"There is no tool {call.tool!r}; known: {names}."
@@ -85,32 +90,8 @@ class ToolSession:
                 _make_unexecuted_call(call, reason, CallOutcome.MALFORMED, "tool")
             )
         async with self.limiter.slot():
-            clock = asyncio.get_running_loop().time
-            start = clock()
-            with record_broken_call(call.tool, arguments):
-                text, outcome = await self._run_tool(tool, arguments)
-            seconds = clock() - start
-        fault: CallFault | None = "arguments" if outcome is CallOutcome.MALFORMED else None
-        return self.truncate_observation(
-            CallRecord(call.tool, arguments, text, outcome, seconds, fault=fault)
-        )
-
-    async def _run_tool(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, CallOutcome]:
-        try:
-            text = await run_with_timeout(
-                _call_tool(tool, arguments), self.budget.call_timeout_seconds
-            )
-        except ArgumentError as error:
-            return str(error), CallOutcome.MALFORMED
-        except (ToolUnavailableError, ToolTimeoutError) as error:
-            return str(error), CallOutcome.UNAVAILABLE
-        except ToolError as error:
-            return str(error), CallOutcome.FAILED
-        if not isinstance(text, str):
-            raise ToolContractError(
-                f"the tool '{tool.name}' returned {type(text).__name__}, not text"
-            )
-        return text, CallOutcome.OK
+            executed = await execute_call(tool, call, self.budget.call_timeout_seconds)
+        return self.truncate_observation(executed)
 
 
 def make_refused_call(call: ToolCall | MalformedCall, reason: str) -> CallRecord:
@@ -126,6 +107,36 @@ def _make_unexecuted_call(
 ) -> CallRecord:
     arguments = call.arguments if isinstance(call, ToolCall) else {}
     return CallRecord(call.tool, arguments, reason, outcome, 0.0, fault=fault)
+
+
+async def execute_call(tool: Tool, call: ToolCall, timeout_seconds: float) -> CallRecord:
+    """Call a tool, and return the record with its whole observation, which after a `ToolError` or a
+    timeout is the message of the error. Every other exception is a defect of the tool.
+
+    Raises BrokenToolError for a defect.
+    """
+    clock = asyncio.get_running_loop().time
+    start = clock()
+    with record_broken_call(call.tool, call.arguments):
+        text, outcome = await _run_tool(tool, call.arguments, timeout_seconds)
+    fault: CallFault | None = "arguments" if outcome is CallOutcome.MALFORMED else None
+    return CallRecord(call.tool, call.arguments, text, outcome, clock() - start, fault=fault)
+
+
+async def _run_tool(
+    tool: Tool, arguments: dict[str, Any], timeout_seconds: float
+) -> tuple[str, CallOutcome]:
+    try:
+        text = await run_with_timeout(_call_tool(tool, arguments), timeout_seconds)
+    except ArgumentError as error:
+        return str(error), CallOutcome.MALFORMED
+    except (ToolUnavailableError, ToolTimeoutError) as error:
+        return str(error), CallOutcome.UNAVAILABLE
+    except ToolError as error:
+        return str(error), CallOutcome.FAILED
+    if not isinstance(text, str):
+        raise ToolContractError(f"the tool '{tool.name}' returned {type(text).__name__}, not text")
+    return text, CallOutcome.OK
 
 
 async def _call_tool(tool: Tool, arguments: dict[str, Any]) -> Any:
@@ -144,9 +155,8 @@ async def open_session_tools(
     A stateless tool is used directly; a stateful one is opened here and closed at the end of the
     rollout, each within `timeout_seconds`.
 
-    Raises:
-        ToolContractError: a tool is too slow, or opens an object that is not a Tool.
-        Exception: exception of a tool on opening or closing.
+    Raises BrokenToolError if a tool raises an unexpected exception on opening or closing, is too
+    slow, or opens an object that is not a Tool.
     """
     async with AsyncExitStack() as stack:
         opened = {}
@@ -173,22 +183,16 @@ class _OpenedTool(AbstractAsyncContextManager[Tool]):
         self.timeout_seconds = timeout_seconds
 
     async def __aenter__(self) -> Tool:
-        try:
+        with convert_defects():
             self._context = self.tool.open(self.task)
-            opened: object = await run_with_timeout(
-                self._context.__aenter__(), self.timeout_seconds
-            )
-        except ToolTimeoutError as error:
-            raise ToolContractError(
-                f"the tool '{self.tool.name}' did not open within {self.timeout_seconds:g} s"
-            ) from error
-        if not isinstance(opened, Tool):
+            opened: object = await self._run(self._context.__aenter__(), "open")
+            if isinstance(opened, Tool):
+                return opened
             defect = ToolContractError(
                 f"the tool '{self.tool.name}' opened an object that is not a Tool"
             )
             await self.__aexit__(ToolContractError, defect, None)
             raise defect
-        return opened
 
     async def __aexit__(
         self,
@@ -197,14 +201,16 @@ class _OpenedTool(AbstractAsyncContextManager[Tool]):
         trace: TracebackType | None,
     ) -> None:
         try:
-            await run_with_timeout(
-                self._context.__aexit__(kind, raised, trace), self.timeout_seconds
-            )
-        except ToolTimeoutError as error:
-            if raised is None:
-                raise ToolContractError(
-                    f"the tool '{self.tool.name}' did not close within {self.timeout_seconds:g} s"
-                ) from error
-        except Exception:
+            with convert_defects():
+                await self._run(self._context.__aexit__(kind, raised, trace), "close")
+        except (UserError, BrokenToolError):
             if raised is None:
                 raise
+
+    async def _run(self, work: Awaitable[T], verb: str) -> T:
+        try:
+            return await run_with_timeout(work, self.timeout_seconds)
+        except ToolTimeoutError as error:
+            raise ToolContractError(
+                f"the tool '{self.tool.name}' did not {verb} within {self.timeout_seconds:g} s"
+            ) from error

@@ -250,7 +250,7 @@ async def open_engine_session(
     except Exception as error:  # noqa: BLE001 - the one boundary: a bad rollout is data
         trajectory.status = Status.ERROR
         trajectory.error = describe_defect(error)
-        if isinstance(error, BrokenToolError):
+        if isinstance(error, BrokenToolError) and error.call is not None:
             trajectory.calls.append(error.call)
     finally:
         engine.release(name)

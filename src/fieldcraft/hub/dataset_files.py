@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -154,7 +155,8 @@ def _write_rows(rows: HubDataset, file: Path) -> None:
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a value for JSON: dates to ISO format, bytes to base64."""
+    """Convert a value for JSON: dates to ISO format, bytes to base64. A number that is not finite,
+    the missing value of pandas, becomes None."""
     match value:
         case Mapping():
             return {str(key): _to_json(inner) for key, inner in value.items()}
@@ -164,7 +166,9 @@ def _to_json(value: Any) -> Any:
             return value.isoformat()
         case bytes():
             return base64.b64encode(value).decode()
-        case None | bool() | int() | float() | str():
+        case float():
+            return value if math.isfinite(value) else None
+        case None | bool() | int() | str():
             return value
     return json.loads(json.dumps(value, default=str))
 

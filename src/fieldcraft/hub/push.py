@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fieldcraft.config.hub_names import HubModel, parse_hub_model
-from fieldcraft.hub.client import get_hub_address, raise_hub_errors
+from fieldcraft.hub.client import HubUnreachableError, get_hub_address, raise_hub_errors
 from fieldcraft.records.reading import RERUN_ADVICE, read_json
 from fieldcraft.types import UserError
 
@@ -36,26 +36,47 @@ def push_folder(folder: Path, target: HubModel, visibility: Visibility) -> str:
     """Upload the files of an exported folder as one commit, and return the address of the model.
     `visibility` applies to a new model.
 
-    Raises UserError if the hub rejects the upload.
+    Raises UserError with the cause if the upload fails.
     """
-    from huggingface_hub import CommitOperationAdd, HfApi, errors
+    from huggingface_hub import CommitOperationAdd, HfApi
 
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    additions = [CommitOperationAdd(path.name, _read_upload(path)) for path in files]
+    uploads = {path.name: _read_upload(path) for path in files}
     try:
         with raise_hub_errors(target):
+            additions = [CommitOperationAdd(name, upload) for name, upload in uploads.items()]
             api = HfApi()
             api.create_repo(target.name, private=visibility == "private", exist_ok=True)
             api.create_commit(target.name, additions, commit_message="Exported by fieldcraft")
     except UserError as error:
-        http_error = error.__cause__ if isinstance(error.__cause__, errors.HfHubHTTPError) else None
-        reason = f"answers {http_error.response.status_code}" if http_error else "rejects it"
+        option = " --private" if visibility == "private" else ""
+        cause = _describe_failure(error, target)
         raise UserError(
-            f"{folder} is complete but was not uploaded, because {get_hub_address()} {reason}:"
-            f" set HF_TOKEN to a token that may write to {target}, and run 'hf upload {target}"
-            f" {folder}'."
+            f"{folder} is complete but was not uploaded, because {cause},"
+            f" and run 'hf upload {target} {folder}{option}'."
         ) from error
     return f"{get_hub_address()}/{target}"
+
+
+def _describe_failure(error: UserError, target: HubModel) -> str:
+    """Return the cause of an error of `raise_hub_errors` during an upload, and the remedy."""
+    from huggingface_hub import constants, errors
+
+    if isinstance(error, HubUnreachableError):
+        if constants.HF_HUB_OFFLINE:
+            return "HF_HUB_OFFLINE prevents it: unset it"
+        return (
+            f"{get_hub_address()} cannot be reached: connect to the network or correct HF_ENDPOINT"
+        )
+    match error.__cause__:
+        case errors.HfHubHTTPError(response=response):
+            answer = f"{get_hub_address()} answers {response.status_code}"
+            if response.is_server_error:
+                return f"{answer}: wait a little"
+            return f"{answer}: set HF_TOKEN to a token that may write to {target}"
+        case OSError(filename=str(file), strerror=reason):
+            return f"{file} cannot be read ({reason}): make it readable"
+    return str(error).rstrip(".")
 
 
 def _read_upload(path: Path) -> str | bytes:

@@ -18,7 +18,7 @@ from fieldcraft.records.costs import (
     compute_token_cost,
     sum_call_costs,
 )
-from fieldcraft.types import CallOutcome, CallRecord, Status, Trajectory
+from fieldcraft.types import CallOutcome, CallRecord, Status, ToolCall, Trajectory
 
 
 def count_calls(trajectories: Iterable[Trajectory]) -> dict[str, int]:
@@ -125,7 +125,7 @@ def count_duplicate_calls(trajectory: Trajectory) -> int:
     answered: set[str] = set()
     repeated = 0
     for call in trajectory.calls:
-        key = _make_call_key(call)
+        key = make_call_key(call)
         repeated += call.outcome.executed and key in answered
         if call.outcome is CallOutcome.OK:
             answered.add(key)
@@ -171,7 +171,9 @@ def _compute_optimal_rate(
     )
 
 
-def _make_call_key(call: CallRecord) -> str:
+def make_call_key(call: CallRecord | ToolCall) -> str:
+    """Return a key that is equal for calls that differ only in the case and the repeated spaces of
+    texts, also of those inside lists and objects."""
     return json.dumps([call.tool, _normalise_text(call.arguments)], sort_keys=True)
 
 

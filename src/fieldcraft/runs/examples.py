@@ -109,7 +109,7 @@ class ExampleSource:
             return
         for demonstration in self.data_source.demonstrations(data, count):
             try:
-                [trajectory] = self.data_source.encode_filtered([demonstration], encoder)
+                [trajectory] = self.data_source.encode_filtered(data, [demonstration], encoder)
                 yield DemonstrationExample(name, trained, trajectory)
             except UserError as error:
                 yield DemonstrationExample(name, rejection_reason=str(error))

@@ -92,12 +92,11 @@ class FileData(DataSource):
         return demonstrations[:count]
 
     def encode_filtered(
-        self, demonstrations: Sequence[Demonstration], encoder: DemonstrationEncoder
+        self, dataset: str, demonstrations: Sequence[Demonstration], encoder: DemonstrationEncoder
     ) -> list[Trajectory]:
-        path = self.recipe.demonstrations or self.recipe.tasks
-        assert path is not None
+        path = self._find_dataset_file(dataset)
         usable, reasons = self._select_usable(demonstrations, encoder, path)
-        return _require_examples(usable, reasons, "no filtered demonstration")
+        return _require_examples(usable, reasons, f"no filtered demonstration of {path}")
 
     def _make_notes(self, tasks: Sequence[Task], reasons: Counter[str], path: Path) -> list[str]:
         left_out = [f"{count} left out: {reason}" for reason, count in reasons.most_common()]

@@ -64,9 +64,10 @@ class DataSource(ABC):
         UserError if it is unknown."""
 
     def encode_filtered(
-        self, demonstrations: Sequence[Demonstration], encoder: DemonstrationEncoder
+        self, dataset: str, demonstrations: Sequence[Demonstration], encoder: DemonstrationEncoder
     ) -> list[Trajectory]:
-        """Encode filtered demonstrations as trajectories. Raises UserError if none is usable."""
+        """Encode filtered demonstrations of a data set as trajectories. Raises UserError if none is
+        usable."""
         return [encoder.encode(*each) for each in demonstrations]
 
     @abstractmethod

@@ -92,7 +92,7 @@ class PreviewStageData:
             dropped = sum(stage.dropped.values())
             self.report.note(f"{dropped} of {stage.before} left out by {stage.name}")
         return (
-            data_source.encode_filtered(result.accepted, self.context.encoder)
+            data_source.encode_filtered(data, result.accepted, self.context.encoder)
             if result.accepted
             else []
         )

@@ -76,7 +76,7 @@ class LocalStageInputs:
         demonstrations = read_demonstrations(folder / DEMONSTRATIONS_FILE)
         if not demonstrations:
             raise self._empty_error(data)
-        return self.data_source.encode_filtered(demonstrations, self.encoder)
+        return self.data_source.encode_filtered(data, demonstrations, self.encoder)
 
     def load_pairs(self, data: str, count: int | None) -> Sequence[TrajectoryPair]:
         return self._require_examples(data, self.data_source.pairs(data, count, self.encoder))

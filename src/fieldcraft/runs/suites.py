@@ -210,15 +210,14 @@ def find_rules(suite: Suite, judge_model: str | None) -> tuple[dict[str, str], l
     rules: dict[str, str] = {}
     errors: list[str] = []
     for name, benchmark in suite.benchmarks.items():
+        environment = benchmark.environment
         try:
-            if benchmark.environment is None:
-                rules[name] = describe_rule(benchmark.graded_by, judge_model)
+            rules[name] = (
+                describe_rule(benchmark.graded_by, judge_model)
+                if environment is None
+                else describe_environment(environment)
+            )
         except UserError as error:
-            errors.append(f"the benchmark '{name}' cannot be graded: {error}")
-            continue
-        try:
-            if benchmark.environment is not None:
-                rules[name] = describe_environment(benchmark.environment)
-        except UserError as error:
-            errors.append(str(error))
+            subject = f"the benchmark '{name}' cannot be graded: " if environment is None else ""
+            errors.append(f"{subject}{error}")
     return rules, errors

@@ -1,5 +1,6 @@
 """The sentence and the words of a passage that state an accepted answer."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,16 @@ def test_an_answer_is_written_as_in_the_passage_without_what_surrounds_it() -> N
 def test_a_part_of_a_word_is_no_answer() -> None:
     assert find_evidence([("", "In 1901 the Marseille line opened.")], ["Mars", "190"], "q") is None
     assert find_evidence([("", "nothing")], ["The", "", "!"], "q") is None
+
+
+@pytest.mark.parametrize("answer", ["no", "No.", "yes", "True", "false"])
+def test_a_closed_answer_has_no_evidence(answer: str) -> None:
+    """Such a word in a passage does not answer the question; another accepted answer still may."""
+    text = f"There is {answer} water ocean on Mars, a planet."
+    assert find_evidence([("Mars", text)], [answer], "Is Mars a star?") is None
+    found = find_evidence([("Mars", text)], [answer, "a planet"], "Is Mars a star?")
+    assert found is not None
+    assert found.span == "planet"
 
 
 def test_the_longest_accepted_answer_counts() -> None:

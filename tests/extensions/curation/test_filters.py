@@ -18,16 +18,20 @@ from fieldcraft.extensions.curation.filters import (
     make_filter,
 )
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.tool_metrics import count_duplicate_calls
 from fieldcraft.records.words import split_words
 from fieldcraft.runs.build import make_verdict_reward
 from fieldcraft.types import (
     Answer,
+    CallOutcome,
+    CallRecord,
     DemoStep,
     Observation,
     Task,
     Thought,
     ThoughtRole,
     ToolCall,
+    Trajectory,
     UserError,
 )
 from source_files import lines
@@ -141,6 +145,20 @@ def test_redundant_calls_and_thoughts() -> None:
     found = apply({"redundant": {}}, PLAIN, REPAIRED, calls, thoughts)
     assert [chain.steps for chain in found.accepted] == [PLAIN, REPAIRED]  # a plan may occur again
     assert reasons(found) == ["a repeated call", "a repeated thought"]
+
+
+def test_repeated_calls_are_those_that_the_metric_counts_as_duplicates() -> None:
+    """Case and spaces of texts do not count, also inside lists; ß is SS in upper case."""
+
+    def call(text: str) -> ToolCall:
+        return ToolCall("search", {"queries": [text], "top": 1})
+
+    for texts, is_repeated in ((("Große Insel", " GROSSE  insel"), True), (("a", "b"), False)):
+        calls = [*PLAN, *(step for text in texts for step in (call(text), Observation("x")))]
+        found = apply({"redundant": {}}, [*calls, *CHECKED])
+        assert reasons(found) == ["a repeated call"] * is_repeated
+        records = [CallRecord("search", call(t).arguments, "x", CallOutcome.OK, 0) for t in texts]
+        assert count_duplicate_calls(Trajectory(TASK, calls=records)) == is_repeated
 
 
 def test_chains_off_the_grammar() -> None:

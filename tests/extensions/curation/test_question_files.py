@@ -128,6 +128,46 @@ def make_pair(number: int, first: str, second: str) -> dict[str, Any]:
     return {"question": question, "answer": first, "supporting_facts": facts, "context": context}
 
 
+def make_articles(shape: str) -> list[dict[str, Any]]:
+    """Return the records of three articles with two questions each, in the shape of a data set."""
+    records: list[dict[str, Any]] = []
+    for name in ("Ash", "Fir", "Oak"):
+        text = f"{name} grows in the north."
+        questions = [f"Where does {name.lower()} grow?", f"What is the tree {name.lower()}?"]
+        if shape == "squad":
+            answered = [
+                {"id": q, "question": q, "answers": [{"text": "the north", "answer_start": 1}]}
+                for q in questions
+            ]
+            records.append({"title": "", "paragraphs": [{"context": text, "qas": answered}]})
+        elif shape == "boolq":
+            records += [{"question": q, "passage": text, "answer": True} for q in questions]
+        elif shape == "race":
+            options = {"options": ["In the north", "In the south"], "answer": "A"}
+            records += [{"question": q, "article": text, **options} for q in questions]
+        else:
+            prompts = [f"Answer the question.\nQuestion: {q}" for q in questions]
+            content = {"context": text, "reward_model": {"ground_truth": "the north"}}
+            records += [{"prompt": [{"role": "user", "content": p}], **content} for p in prompts]
+    return records
+
+
+@pytest.mark.parametrize("shape", ["squad", "boolq", "race", "verl"])
+def test_questions_on_one_passage_are_held_out_together(shape: str, tmp_path: Path) -> None:
+    """The question of a task is not always the text of one field of its record."""
+    file = write_lines(tmp_path / "q.jsonl", make_articles(shape))
+    corpus = write_lines(tmp_path / "c.jsonl", [{"title": "North", "text": "Trees in the north."}])
+    settings = QuestionFileSettings(heldout=2)
+    write_question_files([file], [corpus], tmp_path / "out", settings)
+    tested = read_tasks(tmp_path / "out/heldout.jsonl")
+    trained = read_tasks(tmp_path / "out/tasks.jsonl")
+    assert (len(tested), len(trained)) == (2, 4)
+    [passage] = {hashed for task in tested for hashed in task.meta["gold_passages"]}
+    others = [hashed for task in trained for hashed in task.meta["gold_passages"]]
+    assert len(others) == len(trained)
+    assert passage not in others
+
+
 def test_a_question_like_a_held_out_one_is_left_out(tmp_path: Path) -> None:
     questions = ["Who founded the old town of Ironton?", "Who founded the town of old Ironton?"]
     plain = [{"question": question, "answer": "Ada"} for question in [*questions, "Who is Bo?"]]
@@ -152,6 +192,7 @@ def test_a_question_like_a_held_out_one_is_left_out(tmp_path: Path) -> None:
         (["plain.jsonl", "--heldout", "1"], "the files hold no passages: add a file of passages"),
         (["nq.jsonl", "--corpus", "plain.jsonl"], "plain.jsonl"),
         (["plain.jsonl", "--corpus", "other.jsonl", "--heldout", "1"], "none of the answers is in"),
+        (["closed.jsonl", "--corpus", "other.jsonl", "--heldout", "1"], "none of the answers is"),
         (["same.jsonl", "--heldout", "1"], "no question can be held out, because at least 2 share"),
         (["alike.jsonl", "nq.jsonl", "--heldout", "2"], "none is left for training: give more"),
         (["plain.jsonl", "--heldout", "0"], "--heldout"),
@@ -168,6 +209,8 @@ def test_mistakes_are_one_sentence(
     write_lines(tmp_path / "nq.jsonl", [NQ])
     write_lines(tmp_path / "plain.jsonl", [{"question": f"Who {n}?", "answer": "A"} for n in "ab"])
     write_lines(tmp_path / "other.jsonl", [{"title": "B", "text": "Nothing."}])
+    closed = {"question": "Is it?", "answer": "no"}  # a part of "Nothing", and no evidence
+    write_lines(tmp_path / "closed.jsonl", [closed, {"question": "Who?", "answer": "A"}])
     write_lines(tmp_path / "same.jsonl", [NQ, NQ | {"question": "what is northport"}])
     alike = ("Who founded the old town of Ironton?", "Who founded the town of old Ironton?")
     write_lines(tmp_path / "alike.jsonl", [{"question": q, "answer": "Ada"} for q in alike])

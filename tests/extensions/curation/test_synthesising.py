@@ -115,6 +115,17 @@ def test_a_world_makes_and_checks_them(tmp_path: Path) -> None:
     assert card["cuts"][2]["dropped"]["the model was taught all of it"] > 0
 
 
+def test_questions_without_answers_are_no_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, *given = settings(tmp_path, "http://127.0.0.1:9/v1", {"easy": 2})
+    graded = {"metadata": {"graded_by": "rubric"}}
+    records = [{"question": f"Is letter {number} polite?"} | graded for number in range(3)]
+    (tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+    assert status("synthesise", "afm-data", *given, "--out", tmp_path / "run") == 2
+    assert "no question has an answer, and harder questions are" in capsys.readouterr().err
+
+
 def test_nobody_makes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["synthesise", "code-mini", "--out", tmp_path / "run"]
     assert status(*command) == 2

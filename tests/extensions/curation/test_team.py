@@ -240,10 +240,13 @@ def test_an_argument_that_is_no_text_is_json() -> None:
     assert found.steps[4:6] == (
         ToolCall("year", {"number": 1905}), Observation("In 1905 nothing happened."),
     )  # fmt: skip
-    lead.requests.clear()
-    found = run_team(
-        AFM_TEAM, scripts | {"year": Script("Thought: x\nNumber: long ago")}, tools=(year,)
-    )
+
+
+@pytest.mark.parametrize("number", ["long ago", "NaN", "-Infinity", "1e999", "[" * 5000])
+def test_an_argument_that_no_file_of_a_run_can_store_is_malformed(number: str) -> None:
+    lead = Script("Thought: x\nNext: year")
+    scripts = well_playing(lead=lead, year=Script(f"Thought: x\nNumber: {number}"))
+    found = run_team(AFM_TEAM, scripts, tools=(year,))
     assert (found.status, found.detail) == (
         AttemptStatus.MALFORMED, "the team member 'year': the part 'Number:' is not JSON",
     )  # fmt: skip

@@ -8,7 +8,6 @@ Each filter returns (keep, reason), see `filters.py`.
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -31,9 +30,10 @@ from fieldcraft.extensions.curation.filters import (
     FilterDecision,
 )
 from fieldcraft.records.reading import RecipeKeyError
+from fieldcraft.records.tool_metrics import make_call_key
 from fieldcraft.records.words import split_words
 from fieldcraft.rewards.answers import normalise_or_raw
-from fieldcraft.types import Task, ThoughtRole, ToolCall, UserError
+from fieldcraft.types import Task, ThoughtRole, UserError
 
 MIN_REPEATED_WORDS = 8  # shorter thoughts, such as "I must search.", may be repeated
 NGRAM_WORDS = 13  # words, as in GPT-3 (arXiv 2005.14165, appendix C)
@@ -101,7 +101,7 @@ async def drop_wrong(demonstration: Demonstration, context: FilterContext) -> Fi
 def drop_redundant(demonstration: Demonstration, context: FilterContext) -> FilterDecision:
     """Drop chains that repeat a call or a long thought. Plans may be repeated: they list the
     remaining steps after an error."""
-    calls = Counter(map(_canonical_call, demonstration.calls))
+    calls = Counter(map(make_call_key, demonstration.calls))
     if calls and max(calls.values()) > 1:
         return FilterDecision(0, "a repeated call")
     thoughts = Counter(
@@ -111,15 +111,6 @@ def drop_redundant(demonstration: Demonstration, context: FilterContext) -> Filt
     if any(len(thought) >= MIN_REPEATED_WORDS for thought in repeated):
         return FilterDecision(0, "a repeated thought")
     return KEEP
-
-
-def _canonical_call(action: ToolCall) -> str:
-    """Return a normalised call, equal for calls that differ only in white space and case."""
-    normalised = {
-        name: " ".join(value.lower().split()) if isinstance(value, str) else value
-        for name, value in action.arguments.items()
-    }
-    return f"{action.tool} {json.dumps(normalised, sort_keys=True)}"
 
 
 def drop_off_grammar(demonstration: Demonstration, context: FilterContext) -> FilterDecision:

@@ -9,9 +9,10 @@ from fieldcraft.data.decontamination import normalise_text
 from fieldcraft.data.passages import parse_results
 from fieldcraft.extensions.curation.sentences import split_sentences
 from fieldcraft.records.words import split_words
-from fieldcraft.rewards.answers import QUOTES, SPACE_CHARACTERS, normalise
+from fieldcraft.rewards.answers import CLOSED_ANSWERS, QUOTES, SPACE_CHARACTERS, normalise
 
 Results = Sequence[tuple[str, str]]  # title and text of each passage
+_CLOSED_ANSWERS = CLOSED_ANSWERS | {"true", "false"}
 _AROUND = f"{QUOTES}{SPACE_CHARACTERS}()[]{{}},;:"  # around an answer in a sentence
 
 
@@ -40,19 +41,26 @@ def read_results(observation: str) -> Results:
     return [("", observation)] if found is None else found
 
 
+def is_closed_answer(answer: str) -> bool:
+    """Return whether an answer, such as yes or true, can only follow from what a passage states:
+    the word itself occurs in many passages, and is no evidence."""
+    return normalise(answer) in _CLOSED_ANSWERS
+
+
 def find_evidence(
     results: Results, answers: Sequence[str], question: str, titles: Collection[str] = ()
 ) -> Evidence | None:
     """Return the first sentence that shares the most words with the question among those that
     contain an accepted answer, after normalisation; of several answers, the longest one. With
     `titles`, in the form of `normalise_text`, only passages with one of them count. Return None if
-    there is no such sentence."""
+    there is no such sentence. A closed answer has no evidence (`is_closed_answer`)."""
     question_words = set(split_words(question))
+    stated_answers = [answer for answer in answers if not is_closed_answer(answer)]
     best, best_rank = None, (-1, -1)
     for title, text in results:
         if titles and normalise_text(title) not in titles:
             continue
-        for answer in answers:
+        for answer in stated_answers:
             for evidence in _find_in_passage(title, text, answer):
                 shared = len(question_words & set(split_words(evidence.sentence)))
                 rank = (len(normalise(answer).split()), shared)

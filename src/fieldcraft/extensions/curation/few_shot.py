@@ -12,12 +12,11 @@ from typing import NamedTuple
 from fieldcraft.dialects.base import BaseDialect, encode_untrusted
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy, RolloutSession
-from fieldcraft.extensions.curation.react_agent import OBSERVATION_PREFIX
+from fieldcraft.extensions.curation.react_agent import ANSWER_PREFIX, OBSERVATION_PREFIX
 from fieldcraft.sampling import StopReason
 from fieldcraft.types import Answer, Author, Segment, Task, ToolCall, Trajectory, UserError
 
 INSTRUCTION = "Answer each question in as few words as possible."
-ANSWER_PREFIX = "Answer:"
 
 
 class Example(NamedTuple):

@@ -138,15 +138,17 @@ class FilterResult:
     @property
     def examples(self) -> list[CardExample]:
         """A few examples of what each rule dropped, and of accepted chains."""
-        rejected = [_make_card_example(chain, rule, reason) for chain, rule, reason in self.dropped]
-        return pick_examples([*(_make_card_example(chain) for chain in self.accepted), *rejected])
+        rejected = [make_card_example(chain, rule, reason) for chain, rule, reason in self.dropped]
+        return pick_examples([*(make_card_example(chain) for chain in self.accepted), *rejected])
 
 
-def _make_card_example(
-    demonstration: Demonstration, rule: str = "", reason: str = ""
+def make_card_example(
+    demonstration: tuple[Task, Sequence[DemoStep]], rule: str = "", reason: str = ""
 ) -> CardExample:
-    text = "".join(segment.text for segment in make_untokenised_trajectory(*demonstration).segments)
-    return CardExample(rule, reason, demonstration.task.question, demonstration.task.answers, text)
+    """Return an example of a data card: a demonstration, and why it was left out, if it was."""
+    task, steps = demonstration
+    text = "".join(segment.text for segment in make_untokenised_trajectory(task, steps).segments)
+    return CardExample(rule, reason, task.question, task.answers, text)
 
 
 def make_filter(name: str, settings: Mapping[str, Any]) -> FilterFunction:

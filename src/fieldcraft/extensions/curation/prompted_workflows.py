@@ -18,6 +18,7 @@ from fieldcraft.dialects.tool_names import ToolNameMap
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.turns import Policy, RolloutSession
 from fieldcraft.extensions.curation.react_agent import (
+    ANSWER_PREFIX,
     OBSERVATION_PREFIX,
     STOP_STRINGS,
     ToolSchema,
@@ -53,7 +54,6 @@ Observation: Stanislaw Lem was born in Lwow, which belonged to Poland then.
 Thought: Lwow belonged to Poland when he was born.
 Answer: Poland"""
 THOUGHT_PREFIX = "Thought:"  # starts each turn, as in the prompts of the ReAct paper
-ANSWER_PREFIX = "Answer:"  # starts the last turn if no calls are left
 FORMAT_ERROR_TEMPLATE = (
     "{reason}. After the thought write either a line 'Action:' with a tool's name and its arguments"
     " as JSON, or a line 'Answer:'."

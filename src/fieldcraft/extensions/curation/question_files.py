@@ -20,14 +20,14 @@ from fieldcraft.data.decontamination import (
     hash_passage,
     normalise_text,
 )
-from fieldcraft.data.gold_answers import QUESTION_KEYS
-from fieldcraft.data.records import Record, first_filled, read_valid_records
-from fieldcraft.data.tasks import add_data_source, read_task_file, write_tasks
+from fieldcraft.data.prompts import find_own_passage
+from fieldcraft.data.records import Record, RecordError, first_filled, read_records
+from fieldcraft.data.tasks import add_data_source, parse_tasks, write_tasks
+from fieldcraft.extensions.curation.evidence import is_closed_answer
 from fieldcraft.extensions.curation.sentences import split_passage
 from fieldcraft.hub.dataset_files import resolve_data_file
 from fieldcraft.records.files import atomic_folder, write_json
 from fieldcraft.records.jsonl import write_json_lines
-from fieldcraft.rewards.answers import CLOSED_ANSWERS
 from fieldcraft.types import Task, UserError
 
 TASKS_FILE, HELDOUT_FILE, CORPUS_FILE = "tasks.jsonl", "heldout.jsonl", "corpus.jsonl"
@@ -112,27 +112,28 @@ def _read_questions(
     passages in their records, and a sentence for each reason for leaving records out."""
     tasks, pieces, ids = list[Task](), dict[Piece, None](), Counter[str]()
     warnings: list[str] = []
+
+    def iterate_records(path: Path) -> Iterator[tuple[str, Record | RecordError]]:
+        for location, found in read_records(path):
+            for paragraph in [] if isinstance(found, RecordError) else _find_paragraphs(found):
+                pieces.update(dict.fromkeys(_split(paragraph, settings.max_words)))
+            yield location, found
+
+    def add_gold(task: Task, record: Record) -> Task:
+        paragraphs = _select_gold(record, _find_paragraphs(record))
+        return _with_gold(
+            task, [piece for p in paragraphs for piece in _split(p, settings.max_words)]
+        )
+
     for path in paths:
-        gold_by_question: dict[str, list[Piece]] = defaultdict(list)
-        for record in _iterate_records(path):
-            paragraphs = _find_paragraphs(record)
-            for paragraph in paragraphs:
-                pieces |= dict.fromkeys(_split(paragraph, settings.max_words))
-            for paragraph in _select_gold(record, paragraphs):
-                question = str(first_filled(record, QUESTION_KEYS)).strip()
-                gold_by_question[question] += _split(paragraph, settings.max_words)
-        read = read_task_file(path, settings.max_left_out)
+        file = resolve_data_file(path)
+        read = parse_tasks(iterate_records(file), file, settings.max_left_out, add_gold)
         warnings += read.warnings(path)
         for task in add_data_source(read.tasks, path):
             ids[task.id] += 1
             unique_id = task.id if ids[task.id] == 1 else f"{task.id}#{ids[task.id]}"
-            gold = gold_by_question.get(task.question, [])
-            tasks.append(_with_gold(replace(task, id=unique_id), gold))
+            tasks.append(replace(task, id=unique_id))
     return tasks, pieces, warnings
-
-
-def _iterate_records(path: Path) -> Iterator[Record]:
-    return (record for _, record in read_valid_records(resolve_data_file(path)))
 
 
 def _find_paragraphs(record: Record) -> list[Paragraph]:
@@ -145,7 +146,10 @@ def _find_paragraphs(record: Record) -> list[Paragraph]:
 
 def _select_gold(record: Record, paragraphs: Sequence[Paragraph]) -> Sequence[Paragraph]:
     """Return the passages that a record marks as those with the answer: a flag of each passage,
-    supporting titles, or the only passage."""
+    supporting titles, or the only passage, which may be the one that the question is asked with."""
+    own = find_own_passage(record)
+    if own is not None and not paragraphs:
+        return [(None, "", own)]
     for key in ("ctxs", "paragraphs"):
         flagged = record.get(key)
         if isinstance(flagged, list) and len(flagged) == len(paragraphs):
@@ -182,8 +186,9 @@ def _require_reachable_answers(tasks: Sequence[Task], pieces: Iterable[Piece]) -
     """Raise UserError if no passage has an answer to any question, as with a wrong corpus: then
     neither a demonstration nor a search could reach one. Most often the first passages suffice."""
     answers = {answer.strip().lower() for task in tasks for answer in task.answers}
+    stated_answers = {answer for answer in answers if not is_closed_answer(answer)}
     texts = (f"{title} {text}".lower() for title, text in pieces)
-    if answers - CLOSED_ANSWERS and not any_occurs(answers, texts):
+    if stated_answers and not any_occurs(stated_answers, texts):
         raise UserError(
             "none of the answers is in a passage: add the passages of these questions with"
             " --corpus FILE."

@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from fieldcraft.dialects.calls import JSON_DECODER, parse_strict_json
 from fieldcraft.dialects.marked_answers import find_last_boxed
 from fieldcraft.dialects.thought_parser import split_reasoning
-from fieldcraft.environments.guards import ToolContractError, ToolTimeoutError, run_with_timeout
-from fieldcraft.environments.tool_session import open_session_tools
+from fieldcraft.environments.guards import BrokenToolError
+from fieldcraft.environments.tool_session import execute_call, open_session_tools
 from fieldcraft.extensions.curation.chat_models import (
     NO_USAGE,
     ChatModel,
@@ -37,6 +38,7 @@ from fieldcraft.tools.chat_client import ChatReply, ChatRequestError, TokenUsage
 from fieldcraft.types import (
     Answer,
     AnyTool,
+    CallOutcome,
     DemoStep,
     MalformedCall,
     Observation,
@@ -44,8 +46,6 @@ from fieldcraft.types import (
     Thought,
     Tool,
     ToolCall,
-    ToolError,
-    ToolUnavailableError,
 )
 
 CLOSED_BOOK_PROMPT = """\
@@ -74,6 +74,7 @@ tools:
 {tools}"""
 
 ToolSchema = dict[str, Any]  # schema of a tool, as chat templates accept it
+ANSWER_PREFIX = "Answer:"
 OBSERVATION_PREFIX = "Observation:"
 STOP_STRINGS = (f"\n{OBSERVATION_PREFIX}",)
 # `Thought:`, `**Action 2:**`, `Final Answer:` and the like, at the start of a line
@@ -148,61 +149,65 @@ class PromptedAgent:
     async def attempt(self, task: Task, key: str) -> AgentAttempt:
         """Let the model think, act and answer. `key` fixes the seeds of its requests.
 
-        A failed request or an unavailable tool ends the attempt with its cause. The response of a
-        tool, also to a call with wrong arguments, is shown to the model and never parsed.
+        A failed request or an unavailable or broken tool ends the attempt with its cause. The
+        result keeps its steps and usage so far. The response of a tool, also to a call with wrong
+        arguments, is shown to the model and never parsed.
         """
+        steps: list[DemoStep] = []
+        usages: list[TokenUsage] = []
         try:
             async with open_session_tools(self.tools, task, self.call_seconds) as tools:
-                return await self._attempt(task, key, tools)
-        except ToolContractError as error:
-            return AgentAttempt((), AttemptStatus.TOOL_FAILED, str(error))
+                status, detail = await self._act(task, key, tools, steps, usages)
+        except BrokenToolError as error:
+            status, detail = AttemptStatus.TOOL_FAILED, str(error)
+        return AgentAttempt(tuple(steps), status, detail, sum(usages, NO_USAGE))
 
-    async def _attempt(self, task: Task, key: str, tools: Mapping[str, Tool]) -> AgentAttempt:
+    async def _act(
+        self,
+        task: Task,
+        key: str,
+        tools: Mapping[str, Tool],
+        steps: list[DemoStep],
+        usages: list[TokenUsage],
+    ) -> tuple[AttemptStatus, str]:
+        """Append the steps of an attempt and the usage of its requests, and return its status and
+        the details of a failure."""
         schemas = [tool.schema for tool in self.tools]
         instruction = render_tool_prompt(schemas, self.max_calls) if schemas else CLOSED_BOOK_PROMPT
         # A single user message: some models do not support system messages.
         messages = [{"role": "user", "content": f"{instruction}\n\nQuestion: {task.question}"}]
-        steps: list[DemoStep] = []
-        usage = NO_USAGE
-
-        def finish(status: AttemptStatus, detail: str = "") -> AgentAttempt:
-            return AgentAttempt(tuple(steps), status, detail, usage)
-
         for number in range(self.max_calls + 1):
             try:
                 reply = await self._request(messages, f"{key}:{number}")
             except ChatRequestError as error:
-                return finish(AttemptStatus.REQUEST_FAILED, str(error))
-            usage += reply.usage
+                return AttemptStatus.REQUEST_FAILED, str(error)
+            usages.append(reply.usage)
             parsed = parse_reply(reply.text, schemas, reply.reasoning)
             # A server that ignores stop strings may have truncated text after a complete action.
             if reply.finish_reason == "length" and not isinstance(parsed.action, ToolCall):
-                return finish(AttemptStatus.TRUNCATED)
+                return AttemptStatus.TRUNCATED, ""
             if parsed.thought:
                 steps.append(Thought(parsed.thought))
             match parsed.action:
                 case MalformedCall(reason):
-                    return finish(AttemptStatus.MALFORMED, reason)
+                    return AttemptStatus.MALFORMED, reason
                 case Answer() as answer:
                     steps.append(answer)
-                    return finish(AttemptStatus.ANSWERED)
+                    return AttemptStatus.ANSWERED, ""
                 case ToolCall() as action:
                     steps.append(action)
             if number == self.max_calls:
                 break
-            try:
-                tool_result = tools[action.tool](**action.arguments)
-                observation = await run_with_timeout(tool_result, self.call_seconds)
-            except (ToolUnavailableError, ToolTimeoutError) as error:
-                return finish(AttemptStatus.TOOL_FAILED, str(error))
-            except ToolError as error:  # as in rollouts: the model may correct itself
-                observation = str(error)
-            steps.append(Observation(observation))
+            executed = await execute_call(tools[action.tool], action, self.call_seconds)
+            if executed.outcome is CallOutcome.UNAVAILABLE:
+                return AttemptStatus.TOOL_FAILED, executed.observation
+            # As in rollouts, the model reads an error, and may correct itself.
+            steps.append(Observation(executed.observation))
             messages += [
                 {"role": "assistant", "content": parsed.consumed_text},
-                {"role": "user", "content": f"{OBSERVATION_PREFIX} {observation}"},
+                {"role": "user", "content": f"{OBSERVATION_PREFIX} {executed.observation}"},
             ]
-        return finish(AttemptStatus.TOO_MANY_CALLS)
+        return AttemptStatus.TOO_MANY_CALLS, ""
 
     async def _request(self, messages: list[MessageDict], key: str) -> ChatReply:
         return await self.model.chat(
@@ -261,9 +266,8 @@ def _parse_action(text: str, schemas: Sequence[ToolSchema]) -> tuple[ToolCall | 
     if match is None:
         return MalformedCall("an action is a tool's name and its arguments as a JSON object"), 0
     try:
-        arguments, end = json.JSONDecoder().raw_decode(text, match.end())
-        # Python accepts more than JSON allows: NaN, infinities, lone surrogates.
-        json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
+        _, end = JSON_DECODER.raw_decode(text, match.end())
+        arguments = parse_strict_json(text[match.end() : end])
     except (ValueError, RecursionError):
         return MalformedCall("the arguments are not JSON"), 0
     if match[1] not in {schema["function"]["name"] for schema in schemas}:

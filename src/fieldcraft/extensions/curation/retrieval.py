@@ -21,7 +21,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import RETRIEVED_DATASET
 from fieldcraft.data.decontamination import EvaluationPassages
 from fieldcraft.data.passages import read_corpus
-from fieldcraft.data.steps_io import make_untokenised_trajectory, write_demonstrations
+from fieldcraft.data.steps_io import write_demonstrations
 from fieldcraft.data.world import Demonstration
 from fieldcraft.dialects.encoding import DemonstrationEncoder
 from fieldcraft.environments.guards import truncate_middle
@@ -30,6 +30,7 @@ from fieldcraft.extensions.curation.filters import (
     CardExample,
     DataCard,
     FilterStage,
+    make_card_example,
     pick_examples,
 )
 from fieldcraft.extensions.curation.retrieval_settings import (
@@ -55,7 +56,7 @@ from fieldcraft.runs.search import find_search
 from fieldcraft.runs.setup import Check, CheckContext, CheckReport
 from fieldcraft.runs.stage_files import DEMONSTRATIONS_FILE
 from fieldcraft.tools.base import ClosableTool
-from fieldcraft.types import DemoStep, Task, ToolError, UserError
+from fieldcraft.types import Task, ToolError, UserError
 
 SUMMARY_FILE, LEFT_OUT_FILE = "summary.json", "left_out.jsonl"
 CONCURRENCY = 16  # questions at a time, for a search server
@@ -246,7 +247,7 @@ def _make_card(
         }
         for number, share in summary["ceilings"].items()
     }
-    made = (CardExample("", "", t.question, t.answers, _render(t, s)) for t, s in demonstrations)
+    made = map(make_card_example, demonstrations)
     left_out = (
         CardExample(rule.name, p.reason, p.task.question, p.task.answers, "\n".join(p.observations))
         for p in paths
@@ -263,10 +264,6 @@ def _make_card(
         figures,
         pick_examples([*made, *left_out]),
     )
-
-
-def _render(task: Task, steps: Sequence[DemoStep]) -> str:
-    return "".join(segment.text for segment in make_untokenised_trajectory(task, steps).segments)
 
 
 # -- check --------------------------------------------------------------------------------------

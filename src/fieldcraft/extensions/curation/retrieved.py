@@ -21,11 +21,11 @@ from fieldcraft.extensions.curation.evidence import (
     Evidence,
     Results,
     find_evidence,
+    is_closed_answer,
     read_results,
 )
 from fieldcraft.extensions.curation.queries import list_queries
 from fieldcraft.extensions.curation.retrieval_settings import RetrievalSettings
-from fieldcraft.rewards.answers import CLOSED_ANSWERS
 from fieldcraft.types import (
     Answer,
     DemoStep,
@@ -89,7 +89,7 @@ def _with_evidence(path: SearchPath) -> SearchPath:
     if path.num_missing_supports:
         return replace(path, evidence=None, reason=UNSUPPORTED_REASON)
     evidence = find_evidence(path.results, task.answers, task.question, path.supports)
-    closed = [answer for answer in task.answers if answer.strip().lower() in CLOSED_ANSWERS]
+    closed = [answer for answer in task.answers if is_closed_answer(answer)]
     if evidence is None and path.supports and closed:  # it follows from what the passages state
         title, text = path.results[-1]
         evidence = Evidence(title, text, closed[0])

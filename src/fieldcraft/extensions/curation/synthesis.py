@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -228,16 +228,31 @@ def _make_card(recipe: Recipe, drafts: DraftJournal, counts: Mapping[str, int]) 
     )
 
 
+def _select_answered(tasks: Sequence[Task]) -> list[Task]:
+    """Return the questions with accepted answers. Raises UserError if there are none."""
+    answered = [task for task in tasks if task.answers]
+    if not answered:
+        raise UserError(
+            "no question has an answer, and harder questions are made from answered ones: add"
+            " questions with accepted answers to tasks."
+        )
+    return answered
+
+
 async def _make_generator(context: RunContext) -> QuestionGenerator:
     recipe, data_source = context.recipe, context.data_source
-    tasks = [task for task in data_source.train_tasks() if task.answers]
     if recipe.teacher.model is None:
         if data_source.world is None or not data_source.world.synthesis_kinds:
             raise UserError(
                 "no generator of questions is configured: set teacher.model, and teacher.url or a"
                 " checkpoint, or use a world that makes questions."
             )
-        return WorldQuestionGenerator(data_source.world, tasks, Grader(context.verdict_reward))
+        return WorldQuestionGenerator(
+            data_source.world,
+            _select_answered(data_source.train_tasks()),
+            Grader(context.verdict_reward),
+        )
+    tasks = _select_answered(data_source.train_tasks())
     await context.open_tools()
     if not context.tools:
         raise UserError("questions are synthesised with a tool: add search to tools.")

@@ -37,6 +37,7 @@ STATUS_BY_ATTEMPT_END = {
     AttemptStatus.ANSWERED: Status.ANSWERED,
     AttemptStatus.TRUNCATED: Status.TRUNCATED,
 }
+ENDED_BY_TOOL = (AttemptStatus.TOOL_FAILED, AttemptStatus.TOO_MANY_CALLS)
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,12 @@ async def _make_teacher(
         return _make_scripted_teacher(context, name, model)
     if name == "team":
         assert settings.team is not None, "parse_recipe sees to that"
-        return _make_model_teacher(
+        return make_model_teacher(
             await open_team_agent(context, find_team(settings.team), recipe.budget)
         )
     chat = await open_chat_model(context, settings, context.folder.collect_folder)
     decoding = resolve_teacher_decoding(context, settings)
-    return _make_model_teacher(make_prompted_agent(recipe, chat, context.tools, decoding))
+    return make_model_teacher(make_prompted_agent(recipe, chat, context.tools, decoding))
 
 
 def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> AnswerFunction:
@@ -119,7 +120,10 @@ def _get_member_prompts(context: RunContext) -> Mapping[str, str]:
     return prompts | aliases
 
 
-def _make_model_teacher(teacher: TeamAgent | PromptedAgent) -> AnswerFunction:
+def make_model_teacher(teacher: TeamAgent | PromptedAgent) -> AnswerFunction:
+    """Return the function that lets a model answer; the metadata of the trajectory has the cost of
+    its requests."""
+
     async def answer(task: Task, key: str) -> Trajectory:
         attempt = await teacher.attempt(task, key)
         cost = RequestCost(
@@ -141,8 +145,9 @@ def _make_model_teacher(teacher: TeamAgent | PromptedAgent) -> AnswerFunction:
 
 def _count_requests(attempt: AgentAttempt) -> int:
     """Return the number of requests: one per turn of a team member; for a single agent one before
-    each action, and one for the answer."""
+    each action, and one for any other end than an action."""
     if attempt.member_usage:
         return sum(member.requests for member in attempt.member_usage.values())
     actions = sum(isinstance(step, ToolCall) for step in attempt.steps)
-    return actions + (attempt.status is not AttemptStatus.TOOL_FAILED)
+    is_ended_by_tool = attempt.status in ENDED_BY_TOOL and attempt.answer is None
+    return actions + (not is_ended_by_tool)

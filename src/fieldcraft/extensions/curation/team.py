@@ -24,9 +24,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fieldcraft.dialects.calls import parse_strict_json
 from fieldcraft.dialects.thought_parser import split_reasoning
-from fieldcraft.environments.guards import ToolContractError, ToolTimeoutError, run_with_timeout
-from fieldcraft.environments.tool_session import open_session_tools
+from fieldcraft.environments.guards import BrokenToolError
+from fieldcraft.environments.tool_session import execute_call, open_session_tools
 from fieldcraft.extensions.curation.chat_models import (
     NO_USAGE,
     ChatModel,
@@ -40,6 +41,7 @@ from fieldcraft.tools.chat_client import ChatReply, ChatRequestError
 from fieldcraft.types import (
     Answer,
     AnyTool,
+    CallOutcome,
     DemoStep,
     Observation,
     Task,
@@ -47,8 +49,6 @@ from fieldcraft.types import (
     ThoughtRole,
     Tool,
     ToolCall,
-    ToolError,
-    ToolUnavailableError,
     UserError,
 )
 
@@ -187,8 +187,8 @@ class Blackboard:
         for name in names:
             is_text = parameters["properties"][name].get("type") == "string"
             try:
-                arguments[name] = parsed[name] if is_text else json.loads(parsed[name])
-            except ValueError:
+                arguments[name] = parsed[name] if is_text else parse_strict_json(parsed[name])
+            except (ValueError, RecursionError):
                 error = f"the part '{_render_label(name)}:' is not JSON"
                 raise TeamGaveUpError(
                     AttemptStatus.MALFORMED, f"the team member '{tool}': {error}"
@@ -199,19 +199,21 @@ class Blackboard:
     async def act(self, tool: str, /, **arguments: Any) -> str:
         """Call a tool, and return its observation, or the error message of a failed call.
 
-        Raises TeamGaveUpError if the tool is unavailable, times out, or no calls are left.
+        Raises TeamGaveUpError if the tool is unavailable, times out, or is broken, or if no calls
+        are left.
         """
         if not self.calls_left:
             raise TeamGaveUpError(AttemptStatus.TOO_MANY_CALLS)
-        self.steps.append(ToolCall(tool, arguments))
+        call = ToolCall(tool, arguments)
+        self.steps.append(call)
         try:
-            observation = await run_with_timeout(self.tools[tool](**arguments), self.call_seconds)
-        except (ToolUnavailableError, ToolTimeoutError) as error:
+            executed = await execute_call(self.tools[tool], call, self.call_seconds)
+        except BrokenToolError as error:
             raise TeamGaveUpError(AttemptStatus.TOOL_FAILED, str(error)) from error
-        except ToolError as error:
-            observation = str(error)
-        self.steps.append(Observation(observation))
-        return observation
+        if executed.outcome is CallOutcome.UNAVAILABLE:
+            raise TeamGaveUpError(AttemptStatus.TOOL_FAILED, executed.observation)
+        self.steps.append(Observation(executed.observation))
+        return executed.observation
 
     def _render_request(self, member: str, sections: Mapping[str, Sequence[str]]) -> str:
         if member not in self.members:
@@ -297,7 +299,7 @@ class TeamAgent:
                 status, detail = AttemptStatus.ANSWERED, ""
         except TeamGaveUpError as error:
             status, detail = error.status, error.detail
-        except ToolContractError as error:
+        except BrokenToolError as error:
             status, detail = AttemptStatus.TOOL_FAILED, str(error)
         usage = sum((use.usage for use in member_usage.values()), NO_USAGE)
         return AgentAttempt(tuple(steps), status, detail, usage, member_usage)

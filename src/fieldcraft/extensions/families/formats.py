@@ -124,14 +124,6 @@ def find_json_end(text: str, position: int) -> int | None:
         return None
 
 
-def read_json(text: str) -> Any:
-    """Return a JSON value. Raises ValueError for what Python reads beyond JSON, such as NaN, and
-    RecursionError for values nested too deeply."""
-    value = json.loads(text)
-    json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    return value
-
-
 def parse_arguments(tool: str, payload: str, call_id: str = "") -> ToolCall | MalformedCall:
     """Parse a call whose tool is known and whose arguments are JSON."""
     call = parse_call_json(f'{{"name": {json.dumps(tool)}, "arguments": {payload}}}')

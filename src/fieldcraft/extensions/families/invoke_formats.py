@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from fieldcraft.dialects.calls import parse_strict_json
 from fieldcraft.dialects.untyped import UntypedText
-from fieldcraft.extensions.families.formats import read_json
 from fieldcraft.extensions.families.markup_formats import EXAMPLE, MarkupFormat
 from fieldcraft.types import MalformedCall, ToolCall, ToolCalls
 
@@ -161,7 +161,7 @@ class DsmlFormat(InvokeFormat):
     def _read_value(self, parameter: re.Match[str]) -> Any:
         if parameter[2] == "true":
             return parameter[3]
-        return read_json(parameter[3])
+        return parse_strict_json(parameter[3])
 
     @property
     def _parameter_regex(self) -> re.Pattern[str]:

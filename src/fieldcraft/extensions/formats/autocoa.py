@@ -17,7 +17,8 @@ from pathlib import Path
 
 from fieldcraft.data.file_formats import FileFormat
 from fieldcraft.data.prompts import strip_shared_instruction
-from fieldcraft.data.records import Record, RecordError, read_records, write_json_array
+from fieldcraft.data.record_files import write_json_array
+from fieldcraft.data.records import Record, RecordError, read_records
 from fieldcraft.data.steps_io import ContrastivePair
 from fieldcraft.extensions.formats.published_trajectories import (
     AUTOCOA,
