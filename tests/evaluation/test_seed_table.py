@@ -9,6 +9,7 @@ from rich.console import Console
 
 from fieldcraft.config.plan import get_seed_table_rows
 from fieldcraft.evaluation.seed_table import aggregate_seeds, compare_rows
+from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.evaluation.tables import build_training_table
 from fieldcraft.extensions.studio.seeds_page import (
     MIN_TRAJECTORIES,
@@ -20,7 +21,7 @@ from fieldcraft.extensions.studio.seeds_page import (
 )
 from fieldcraft.recipes.files import list_builtin_recipes
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.types import Task, Trajectory, UserError
+from fieldcraft.types import CallOutcome, CallRecord, Task, Trajectory, UserError
 from seeds_parts import STAGES, entry, recipe, report, rows
 from shipped_recipes import stand_ins
 
@@ -130,6 +131,31 @@ def test_trajectories_are_pooled_by_calls_in_the_order_of_numbers() -> None:
         {"calls": 3, "n": MIN_TRAJECTORIES - 1, "right": 0},
     ]
     assert compute_correct_shares(many) == [(1, 0.0, False), (3, 0.0, True)]
+
+
+def graded(calls: int, *scores: float | None) -> list[Trajectory]:
+    call = CallRecord("search", {}, "", CallOutcome.OK, 0.0)
+    return [
+        Trajectory(Task(f"{calls}/{i}", "?", ()), calls=[call] * calls, rewards={"em": score})
+        for i, score in enumerate(scores)
+    ]
+
+
+def test_rollouts_that_cannot_be_graded_are_not_pooled_as_wrong_or_right() -> None:
+    mixed = summarise_evaluation([*graded(0, 1.0, 1.0, 0.0, None, None, None), *graded(1, None)])
+    reports = {seed: report(0.0) for seed in (0, 1)}
+    for made in reports.values():
+        made["evals"]["sft"]["by_calls"] = mixed["by_calls"]
+    found = rows(aggregate_seeds(recipe(), reports))["sft"]["by_calls"]
+    assert found == [{"calls": 0, "n": 6, "right": 4}]
+    assert compute_success_rates(found) == [(0, 2 / 3, True)]
+
+
+def test_a_group_without_counts_of_an_earlier_version_is_graded_whole_or_not_at_all() -> None:
+    made = report(0.0)
+    made["evals"]["sft"]["by_calls"] = {"0": {"n": 3, "em": None}, "1": {"n": 4, "em": 0.75}}
+    found = rows(aggregate_seeds(recipe(), {0: made}))["sft"]["by_calls"]
+    assert found == [{"calls": 1, "n": 4, "right": 3}]
 
 
 def test_a_row_counts_what_its_model_went_through() -> None:

@@ -6,6 +6,7 @@ costs of the reinforcement learning of each of its models, regardless of that cl
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -62,8 +63,8 @@ def aggregate_seeds(
     every seed. `saved_calls` is the result of `measure_saved_calls`.
 
     Rates are defined as in a run's report; `splits` has the rates of each kind of questions.
-    `by_calls` pools the trajectories of all seeds by their executed calls. Seconds are the training
-    time of the stages in the lineage of a row's model; `training` has the costs of the
+    `by_calls` pools the graded trajectories of all seeds by their executed calls. Seconds are the
+    training time of the stages in the lineage of a row's model; `training` has the costs of the
     reinforcement learning stages among them (evaluation/seed_table.py).
     """
     first = next(iter(reports.values()))
@@ -157,16 +158,27 @@ def _mean(values: Iterator[float | None]) -> float | None:
 
 
 def _pool_by_calls(entries: Sequence[Report]) -> list[dict[str, int]]:
-    """Return the numbers of trajectories and correct answers by executed calls, over all seeds."""
-    parts = [(int(calls), part) for e in entries for calls, part in e["by_calls"].items()]
+    """Return the numbers of graded trajectories and of correct answers by executed calls, over all
+    seeds. Numbers of calls without a graded trajectory are omitted."""
+    pooled: dict[int, Counter[str]] = defaultdict(Counter)
+    for entry in entries:
+        for calls, part in entry["by_calls"].items():
+            pooled[int(calls)].update(_count_verdicts(part))
     return [
-        {
-            "calls": calls,
-            "n": sum(part["n"] for k, part in parts if k == calls),
-            "right": sum(round(part["em"] * part["n"]) for k, part in parts if k == calls),
-        }
-        for calls in sorted({calls for calls, _ in parts})
+        {"calls": calls, "n": counts["n"], "right": counts["right"]}
+        for calls, counts in sorted(pooled.items())
+        if counts["n"]
     ]
+
+
+def _count_verdicts(part: Report) -> dict[str, int]:
+    """Return the numbers of graded and correct trajectories of a group. Reports of earlier versions
+    have only the rate: their groups count as graded as a whole, or not at all."""
+    if "correct" in part:
+        return {"n": part["n"] - part["ungradable"], "right": part["correct"]}
+    if part["em"] is None:
+        return {}
+    return {"n": part["n"], "right": round(part["em"] * part["n"])}
 
 
 def _classify_row(recipe: Recipe, name: str, entries: Sequence[Report]) -> str:
