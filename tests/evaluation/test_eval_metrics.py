@@ -148,6 +148,12 @@ def test_the_summary_of_a_small_set_by_hand():
     }
 
 
+def test_a_level_without_a_gradable_answer_is_in_the_table():
+    found = summarise_evaluation([make("a", 1.0, "o", level=1), make("b", None, level=2)])
+    _, levels = build_detail_tables({"x": found})
+    assert levels.rows == [("x", ("1.000 (1.00)", "not gradable (0.00)"))]
+
+
 def test_levels_have_their_own_rows():
     found = summarise_evaluation(
         [make("a", 1.0, "o", level=1), make("b", 0.0, level=1), make("c", 1.0)]
