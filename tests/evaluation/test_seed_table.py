@@ -10,7 +10,7 @@ from rich.console import Console
 from fieldcraft.config.plan import get_seed_table_rows
 from fieldcraft.evaluation.seed_table import aggregate_seeds, compare_rows
 from fieldcraft.evaluation.summary import summarise_evaluation
-from fieldcraft.evaluation.tables import build_training_table
+from fieldcraft.evaluation.tables import build_seeds_table, build_training_table
 from fieldcraft.extensions.studio.seeds_page import (
     MIN_TRAJECTORIES,
     compute_correct_shares,
@@ -42,6 +42,23 @@ def test_a_row_is_the_mean_over_seeds() -> None:
     assert (row["calls_mean"], row["calls_optimal_mean"]) == (1.5, 1.0)
     assert row["tool_productivity"] == 0.5
     assert row["known_no_call_rate"] == pytest.approx(0.3)
+
+
+def test_seeds_without_a_gradable_answer_do_not_count() -> None:
+    ungraded = {"em": None, "n_effective": 0}
+    reports = {0: report(0.25), 1: report(0.75), 2: report(0.0)}
+    for name in STAGES:
+        reports[2]["evals"][name] |= ungraded
+    for made in reports.values():
+        made["evals"]["rl2"] |= ungraded
+    found = rows(aggregate_seeds(recipe(seeds=[0, 1, 2]), reports))
+    em = found["sft"]["em"]
+    assert (em["mean"], em["min"], em["max"], em["values"]) == (0.5, 0.25, 0.75, [0.25, 0.75, None])
+    assert em["ci95"] == [0.0, 1.0]
+    nothing = {"mean": None, "ci95": None, "min": None, "max": None}
+    assert found["rl2"]["em"] == nothing | {"values": [None] * 3}
+    [(_, cells)] = build_seeds_table([found["rl2"]]).rows
+    assert cells[:3] == ("not gradable", "", "")
 
 
 def test_how_far_calls_are_above_the_optimum_is_told_for_each_seed() -> None:

@@ -263,6 +263,8 @@ def test_the_script_prints_the_table_for_the_documents(
     assert "| 1.50 (1.00) | +50%, +50% to +50% | 0.50 |" in model
     cost = {"seconds": 12.4, "rollouts": 1600.0, "calls": 2400.0, "tokens": 72000.0}
     table["rows"][1]["training"] = cost
+    table["rows"][0]["em"] = dict.fromkeys(("mean", "ci95", "min", "max"))
+    assert printed(table)[2].startswith("| Model |  |  | 0.150 |")
     assert printed(table)[-1] == "| All | 12 | 1,600 | 2,400 | 72,000 |"
 
 

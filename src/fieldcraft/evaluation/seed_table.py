@@ -7,7 +7,7 @@ costs of the reinforcement learning of each of its models, regardless of that cl
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -18,6 +18,7 @@ from fieldcraft.evaluation.comparison import compare_over_seeds
 from fieldcraft.evaluation.intervals import interval_over_seeds, wilson_interval
 from fieldcraft.evaluation.report import SCHEMA_VERSION
 from fieldcraft.evaluation.simulated_training import summarise_simulated_rows
+from fieldcraft.records.tool_metrics import mean_or_none
 from fieldcraft.types import Trajectory
 
 # Means over seeds of these keys of `summary.summarise_evaluation`.
@@ -114,7 +115,7 @@ def _make_row(
             split: _aggregate_rates([entry["splits"][split] for entry in entries])
             for split in splits
         },
-        "known_no_call_rate": _mean((e["known"] or {}).get("no_call_rate") for e in entries),
+        "known_no_call_rate": mean_or_none((e["known"] or {}).get("no_call_rate") for e in entries),
         "seconds": fmean(
             sum(stage["seconds"] for stage in report["stages"] if stage["name"] in stages)
             for report in reports.values()
@@ -126,19 +127,27 @@ def _make_row(
 
 def _aggregate_rates(entries: Sequence[Report]) -> dict[str, Any]:
     """Return the rates over seeds of the same questions, or of questions of the same kind."""
-    em = [entry["em"] for entry in entries]
-    pooled = wilson_interval(fmean(em), sum(entry["n_effective"] for entry in entries))
+    effective = sum(entry["n_effective"] for entry in entries)
     return {
         "n": sum(entry["n"] for entry in entries),
-        "em": {
-            "mean": fmean(em),
-            "ci95": interval_over_seeds(em, pooled),
-            "min": min(em),
-            "max": max(em),
-            "values": em,
-        },
-        **{key: _mean(entry.get(key) for entry in entries) for key in MEAN_KEYS},
+        "em": _aggregate_accuracy([entry["em"] for entry in entries], effective),
+        **{key: mean_or_none(entry.get(key) for entry in entries) for key in MEAN_KEYS},
         "calls_over_optimum": _compute_excess(entries),
+    }
+
+
+def _aggregate_accuracy(values: Sequence[float | None], n_effective: float) -> dict[str, Any]:
+    """Return the exact match over the seeds with a gradable answer; None if there are none."""
+    graded = [value for value in values if value is not None]
+    if not graded:
+        return dict.fromkeys(("mean", "ci95", "min", "max")) | {"values": values}
+    mean = fmean(graded)
+    return {
+        "mean": mean,
+        "ci95": interval_over_seeds(graded, wilson_interval(mean, n_effective)),
+        "min": min(graded),
+        "max": max(graded),
+        "values": values,
     }
 
 
@@ -150,11 +159,6 @@ def _compute_excess(entries: Sequence[Report]) -> dict[str, Any] | None:
         return None
     values = [calls / optimum - 1 for calls, optimum in pairs]
     return {"mean": fmean(values), "min": min(values), "max": max(values), "values": values}
-
-
-def _mean(values: Iterator[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
 
 
 def _pool_by_calls(entries: Sequence[Report]) -> list[dict[str, int]]:
