@@ -11,10 +11,10 @@ import pytest
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.evaluation.report import write_report
 from fieldcraft.evaluation.seed_table import aggregate_seeds
 from fieldcraft.extensions.studio.seeds_page import select_chart_rows, select_rival_rows
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.files import write_json
 from fieldcraft.types import UserError
 from seeds_parts import entry, recipe, report, rows
 from shipped_recipes import ANY_FILE
@@ -239,7 +239,7 @@ def printed(
     """Return the output of scripts/table.py for a table, with options."""
 
     def lines(table: dict[str, Any], *options: str) -> list[str]:
-        write_report(table, tmp_path / "report.json")
+        write_json(tmp_path / "report.json", table)
         script = Path(__file__).parents[2] / "scripts" / "table.py"
         monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path), *options])
         runpy.run_path(str(script), run_name="__main__")
