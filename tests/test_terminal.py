@@ -20,13 +20,7 @@ from fieldcraft.records.events import (
     track_phase,
 )
 from fieldcraft.terminal.console import CleanConsole, drop_invalid_sizes, print_line
-from fieldcraft.terminal.progress import (
-    PhaseProgress,
-    RunningTotals,
-    TerminalReporter,
-    format_figures,
-    format_headline,
-)
+from fieldcraft.terminal.progress import PhaseProgress, TerminalReporter
 from fieldcraft.terminal.trajectory_text import print_mask, print_trajectory, print_trajectory_list
 from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Status, Task, Trajectory
 from report_parts import folded
@@ -371,22 +365,6 @@ def test_an_evaluation_fits_into_a_terminal(width):
     assert "  ".join(line.strip() for line in lines) == (
         "sft2  EM 0.500 [0.250, 0.750]  calls 1.50 (optimum 1.25)  known: EM 1.00, no call 0.25"
     )
-
-
-def test_an_evaluation_without_a_gradable_answer_is_announced():
-    known = {"em": None, "no_call_rate": 0.25}
-    summary = {"em": None, "em_ci95": None, "calls_mean": 1.5, "calls_optimal_mean": None}
-    assert format_headline("sft2", summary | {"known": known}, 120) == [
-        "     sft2  not gradable  calls 1.50  known: EM not gradable, no call 0.25"
-    ]
-
-
-def test_progress_shows_no_exact_match_before_an_answer_is_graded():
-    totals = RunningTotals()
-    totals.add(Trajectory(Task("", "", ()), rewards={"em": None}))
-    assert format_figures(totals.make_row()) == ["calls 0.00"]
-    totals.add(Trajectory(Task("", "", ()), rewards={"em": 1.0}))
-    assert format_figures(totals.make_row()) == ["EM 1.000", "calls 0.00"]
 
 
 def plain(out):
