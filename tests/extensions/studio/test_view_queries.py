@@ -224,6 +224,21 @@ def test_words_of_a_search() -> None:
     assert make_search_terms('a"b') == [b" ab"]
     assert make_search_terms("e-mail ") == [b" e mail"]
     assert make_search_terms('"" -') == []
+    assert make_search_terms("tool_call") == [b" tool call"]
+
+
+def test_a_search_finds_words_in_a_sentence_without_spaces(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    append(run / "evaluations" / "rl1.jsonl", trajectory("tower", question="東京タワーは高い。"))
+    trajectories = library(run)
+    for words, tasks in {
+        "タワー": ["tower"],
+        "京タ": ["tower"],
+        "タ高": [],
+        "高い": ["tower"],
+    }.items():
+        found = trajectories.find(parse_query({"q": words, "part": "rl1"}))
+        assert [listed.row.task for listed in found] == tasks, words
 
 
 def test_downloads_are_the_records_and_the_columns(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import { FILTERS } from "./state.js";
 
+const WORD = /[\u3040-\u30ff\u3400-\u9fff\u{20000}-\u{3ffff}]|(?:(?![\u3040-\u30ff\u3400-\u9fff\u{20000}-\u{3ffff}])[\p{L}\p{N}\p{M}])+/gu;
 const UNFILTERED = ["q", "sort", "offset", "limit"]; // keys of a request that are no columns
 let records; // trajectories, undefined until they are unpacked
 let told = () => {};
@@ -92,8 +93,11 @@ function searchTerms(q) {
   return terms.filter((term) => term.trim());
 }
 
-const normalise = (value) =>
-  ` ${(value.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? []).join(" ")} `;
+/** The words of a text, as in records/words.py: each ideograph or kana is a word. */
+const normalise = (value) => {
+  const bare = value.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").normalize("NFKC").toLowerCase();
+  return ` ${(bare.match(WORD) ?? []).join(" ")} `;
+};
 
 function words(record) {
   record.words ??= normalise([record.question, record.answer ?? "", ...record.transcript.map((block) => block.text)].join("\n"));
