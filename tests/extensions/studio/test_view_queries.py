@@ -229,16 +229,19 @@ def test_words_of_a_search() -> None:
 
 def test_a_search_finds_words_in_a_sentence_without_spaces(tmp_path: Path) -> None:
     run = write_run(tmp_path / "one")
-    append(run / "evaluations" / "rl1.jsonl", trajectory("tower", question="東京タワーは高い。"))
+    for task, question in {"tower": "東京タワーは高い。", "hello": "สวัสดีชาวโลกทั้งหลาย"}.items():
+        append(run / "evaluations" / "rl1.jsonl", trajectory(task, question=question))
     trajectories = library(run)
-    for words, tasks in {
+    for words, expected in {
         "タワー": ["tower"],
         "京タ": ["tower"],
         "タ高": [],
-        "高い": ["tower"],
+        "ชาวโลก": ["hello"],
+        "สวัสดี": ["hello"],
+        "สวัสดีโลก": [],
     }.items():
-        found = trajectories.find(parse_query({"q": words, "part": "rl1"}))
-        assert [listed.row.task for listed in found] == tasks, words
+        found = trajectories.find(parse_query({"q": words}))
+        assert [listed.row.task for listed in found] == expected, words
 
 
 def test_downloads_are_the_records_and_the_columns(tmp_path: Path) -> None:

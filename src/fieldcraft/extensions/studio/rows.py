@@ -100,7 +100,7 @@ def _compute_mean_advantage(trajectory: Trajectory, rollout: TrainingRollout) ->
 
 def normalise_words(text: str) -> str:
     """Return the words of a text, which underscores separate, too, each between two spaces."""
-    return f" {' '.join(split_words(text.replace('_', ' ')))} "
+    return f" {' '.join(split_words(text.replace('_', ' '), with_runs=False))} "
 
 
 @dataclass(frozen=True, slots=True)
