@@ -27,7 +27,7 @@ def draw(rows: list[dict[str, Any]], calls_split: str, split: str, axis: Axes) -
     points = {
         row["title"]: (row["splits"][calls_split], row["splits"][split]["em"])
         for row in rows
-        if row["stages"]
+        if row["stages"] and row["splits"][split]["em"]["mean"] is not None
     }
     for pattern, label in JOINED.items():
         joined = [point for title, point in points.items() if re.fullmatch(pattern, title)]

@@ -166,6 +166,8 @@ def comparison_cells(found: dict[str, Any]) -> list[str]:
 
 def accuracy(rates: dict[str, Any]) -> list[str]:
     em = rates["em"]
+    if em["mean"] is None:
+        return ["", ""]
     interval = " [{:.3f}, {:.3f}]".format(*em["ci95"]) if em["ci95"] else ""
     return [f"{em['mean']:.3f}{interval}", f"{em['min']:.3f} to {em['max']:.3f}"]
 

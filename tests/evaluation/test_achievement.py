@@ -77,12 +77,12 @@ def test_what_a_run_that_goes_on_has_achieved_so_far() -> None:
     assert describe_partial_run(["sft", "rl"], {"sft": {}}) is None
 
 
-def row(title: str, em: float, no_call: float | None) -> dict[str, Any]:
+def row(title: str, em: float | None, no_call: float | None) -> dict[str, Any]:
     return {"title": title, "em": {"mean": em}, "calls_mean": 1.0, "known_no_call_rate": no_call}
 
 
 def test_over_seeds_the_last_comparison_counts() -> None:
-    table = {
+    table: dict[str, Any] = {
         "seeds": [0, 1, 2],
         "rows": [row("SFT", 0.8, 0.9), row("RL", 0.9, 0.95), row("Other", 0.5, None)],
         "comparisons": [{"baseline": "SFT", "model": "RL", "p_value": 0.02}],
@@ -91,7 +91,12 @@ def test_over_seeds_the_last_comparison_counts() -> None:
         "RL raised exact match from 0.800 after SFT to 0.900 (p = 0.020) on average over 3 seeds;"
         " the agent answers 95 % of what it knows without a call."
     )
-    bare = table | {"comparisons": [], "seeds": [4]}
+    ungraded = [row("Own", None, None)]
+    assert describe_achievement(table | {"rows": [*table["rows"], *ungraded]}) == (
+        describe_achievement(table)
+    )
+    assert describe_achievement(table | {"rows": ungraded, "comparisons": []}) is None
+    bare = table | {"comparisons": [], "seeds": [4], "rows": [*table["rows"], *ungraded]}
     assert describe_achievement(bare) == (
         "Other answers 50 % of the questions correctly with one seed; the agent makes 1.00"
         " calls per question."

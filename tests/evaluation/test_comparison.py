@@ -250,6 +250,11 @@ def test_a_seed_without_anything_gradable():
     nothing = [made("0", None)]
     found = compare_over_seeds([(nothing, nothing), (seed(0), seed(1))])
     assert (found["n"], found["em_difference"], found["p_value"]) == (1, None, None)
+    found = compare_over_seeds([(nothing, nothing), (nothing, nothing)])
+    assert found == {
+        **{"n": 0, "gained": 0, "lost": 0, "em_differences": []},
+        **{"em_difference": None, "em_difference_ci95": None, "p_value": None},
+    }
 
 
 def test_fisher_by_hand():

@@ -47,6 +47,15 @@ def make(
     )
 
 
+def group(
+    n: int, ungradable: int, correct: int, em: float, calls: float, optimum: float | None
+) -> dict[str, float | None]:
+    return {
+        **{"n": n, "ungradable": ungradable, "correct": correct, "em": em},
+        **{"calls_mean": calls, "calls_optimal_mean": optimum},
+    }
+
+
 SET = [
     make("a", 1.0, "oo", hops=2, known=False, calls_optimal=2, tokens=30),
     make("b", 1.0, "o", hops=1, known=False, calls_optimal=0),
@@ -112,14 +121,14 @@ def test_the_summary_of_a_small_set_by_hand():
         "call_refused_rate": 1 / 7,
         "call_duplicate_rate": 0.0,
         "by_hops": {
-            "1": {"n": 2, "em": 1.0, "calls_mean": 0.5, "calls_optimal_mean": 0.0},
-            "2": {"n": 3, "em": 0.5, "calls_mean": 4 / 3, "calls_optimal_mean": 4 / 3},
+            "1": group(2, 0, 2, 1.0, 0.5, 0.0),
+            "2": group(3, 1, 1, 0.5, 4 / 3, 4 / 3),
         },
         "by_level": {},
         "by_calls": {
-            "0": {"n": 2, "em": 1.0, "calls_mean": 0.0, "calls_optimal_mean": 0.5},
-            "1": {"n": 1, "em": 1.0, "calls_mean": 1.0, "calls_optimal_mean": 0.0},
-            "2": {"n": 2, "em": 0.5, "calls_mean": 2.0, "calls_optimal_mean": 1.5},
+            "0": group(2, 1, 1, 1.0, 0.0, 0.5),
+            "1": group(1, 0, 1, 1.0, 1.0, 0.0),
+            "2": group(2, 0, 1, 0.5, 2.0, 1.5),
         },
         "known": {"n": 2, "em": 0.5, "calls_mean": 1.0, "no_call_rate": 0.5},
         "unknown": {"n": 3, "em": 1.0, "calls_mean": 1.0, "no_call_rate": 1 / 3},
@@ -139,13 +148,17 @@ def test_the_summary_of_a_small_set_by_hand():
     }
 
 
+def test_a_level_without_a_gradable_answer_is_in_the_table():
+    found = summarise_evaluation([make("a", 1.0, "o", level=1), make("b", None, level=2)])
+    _, levels = build_detail_tables({"x": found})
+    assert levels.rows == [("x", ("1.000 (1.00)", "not gradable (0.00)"))]
+
+
 def test_levels_have_their_own_rows():
     found = summarise_evaluation(
         [make("a", 1.0, "o", level=1), make("b", 0.0, level=1), make("c", 1.0)]
     )
-    assert found["by_level"] == {
-        "1": {"n": 2, "em": 0.5, "calls_mean": 0.5, "calls_optimal_mean": None}
-    }
+    assert found["by_level"] == {"1": group(2, 0, 1, 0.5, 0.5, None)}
     other = summarise_evaluation([make("a", 1.0, level="easy"), make("b", 0.0, "oo", level="hard")])
     assert len(build_detail_tables({"x": found})) == 1
     _, levels = build_detail_tables({"x": found, "y": other})

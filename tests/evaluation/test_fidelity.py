@@ -302,6 +302,9 @@ def test_rates_by_how_well_the_model_knows_the_facts() -> None:
         "fidelity/below_half/n": 1,
         "fidelity/below_half/supports_answer": 1.0,
     }
+    undecided = [SimulationVerdict(True, None, recall=0.0)]
+    row = compute_fidelity_metrics(lambda _: undecided, [simulation()])
+    assert {key for key in row if "never" in key} == {"fidelity/never/n"}
     console = Console(file=io.StringIO(), width=80)
     entry = {"fidelity": summarise_fidelity(found), "em_simulated": 0.5, "em_real": 0.5}
     console.print(build_fidelity_table({"run/sft3": entry}))

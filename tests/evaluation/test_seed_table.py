@@ -9,7 +9,8 @@ from rich.console import Console
 
 from fieldcraft.config.plan import get_seed_table_rows
 from fieldcraft.evaluation.seed_table import aggregate_seeds, compare_rows
-from fieldcraft.evaluation.tables import build_training_table
+from fieldcraft.evaluation.summary import summarise_evaluation
+from fieldcraft.evaluation.tables import build_seeds_table, build_training_table
 from fieldcraft.extensions.studio.seeds_page import (
     MIN_TRAJECTORIES,
     compute_correct_shares,
@@ -20,7 +21,7 @@ from fieldcraft.extensions.studio.seeds_page import (
 )
 from fieldcraft.recipes.files import list_builtin_recipes
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.types import Task, Trajectory, UserError
+from fieldcraft.types import CallOutcome, CallRecord, Task, Trajectory, UserError
 from seeds_parts import STAGES, entry, recipe, report, rows
 from shipped_recipes import stand_ins
 
@@ -41,6 +42,23 @@ def test_a_row_is_the_mean_over_seeds() -> None:
     assert (row["calls_mean"], row["calls_optimal_mean"]) == (1.5, 1.0)
     assert row["tool_productivity"] == 0.5
     assert row["known_no_call_rate"] == pytest.approx(0.3)
+
+
+def test_seeds_without_a_gradable_answer_do_not_count() -> None:
+    ungraded = {"em": None, "n_effective": 0}
+    reports = {0: report(0.25), 1: report(0.75), 2: report(0.0)}
+    for name in STAGES:
+        reports[2]["evals"][name] |= ungraded
+    for made in reports.values():
+        made["evals"]["rl2"] |= ungraded
+    found = rows(aggregate_seeds(recipe(seeds=[0, 1, 2]), reports))
+    em = found["sft"]["em"]
+    assert (em["mean"], em["min"], em["max"], em["values"]) == (0.5, 0.25, 0.75, [0.25, 0.75, None])
+    assert em["ci95"] == [0.0, 1.0]
+    nothing = {"mean": None, "ci95": None, "min": None, "max": None}
+    assert found["rl2"]["em"] == nothing | {"values": [None] * 3}
+    [(_, cells)] = build_seeds_table([found["rl2"]]).rows
+    assert cells[:3] == ("not gradable", "", "")
 
 
 def test_how_far_calls_are_above_the_optimum_is_told_for_each_seed() -> None:
@@ -130,6 +148,31 @@ def test_trajectories_are_pooled_by_calls_in_the_order_of_numbers() -> None:
         {"calls": 3, "n": MIN_TRAJECTORIES - 1, "right": 0},
     ]
     assert compute_correct_shares(many) == [(1, 0.0, False), (3, 0.0, True)]
+
+
+def graded(calls: int, *scores: float | None) -> list[Trajectory]:
+    call = CallRecord("search", {}, "", CallOutcome.OK, 0.0)
+    return [
+        Trajectory(Task(f"{calls}/{i}", "?", ()), calls=[call] * calls, rewards={"em": score})
+        for i, score in enumerate(scores)
+    ]
+
+
+def test_rollouts_that_cannot_be_graded_are_not_pooled_as_wrong_or_right() -> None:
+    mixed = summarise_evaluation([*graded(0, 1.0, 1.0, 0.0, None, None, None), *graded(1, None)])
+    reports = {seed: report(0.0) for seed in (0, 1)}
+    for made in reports.values():
+        made["evals"]["sft"]["by_calls"] = mixed["by_calls"]
+    found = rows(aggregate_seeds(recipe(), reports))["sft"]["by_calls"]
+    assert found == [{"calls": 0, "n": 6, "right": 4}]
+    assert compute_success_rates(found) == [(0, 2 / 3, True)]
+
+
+def test_a_group_without_counts_of_an_earlier_version_is_graded_whole_or_not_at_all() -> None:
+    made = report(0.0)
+    made["evals"]["sft"]["by_calls"] = {"0": {"n": 3, "em": None}, "1": {"n": 4, "em": 0.75}}
+    found = rows(aggregate_seeds(recipe(), {0: made}))["sft"]["by_calls"]
+    assert found == [{"calls": 1, "n": 4, "right": 3}]
 
 
 def test_a_row_counts_what_its_model_went_through() -> None:

@@ -84,6 +84,7 @@ def test_rates_are_pooled_over_calls_not_steps() -> None:
         "known": {"n": 2, "supports_answer": 1.0},
     }
     assert pool_fidelity([]) == {}
+    assert pool_fidelity([{"fidelity/n": 3, "fidelity/supports_answer": None}]) == {}
 
 
 def test_a_row_gains_over_the_model_before_its_simulated_steps() -> None:
@@ -92,6 +93,9 @@ def test_a_row_gains_over_the_model_before_its_simulated_steps() -> None:
     assert [entry[key] for key in ("title", "start", "steps", "real_steps")] == ["RL", "SFT", 5, 2]
     assert entry["em_gained"] == pytest.approx(0.125)
     assert entry["fidelity"]["all"]["n"] == 40
+    rows[0]["em"]["mean"] = None  # nothing was gradable
+    [ungraded] = summarise_simulated_rows(SETTINGS, rows, CURVES)
+    assert (ungraded["start"], ungraded["em_gained"]) == ("SFT", None)
     [bare] = summarise_simulated_rows(SETTINGS, rows[1:], {})
     assert (bare["start"], bare["em_gained"], bare["fidelity"]) == (None, None, {})
 
@@ -102,6 +106,12 @@ def test_only_real_calls_count() -> None:
     assert points == [(0.0, 0.5), (10.0, 0.25), (30.0, 0.5)]
     points = trace_learning(SETTINGS, "rl2", 1, read_evaluation, CURVES)
     assert points == [(0.0, 0.0), (0.0, 0.25), (10.0, 0.0), (40.0, 1.0)]
+
+
+def test_an_evaluation_without_a_gradable_answer_is_no_point() -> None:
+    ungraded = [[trained(1.0, 0.25) | {"eval/em": None}, trained(2.0, 0.5)], CURVES["rl2"][1]]
+    points = trace_learning(SETTINGS, "rl2", 0, read_evaluation, CURVES | {"rl2": ungraded})
+    assert points == [(0.0, 0.5), (30.0, 0.5)]
 
 
 def test_saved_calls_are_those_until_the_rival_first_has_the_same_exact_match() -> None:

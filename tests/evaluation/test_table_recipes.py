@@ -11,10 +11,10 @@ import pytest
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.evaluation.report import write_report
 from fieldcraft.evaluation.seed_table import aggregate_seeds
 from fieldcraft.extensions.studio.seeds_page import select_chart_rows, select_rival_rows
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.files import write_json
 from fieldcraft.types import UserError
 from seeds_parts import entry, recipe, report, rows
 from shipped_recipes import ANY_FILE
@@ -239,7 +239,7 @@ def printed(
     """Return the output of scripts/table.py for a table, with options."""
 
     def lines(table: dict[str, Any], *options: str) -> list[str]:
-        write_report(table, tmp_path / "report.json")
+        write_json(tmp_path / "report.json", table)
         script = Path(__file__).parents[2] / "scripts" / "table.py"
         monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path), *options])
         runpy.run_path(str(script), run_name="__main__")
@@ -263,6 +263,8 @@ def test_the_script_prints_the_table_for_the_documents(
     assert "| 1.50 (1.00) | +50%, +50% to +50% | 0.50 |" in model
     cost = {"seconds": 12.4, "rollouts": 1600.0, "calls": 2400.0, "tokens": 72000.0}
     table["rows"][1]["training"] = cost
+    table["rows"][0]["em"] = dict.fromkeys(("mean", "ci95", "min", "max"))
+    assert printed(table)[2].startswith("| Model |  |  | 0.150 |")
     assert printed(table)[-1] == "| All | 12 | 1,600 | 2,400 | 72,000 |"
 
 

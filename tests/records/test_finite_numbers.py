@@ -10,6 +10,7 @@ import pytest
 
 from fieldcraft.data.record_files import write_records
 from fieldcraft.data.sample_tallies import SampleTally, TallyJournal
+from fieldcraft.records.events import Event, StepCompleted
 from fieldcraft.records.files import write_json
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.metrics import MetricsLog
@@ -19,6 +20,7 @@ from fieldcraft.records.training_rollouts import (
     write_training_rollouts,
 )
 from fieldcraft.types import Task, Trajectory, UserError
+from tiny_runs import run_tiny
 
 BAD = [{"question": "Who?"}, {"meta": {"share": [1.0, nan]}}]
 WRITERS: dict[str, Callable[[Path, Any], object]] = {
@@ -52,6 +54,15 @@ def test_a_metric_that_is_not_finite_is_null(tmp_path: Path) -> None:
     assert strict(log.path.read_text()) == expected
     log.truncate_after(1)
     assert log.read_rows() == [expected]
+
+
+def test_a_last_metric_that_is_not_finite_does_not_stop_a_finished_stage(tmp_path: Path) -> None:
+    def spoil(event: Event) -> None:
+        if isinstance(event, StepCompleted):
+            event.row["my_ratio"] = inf
+
+    run = run_tiny(tmp_path, hear=spoil)
+    assert strict((run / "one/stage.json").read_text())["metrics"]["my_ratio"] is None
 
 
 def test_numbers_of_tokens_that_are_not_finite_are_null(tmp_path: Path) -> None:

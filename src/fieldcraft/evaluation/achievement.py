@@ -39,11 +39,11 @@ def _describe_run(report: Record) -> str | None:
 
 
 def _describe_seeds(table: Record) -> str | None:
-    if not table["rows"]:
+    rows = {row["title"]: row for row in table["rows"] if row["em"]["mean"] is not None}
+    if not rows:
         return None
-    rows = {row["title"]: row for row in table["rows"]}
     compared = _select_tested(table["comparisons"], rows)
-    row = rows[compared[-1]["model"]] if compared else table["rows"][-1]
+    row = rows[compared[-1]["model"] if compared else next(reversed(rows))]
     seeds = len(table["seeds"])
     scope = f"on average over {seeds} seeds" if seeds > 1 else "with one seed"
     if compared:

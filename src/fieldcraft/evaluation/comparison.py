@@ -98,26 +98,24 @@ def compare_over_seeds(
 
     The interval is `interval_over_seeds`, which predicts the result of another seed. `p_value`
     tests only whether these models differ, on all questions of all seeds, with clusters within one
-    seed. Without a gradable question in every seed the difference is None. Raises UserError like
-    `compare_models`.
+    seed. Unless every seed has a gradable question, the difference, its interval and `p_value` are
+    None. Raises UserError like `compare_models`.
     """
     graded = [
         _select_graded(_pair_trajectories(baseline, model, split, names))
         for baseline, model in seeds
     ]
     changes = [_compare_verdicts(pair) for pair in chain.from_iterable(graded)]
-    known = all(graded)
-    means = [fmean(map(_compare_verdicts, part)) for part in graded] if known else []
-    return {
-        "n": len(changes),
-        "gained": changes.count(1),
-        "lost": changes.count(-1),
-        "em_difference": fmean(means) if known else None,
+    counts = {"n": len(changes), "gained": changes.count(1), "lost": changes.count(-1)}
+    if not all(graded):
+        keys = ("em_difference", "em_difference_ci95", "p_value")
+        return counts | dict.fromkeys(keys) | {"em_differences": []}
+    means = [fmean(map(_compare_verdicts, part)) for part in graded]
+    return counts | {
+        "em_difference": fmean(means),
         "em_difference_ci95": interval_over_seeds(means, _compute_interval(graded), (-1.0, 1.0)),
         "em_differences": means,
-        "p_value": sign_flip_test(chain.from_iterable(map(_sum_clusters, graded)))
-        if known
-        else None,
+        "p_value": sign_flip_test(chain.from_iterable(map(_sum_clusters, graded))),
     }
 
 

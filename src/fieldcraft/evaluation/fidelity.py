@@ -6,7 +6,7 @@ world does not contain, such as a misspelt query, or a tool failure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fieldcraft.data.passages import parse_results
@@ -15,6 +15,7 @@ from fieldcraft.data.world import (
     SimulationVerdicts,
     get_simulated_calls,
 )
+from fieldcraft.records.tool_metrics import mean_or_none
 from fieldcraft.rewards.answers import f1, normalise
 from fieldcraft.terminal.figure_table import FigureTable
 from fieldcraft.types import (
@@ -149,13 +150,8 @@ def find_recall_band(recall: float) -> str:
 
 def _compute_rates(judged: Sequence[SimulationVerdict]) -> dict[str, Any]:
     decidable = sum(verdict.supports_answer is not None for verdict in judged)
-    rates = {name: _mean(getattr(v, name) for v in judged) for name in RATE_KEYS}
+    rates = {name: mean_or_none(getattr(v, name) for v in judged) for name in RATE_KEYS}
     return {"n": len(judged), "supports_answer_n": decidable, **rates}
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [float(value) for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def compute_fidelity_metrics(
@@ -177,7 +173,8 @@ def compute_fidelity_metrics(
         row |= {f"fidelity/{prefix}{k}": rate for k, rate in rates.items() if rate is not None}
     for name, part in summary.get("recall", {}).items():
         row |= {f"fidelity/{name}/n": part["n"]}
-        row |= {f"fidelity/{name}/supports_answer": part["supports_answer"]}
+        if (rate := part["supports_answer"]) is not None:
+            row |= {f"fidelity/{name}/supports_answer": rate}
     return row
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-from fieldcraft.records.files import write_text
 
 SCHEMA_VERSION = 1
 JUDGE_PREFIX = "judge/"  # of the metrics of what a judge costs
@@ -73,9 +69,3 @@ def sum_judging(
 def _sum_costs(entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     keys = dict.fromkeys(k for e in entries for k in e if k.startswith(JUDGE_PREFIX))
     return {k.removeprefix(JUDGE_PREFIX): sum(e.get(k, 0) for e in entries) for k in keys}
-
-
-def write_report(report: Mapping[str, Any], path: Path) -> None:
-    """Write `report.json` atomically. Raises ValueError for a number that JSON cannot represent."""
-    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
-    write_text(path, [text, "\n"])

@@ -6,7 +6,8 @@ costs of the reinforcement learning of each of its models, regardless of that cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -17,6 +18,7 @@ from fieldcraft.evaluation.comparison import compare_over_seeds
 from fieldcraft.evaluation.intervals import interval_over_seeds, wilson_interval
 from fieldcraft.evaluation.report import SCHEMA_VERSION
 from fieldcraft.evaluation.simulated_training import summarise_simulated_rows
+from fieldcraft.records.tool_metrics import mean_or_none
 from fieldcraft.types import Trajectory
 
 # Means over seeds of these keys of `summary.summarise_evaluation`.
@@ -62,8 +64,8 @@ def aggregate_seeds(
     every seed. `saved_calls` is the result of `measure_saved_calls`.
 
     Rates are defined as in a run's report; `splits` has the rates of each kind of questions.
-    `by_calls` pools the trajectories of all seeds by their executed calls. Seconds are the training
-    time of the stages in the lineage of a row's model; `training` has the costs of the
+    `by_calls` pools the graded trajectories of all seeds by their executed calls. Seconds are the
+    training time of the stages in the lineage of a row's model; `training` has the costs of the
     reinforcement learning stages among them (evaluation/seed_table.py).
     """
     first = next(iter(reports.values()))
@@ -113,7 +115,7 @@ def _make_row(
             split: _aggregate_rates([entry["splits"][split] for entry in entries])
             for split in splits
         },
-        "known_no_call_rate": _mean((e["known"] or {}).get("no_call_rate") for e in entries),
+        "known_no_call_rate": mean_or_none((e["known"] or {}).get("no_call_rate") for e in entries),
         "seconds": fmean(
             sum(stage["seconds"] for stage in report["stages"] if stage["name"] in stages)
             for report in reports.values()
@@ -125,19 +127,27 @@ def _make_row(
 
 def _aggregate_rates(entries: Sequence[Report]) -> dict[str, Any]:
     """Return the rates over seeds of the same questions, or of questions of the same kind."""
-    em = [entry["em"] for entry in entries]
-    pooled = wilson_interval(fmean(em), sum(entry["n_effective"] for entry in entries))
+    effective = sum(entry["n_effective"] for entry in entries)
     return {
         "n": sum(entry["n"] for entry in entries),
-        "em": {
-            "mean": fmean(em),
-            "ci95": interval_over_seeds(em, pooled),
-            "min": min(em),
-            "max": max(em),
-            "values": em,
-        },
-        **{key: _mean(entry.get(key) for entry in entries) for key in MEAN_KEYS},
+        "em": _aggregate_accuracy([entry["em"] for entry in entries], effective),
+        **{key: mean_or_none(entry.get(key) for entry in entries) for key in MEAN_KEYS},
         "calls_over_optimum": _compute_excess(entries),
+    }
+
+
+def _aggregate_accuracy(values: Sequence[float | None], n_effective: float) -> dict[str, Any]:
+    """Return the exact match over the seeds with a gradable answer; None if there are none."""
+    graded = [value for value in values if value is not None]
+    if not graded:
+        return dict.fromkeys(("mean", "ci95", "min", "max")) | {"values": values}
+    mean = fmean(graded)
+    return {
+        "mean": mean,
+        "ci95": interval_over_seeds(graded, wilson_interval(mean, n_effective)),
+        "min": min(graded),
+        "max": max(graded),
+        "values": values,
     }
 
 
@@ -151,22 +161,28 @@ def _compute_excess(entries: Sequence[Report]) -> dict[str, Any] | None:
     return {"mean": fmean(values), "min": min(values), "max": max(values), "values": values}
 
 
-def _mean(values: Iterator[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
 def _pool_by_calls(entries: Sequence[Report]) -> list[dict[str, int]]:
-    """Return the numbers of trajectories and correct answers by executed calls, over all seeds."""
-    parts = [(int(calls), part) for e in entries for calls, part in e["by_calls"].items()]
+    """Return the numbers of graded trajectories and of correct answers by executed calls, over all
+    seeds. Numbers of calls without a graded trajectory are omitted."""
+    pooled: dict[int, Counter[str]] = defaultdict(Counter)
+    for entry in entries:
+        for calls, part in entry["by_calls"].items():
+            pooled[int(calls)].update(_count_verdicts(part))
     return [
-        {
-            "calls": calls,
-            "n": sum(part["n"] for k, part in parts if k == calls),
-            "right": sum(round(part["em"] * part["n"]) for k, part in parts if k == calls),
-        }
-        for calls in sorted({calls for calls, _ in parts})
+        {"calls": calls, "n": counts["n"], "right": counts["right"]}
+        for calls, counts in sorted(pooled.items())
+        if counts["n"]
     ]
+
+
+def _count_verdicts(part: Report) -> dict[str, int]:
+    """Return the numbers of graded and correct trajectories of a group. Reports of earlier versions
+    have only the rate: their groups count as graded as a whole, or not at all."""
+    if "correct" in part:
+        return {"n": part["n"] - part["ungradable"], "right": part["correct"]}
+    if part["em"] is None:
+        return {}
+    return {"n": part["n"], "right": round(part["em"] * part["n"])}
 
 
 def _classify_row(recipe: Recipe, name: str, entries: Sequence[Report]) -> str:

@@ -44,7 +44,8 @@ def summarise_simulated_rows(
     `fidelity` has, for all judged calls and for each of RECALL_BANDS, their number `n` and the
     share `supports_answer` that contains the needed facts, pooled over steps and seeds. `em_gained`
     is relative to the row `start`, the model before the simulated steps; both are None if the table
-    lacks it. It includes what the `real_steps` after them gained.
+    lacks it. It includes what the `real_steps` after them gained, and is None if nothing was
+    gradable.
     """
     titles = {row["name"]: row for row in rows}
     found = []
@@ -61,19 +62,27 @@ def summarise_simulated_rows(
                 "steps": row["rl_steps"]["simulated"],
                 "real_steps": row["rl_steps"]["real"],
                 "fidelity": pool_fidelity(steps),
-                "em_gained": row["em"]["mean"] - start["em"]["mean"] if start else None,
+                "em_gained": _compute_gain(row, start),
             }
         )
     return found
 
 
+def _compute_gain(row: Report, start: Report | None) -> float | None:
+    if start is None or None in (before := start["em"]["mean"], after := row["em"]["mean"]):
+        return None
+    return float(after - before)
+
+
 def pool_fidelity(steps: MetricsRows) -> dict[str, dict[str, float]]:
     """Return `n` and `supports_answer` of all judged calls of several steps, and of each of
-    RECALL_BANDS that occurs. A step whose rate is undefined has no such calls."""
+    RECALL_BANDS that occurs. Steps whose rate is undefined are left out."""
     pooled = {}
     for prefix, name in FIDELITY_PARTS.items():
         keys = f"fidelity/{prefix}n", f"fidelity/{prefix}supports_answer"
-        judged = [tuple(step[key] for key in keys) for step in steps if keys[1] in step]
+        judged = [
+            tuple(step[key] for key in keys) for step in steps if step.get(keys[1]) is not None
+        ]
         if total := sum(n for n, _ in judged):
             rate = sum(n * rate for n, rate in judged) / total
             pooled[name] = {"n": total, "supports_answer": rate}
@@ -135,8 +144,8 @@ def trace_learning(
         for step in curves[stage][seed_index]:
             if not _is_simulated(recipe, stage):
                 calls += step["rollouts"] * step["calls_mean"]
-            if PERIODIC_EM_KEY in step:
-                points.append((calls, step[PERIODIC_EM_KEY]))
+            if (em := step.get(PERIODIC_EM_KEY)) is not None:
+                points.append((calls, em))
     return points
 
 

@@ -233,6 +233,8 @@ def _summarise_groups(
     return {
         str(value): {
             "n": len(part),
+            "ungradable": sum(t.is_correct is None for t in part),
+            "correct": sum(t.is_correct is True for t in part),
             "em": compute_accuracy(part),
             "calls_mean": sum(t.num_executed_calls for t in part) / len(part),
             "calls_optimal_mean": compute_mean_optimal_calls(part),

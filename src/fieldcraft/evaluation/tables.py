@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 from fieldcraft.dialects.tool_names import UNSEEN_NAMES
 from fieldcraft.evaluation.samples import PassRateRow, make_pass_rate_rows
-from fieldcraft.records.metrics import METRICS, TableName, format_exact_match, list_columns
+from fieldcraft.records.metrics import (
+    METRICS,
+    TableName,
+    format_accuracy,
+    format_exact_match,
+    list_columns,
+)
 from fieldcraft.terminal.figure_table import FigureTable
 
 Entry = Mapping[str, Any]
@@ -176,7 +182,11 @@ def build_levels_table(evals: Mapping[str, Entry]) -> FigureTable:
     for name, entry in evals.items():
         parts = (entry.get("by_level", {}).get(level) for level in levels)
         table.add_row(
-            name, *("" if p is None else f"{p['em']:.3f} ({p['calls_mean']:.2f})" for p in parts)
+            name,
+            *(
+                "" if part is None else f"{format_accuracy(part['em'])} ({part['calls_mean']:.2f})"
+                for part in parts
+            ),
         )
     return table
 
@@ -279,7 +289,7 @@ def build_seeds_table(rows: Sequence[Entry]) -> FigureTable:
         interval = " [{:.3f}, {:.3f}]".format(*em["ci95"]) if em["ci95"] else ""
         table.add_row(
             row["title"],
-            f"{em['mean']:.3f}{interval}",
+            f"{format_accuracy(em['mean'])}{interval}",
             _format_number(em["min"], 3),
             _format_number(em["max"], 3),
             _format_number(row["f1"], 3),

@@ -143,12 +143,18 @@ def list_columns(table: TableName, *, terminal: bool = False) -> list[tuple[Metr
     ]
 
 
+def format_accuracy(em: float | None, digits: int = 3) -> str:
+    """Return a share of correct answers; None stands for no gradable answer."""
+    return "not gradable" if em is None else f"{em:.{digits}f}"
+
+
 def format_exact_match(summary: Mapping[str, Any]) -> str:
     """Return the exact match of an evaluation with its interval."""
+    em = format_accuracy(summary["em"])
     if summary["em"] is None:
-        return "not gradable"
+        return em
     low, high = summary["em_ci95"] or (0.0, 0.0)
-    return f"{summary['em']:.3f} [{low:.3f}, {high:.3f}]"
+    return f"{em} [{low:.3f}, {high:.3f}]"
 
 
 # -- rows of steps -------------------------------------------------------------------------------

@@ -52,6 +52,12 @@ def strip_control_characters(text: str) -> str:
     return _CONTROL_REGEX.sub("", _ESCAPE_REGEX.sub("", text))
 
 
+def shorten_line(text: str, max_chars: int) -> str:
+    """Return a text as one line of at most `max_chars` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"
+
+
 def split_tags(text: str) -> Iterator[tuple[str, bool]]:
     """Yield the pieces of `text` in order, each with whether it is a tag such as `<think>`."""
     end = 0

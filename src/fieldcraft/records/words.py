@@ -69,8 +69,9 @@ def _make_sign_regex() -> re.Pattern[str]:
     return re.compile(rf"[{get_combining_marks()}]*.[{get_combining_marks()}]*", re.DOTALL)
 
 
-def split_words(text: str) -> list[str]:
-    """Return the words in lower case and without accents, in order."""
+def split_words(text: str, *, with_runs: bool = True) -> list[str]:
+    """Return the words in lower case and without accents, in order. Unless `with_runs`, a short
+    run of a script without spaces is no word beside its pairs, so that a part is a phrase of it."""
     if text.isascii():
         return _ASCII_WORD_REGEX.findall(text.lower())
     bare = _ACCENTS_REGEX.sub("", unicodedata.normalize("NFKD", text))
@@ -81,7 +82,7 @@ def split_words(text: str) -> list[str]:
         return _SIMPLE_WORD_REGEX.findall(plain)
     result: list[str] = []
     for match in _make_word_regex().finditer(plain):
-        result += [match[0]] if match["run"] is None else _split_spaceless_run(match[0])
+        result += [match[0]] if match["run"] is None else _split_spaceless_run(match[0], with_runs)
     return result
 
 
@@ -90,9 +91,9 @@ def strip_vowel_points(word: str) -> str:
     return word if word.isascii() else _VOWELS_REGEX.sub("", word)
 
 
-def _split_spaceless_run(run: str) -> list[str]:
+def _split_spaceless_run(run: str, with_runs: bool) -> list[str]:
     signs = _make_sign_regex().findall(run)
     if len(signs) < 3:
         return [run]
     pairs = [first + second for first, second in pairwise(signs)]
-    return [run, *pairs] if len(signs) <= _MAX_SINGLE_WORD_SIGNS else pairs
+    return [run, *pairs] if with_runs and len(signs) <= _MAX_SINGLE_WORD_SIGNS else pairs

@@ -146,7 +146,8 @@ async def evaluate_environment(
     if judging := context.read_judging():
         summary["judging"] = judging
     seconds = time.perf_counter() - started
-    write_json(files.summary, {"seconds": seconds, "summary": summary})
+    record = {"seconds": seconds, "trajectories": len(trajectories), "summary": summary}
+    write_json(files.summary, record)
     context.emit(EvaluationCompleted(name, summary))
 
 

@@ -30,9 +30,10 @@ from fieldcraft.config.plan import (
 from fieldcraft.config.recipe import Recipe, dump_recipe, get_stage_ancestry
 from fieldcraft.evaluation.comparison import compare_consecutive
 from fieldcraft.evaluation.pages import PageContext, find_page_writer
-from fieldcraft.evaluation.report import StageSummary, build_report, sum_judging, write_report
+from fieldcraft.evaluation.report import StageSummary, build_report, sum_judging
 from fieldcraft.evaluation.summary import summarise_evaluation
 from fieldcraft.records.events import EarlyStopError, EventBus, LogMessage
+from fieldcraft.records.files import write_json
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.training_rollouts import read_training_rollouts
 from fieldcraft.rewards.answers import RULES
@@ -205,7 +206,7 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
         | context.report_figures
         | {"config": dump_recipe(recipe), "versions": _collect_versions(context)},
     )
-    write_report(report, folder.report_json)
+    write_json(folder.report_json, report)
     if write_page := find_page_writer("report"):
         page_context = _make_page_context(context, names, list(curves))
         browsable = {**samples, **context.report_samples}

@@ -19,10 +19,9 @@ from fieldcraft.concurrency import run_concurrently
 from fieldcraft.config.recipe import Recipe, dump_recipe, get_split_titles
 from fieldcraft.dialects.tool_names import UNSEEN_NAMES, UNSEEN_SPLIT_TITLE
 from fieldcraft.evaluation.pages import find_page_writer
-from fieldcraft.evaluation.report import write_report
 from fieldcraft.evaluation.seed_table import aggregate_seeds, compare_rows
 from fieldcraft.evaluation.simulated_training import measure_saved_calls
-from fieldcraft.records.files import write_text
+from fieldcraft.records.files import write_json, write_text
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.runs.event_loop import run_async
@@ -57,7 +56,7 @@ def run_seeds(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
                 curves,
                 measure_saved_calls(recipe, read_evaluation, curves),
             )
-        write_report(table, folder.report_json)
+        write_json(folder.report_json, table)
         if write_page := find_page_writer("seeds"):
             links = {seed: f"{run.path.name}/report.html" for seed, run in runs.items()}
             titles = {**get_split_titles(recipe), UNSEEN_NAMES: UNSEEN_SPLIT_TITLE}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,9 +95,9 @@ class EvaluationFiles:
 
     def iterate(self) -> Iterator[Trajectory]:
         """Yield the trajectories, read lazily. Raises UserError if they are damaged, or at the end
-        if their number differs from the summary."""
-        summary = self._read_record()["summary"]
-        expected = sum(part["n"] for part in summary.get("splits", {"": summary}).values())
+        if their number differs from the record."""
+        record = self._read_record()
+        expected = record.get("trajectories", _count_summarised(record["summary"]))
         count = 0
         for trajectory in read_trajectories(self.trajectories, self._advice):
             yield trajectory
@@ -128,6 +128,12 @@ class EvaluationFiles:
         return f"{advise_renaming(self.summary)} and run the recipe again, which evaluates again"
 
 
+def _count_summarised(summary: Mapping[str, Any]) -> int:
+    """Return the number of trajectories in a summary, which is that of the file if all questions
+    have the same number of samples."""
+    return sum(part["n"] for part in summary.get("splits", {"": summary}).values())
+
+
 class _Part(BaseModel):
     n: int
 
@@ -138,4 +144,5 @@ class _Summary(_Part):
 
 class _EvaluationRecord(BaseModel):
     seconds: float
+    trajectories: int = 0  # missing in files of earlier versions
     summary: _Summary

@@ -12,7 +12,7 @@ from fieldcraft.config.stages import Stage
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.model_files import add_eos_token
 from fieldcraft.records.events import LogMessage
-from fieldcraft.records.files import write_json
+from fieldcraft.records.files import replace_nonfinite, write_json
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.evaluating import open_eval_callback
@@ -93,7 +93,7 @@ async def _train(context: RunContext, name: str, settings: Stage, start: Path) -
             await stage.close()
     _write_final_model(context, name, stage.trainer, dialect)
     seconds = setup_seconds + sum(row["seconds"] for row in rows)
-    write_json(folder.record, {"seconds": seconds, "metrics": rows[-1]})
+    write_json(folder.record, {"seconds": seconds, "metrics": replace_nonfinite(rows[-1])})
 
 
 def _write_final_model(

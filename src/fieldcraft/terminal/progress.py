@@ -23,7 +23,7 @@ from fieldcraft.records.events import (
     StepCompleted,
     TrajectoryCompleted,
 )
-from fieldcraft.records.metrics import METRICS, format_exact_match
+from fieldcraft.records.metrics import METRICS, format_accuracy, format_exact_match
 from fieldcraft.types import Trajectory
 
 # Width of a bar without its name, figures and steps: the bar, "/", the time, the gaps.
@@ -53,9 +53,9 @@ class RunningTotals:
             self.graded += 1
             self.correct += trajectory.is_correct
 
-    def make_row(self) -> dict[str, float]:
+    def make_row(self) -> dict[str, float | None]:
         """Return the metrics of the trajectories so far."""
-        em = self.correct / max(self.graded, 1)
+        em = self.correct / self.graded if self.graded else None
         return {"em": em, "calls_mean": self.calls / self.done}
 
 
@@ -100,7 +100,8 @@ def format_headline(name: str, summary: Mapping[str, Any], width: int) -> list[s
     optimum = summary["calls_optimal_mean"]
     parts.append(calls if optimum is None else f"{calls} (optimum {optimum:.2f})")
     if known := summary["known"]:
-        parts.append(f"known: EM {known['em']:.2f}, no call {known['no_call_rate']:.2f}")
+        em = format_accuracy(known["em"], digits=2)
+        parts.append(f"known: EM {em}, no call {known['no_call_rate']:.2f}")
     lines = [f"{name:>9}"]
     for part in parts:
         if len(f"{lines[-1]}  {part}") > width:

@@ -6,6 +6,7 @@ from fieldcraft.extensions.studio.charts import (
     draw_accuracy_against_calls,
     draw_calls_by_hops,
     draw_calls_by_stage,
+    draw_curves_over_seeds,
     separate_overlaps,
     smooth,
 )
@@ -110,6 +111,19 @@ def test_nothing_to_show_is_no_picture():
 def test_a_stage_that_was_stopped_before_its_evaluation_is_drawn():
     _, calls = draw_course({"rl1": CURVES["rl1"]}, {}, ["rl1"], {}, {"rl1": 0})
     assert len(points(calls, "rl1, training rollouts")) == 11
+
+
+def test_curves_over_seeds_show_the_steps_in_which_every_seed_has_the_value():
+    known = [{"em": step / 4, "calls_mean": 1.0, "calls_optimal_mean": 0.5} for step in range(5)]
+    partly = [dict(row) for row in known]
+    del partly[1]["calls_optimal_mean"]
+    partly[3]["em"] = None
+    exact, calls = draw_curves_over_seeds({"rl1": [known, partly]}, SLOTS)
+    assert [step for step, _ in exact.series[0].points] == [0, 1, 2, 4]
+    assert [step for step, _ in points(calls, "optimum")] == [0, 2, 3, 4]
+    ungraded = [{"em": None, "calls_mean": 1.0} for _ in range(5)]
+    [calls] = draw_curves_over_seeds({"rl1": [ungraded]}, SLOTS)
+    assert [series.label for series in calls.series] == ["rl1", "rl1"]
 
 
 # -- one chart per metric ------------------------------------------------------------------------

@@ -76,6 +76,23 @@ def test_comparisons_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "Comparison of rows" not in plain
 
 
+def test_rows_without_a_gradable_answer_are_shown_but_not_drawn(tmp_path: Path) -> None:
+    ungraded = {"em": None, "n_effective": 0}
+    reports = {0: report(0.5)}
+    splits = {"splits": {"mixed": entry(0.5, {}) | ungraded}}
+    reports[0]["evals"]["sft"] |= splits
+    reports[0]["evals"]["rl2"] |= ungraded | {"by_calls": {}} | splits
+    table = aggregate_seeds(recipe(table_rows={"All": "rl2", "Start": "sft"}), reports)
+    write_seeds_page(table, {}, {}, {}, tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text("utf-8")
+    assert "–" in re.sub("<[^>]*>", " ", html[html.index("All") :])[:60]
+    frontier = charts_of(html)["Accuracy against calls"]
+    assert [part["label"] for part in frontier["series"]] == ["Start"]
+    table = aggregate_seeds(recipe(table_rows={"All": "rl2"}), reports)
+    write_seeds_page(table, {}, {}, {}, tmp_path / "report.html")
+    assert "data-chart" not in (tmp_path / "report.html").read_text("utf-8")
+
+
 def test_titles_are_text(tmp_path: Path) -> None:
     html = page(tmp_path, {ATTACK: "rl2", f"R{ATTACK}": "workflow"}, 0.5, 0.5)
     assert ATTACK not in html

@@ -30,12 +30,17 @@ OWN = {"Origin": "http://127.0.0.1"}
 RATE = {"right": 8, "n": 32, "left_out": 0, "share": 0.25, "ci95": [0.13, 0.42]}
 
 
+def write_start(folder: Path, stage: str, number: int) -> None:
+    settings = {"stage": stage, "training": False, "trajectory": number, "seed": 0}
+    (folder / "branch.json").write_text(json.dumps(settings))
+
+
 def write_branch(run: Path) -> None:
     """Write the files that `fieldcraft branch` writes: an unchanged step and one with another
     thought."""
     folder = run / "branches" / "rl1-1"
     folder.mkdir(parents=True)
-    (folder / "branch.json").write_text(json.dumps({"stage": "rl1"}))
+    write_start(folder, "rl1", 1)
     gain = {"share": 0.5, "ci95": [0.26, 0.67], "p_value": 0.0001}
     record = {"step": 1, "original": RATE, "edit": "thought", "text": "I <b>must</b> search."}
     record |= {"edited": RATE | {"right": 24, "share": 0.75}, "gain": gain, "differences": []}
@@ -162,8 +167,12 @@ def test_branches_of_other_trajectories_are_not_taken(run: Path) -> None:
     [viewed] = load_run_views([run])
     place = [str(run), "--index", "11", "--stage", "rl1"]
     assert read_results(viewed, place) == []
-    (run / "branches" / "rl1-1").rename(run / "branches" / "rl1-11-sft1")
+    folder = run / "branches" / "rl1-11-sft1"
+    (run / "branches" / "rl1-1").rename(folder)
+    write_start(folder, "rl1", 11)
     assert [found["folder"] for found in read_results(viewed, place)] == ["rl1-11-sft1"]
+    write_start(folder, "rl1-11", 0)  # such as rl1-11-0, of a stage with this name
+    assert read_results(viewed, place) == []
 
 
 def test_nobody_else_may_ask(run: Path, page: TestClient) -> None:

@@ -1,5 +1,6 @@
 """Long and growing files: the rows visible while they are read, and changes of files."""
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -96,3 +97,27 @@ def test_a_page_follows_lines_and_files_that_come_and_go(tmp_path: Path) -> None
         assert [row["task"] for row in ask(client)["rows"]] == ["other"]
         (run / "b.jsonl").write_text('{"half a li')
         wait_until(lambda: ask(client)["total"] == 0)
+
+
+def test_a_folder_that_is_renamed_while_it_is_listed_does_not_end_the_updates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    draft = run / ".model.draft"
+    draft.mkdir(parents=True)
+    append(run / "a.jsonl", trajectory("first"))
+    scan = os.scandir
+
+    def scan_late(path: Any) -> Any:
+        if Path(path) == draft and threading.current_thread().name == "follower":
+            draft.rename(run / "model")
+        return scan(path)
+
+    updater = LibraryUpdater(library := TrajectoryLibrary(load_run_views([run])))
+    updater.start()
+    monkeypatch.setattr(os, "scandir", scan_late)
+    wait_until(lambda: (run / "model").exists())
+    append(run / "a.jsonl", trajectory("second"))
+    wait_until(lambda: len(library.find(parse_query({}))) == 2)
+    updater.stop()
+    assert "the list of trajectories could not be updated" in caplog.text

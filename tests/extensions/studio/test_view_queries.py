@@ -224,6 +224,24 @@ def test_words_of_a_search() -> None:
     assert make_search_terms('a"b') == [b" ab"]
     assert make_search_terms("e-mail ") == [b" e mail"]
     assert make_search_terms('"" -') == []
+    assert make_search_terms("tool_call") == [b" tool call"]
+
+
+def test_a_search_finds_words_in_a_sentence_without_spaces(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    for task, question in {"tower": "東京タワーは高い。", "hello": "สวัสดีชาวโลกทั้งหลาย"}.items():
+        append(run / "evaluations" / "rl1.jsonl", trajectory(task, question=question))
+    trajectories = library(run)
+    for words, expected in {
+        "タワー": ["tower"],
+        "京タ": ["tower"],
+        "タ高": [],
+        "ชาวโลก": ["hello"],
+        "สวัสดี": ["hello"],
+        "สวัสดีโลก": [],
+    }.items():
+        found = trajectories.find(parse_query({"q": words}))
+        assert [listed.row.task for listed in found] == expected, words
 
 
 def test_downloads_are_the_records_and_the_columns(tmp_path: Path) -> None:

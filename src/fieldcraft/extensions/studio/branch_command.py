@@ -18,10 +18,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fieldcraft.extensions.studio.branching.sample_store import SETTINGS_FILE
 from fieldcraft.extensions.studio.run_view import BRANCHES_FOLDER, RunView, TrajectoryFile
 from fieldcraft.records.reading import advise_renaming, read_json
 from fieldcraft.records.training_rollouts import ROLLOUTS_FOLDER
-from fieldcraft.records.transcript import strip_control_characters
+from fieldcraft.records.transcript import shorten_line, strip_control_characters
 from fieldcraft.types import Author, Trajectory, UserError
 
 MAX_LABEL_CHARS = 80  # characters of a turn next to the number of its step
@@ -153,12 +154,7 @@ def label_turns(trajectory: Trajectory) -> list[str]:
         for end, segment in enumerate(trajectory.segments, start=1)
         if segment.author is Author.POLICY and end not in trajectory.folds
     ]
-    return [_shorten(strip_control_characters(text)) for text in turns]
-
-
-def _shorten(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_LABEL_CHARS else f"{line[: MAX_LABEL_CHARS - 1]}…"
+    return [shorten_line(strip_control_characters(text), MAX_LABEL_CHARS) for text in turns]
 
 
 def read_results(run: RunView, options: Sequence[str]) -> list[dict[str, Any]]:
@@ -166,18 +162,22 @@ def read_results(run: RunView, options: Sequence[str]) -> list[dict[str, Any]]:
     then of other models. Damaged files are skipped: the command reports what is wrong with them."""
     _, _, number, _, stage, *training = options
     name = f"{stage}{'-training' if training else ''}-{number}"
-    folders = [
-        run.path / BRANCHES_FOLDER / name,
-        *sorted(run.path.glob(f"{BRANCHES_FOLDER}/{name}-*")),
-    ]
+    # The name of a folder is ambiguous: a model or a stage may end with a number, too.
+    start = {"stage": stage, "training": bool(training), "trajectory": int(number)}
     records = []
-    for folder in folders:
+    for folder in sorted(run.path.glob(f"{BRANCHES_FOLDER}/{name}*")):
+        if not start.items() <= _read_record(folder / SETTINGS_FILE).items():
+            continue
         for path in sorted(folder.glob("*.json")):
-            if path.name == "branch.json":
-                continue
-            try:
-                record = read_json(path, dict[str, Any], advise_renaming(path))
-            except UserError:
-                continue
-            records.append({"folder": folder.name, "name": path.stem, **record})
+            if path.name != SETTINGS_FILE and (record := _read_record(path)):
+                records.append({"folder": folder.name, "name": path.stem, **record})
     return records
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """Return the content of a file of branches; empty if it is damaged."""
+    try:
+        record: dict[str, Any] = read_json(path, dict[str, Any], advise_renaming(path))
+    except UserError:
+        return {}
+    return record

@@ -98,13 +98,15 @@ def draw_curves_over_seeds(
     for key, measure in measures.items():
         lines = {name: _compute_running_means(seeds, key) for name, seeds in runs.items()}
         series = [Series(name, slots[name], _average(part)) for name, part in lines.items()]
-        optimum_key = "calls_optimal_mean"
-        if key == "calls_mean" and first[0][0].get(optimum_key) is not None:
-            optimum = _average(_compute_running_means(first, optimum_key))
+        if key == "calls_mean":
+            optimum = _average(_compute_running_means(first, "calls_optimal_mean"))
             series.append(Series("optimum", None, optimum, "dashed"))
         series += [
             Series(name, slots[name], line, "thin") for name, part in lines.items() for line in part
         ]
+        series = [part for part in series if part.points]
+        if not series:
+            continue
         highest = max(value for part in series for _, value in part.points)
         charts.append(
             Chart(
@@ -122,13 +124,18 @@ def draw_curves_over_seeds(
 
 
 def _compute_running_means(seeds: Sequence[Sequence[Row]], key: str) -> list[Points]:
-    """Return one line per seed, all truncated to the shortest."""
-    steps = min(len(rows) for rows in seeds)
-    lines = []
-    for rows in seeds:
-        means = smooth([float(row[key]) for row in rows[:steps]], max(1, steps // 8))
-        lines.append(downsample([(float(step), mean) for step, mean in enumerate(means)]))
-    return lines
+    """Return one line per seed, of the steps in which every seed has the value."""
+    shared = [
+        (float(step), [row[key] for row in rows])
+        for step, rows in enumerate(zip(*seeds, strict=False))
+        if all(row.get(key) is not None for row in rows)
+    ]
+    steps = [step for step, _ in shared]
+    values_per_seed = zip(*(values for _, values in shared), strict=True)
+    return [
+        downsample([*zip(steps, smooth(values, max(1, len(steps) // 8)), strict=True)])
+        for values in values_per_seed
+    ]
 
 
 def _average(lines: Sequence[Points]) -> Points:

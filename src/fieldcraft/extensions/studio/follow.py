@@ -37,8 +37,7 @@ class LibraryUpdater:
 
     def start(self) -> None:
         """Start the thread. The first trajectories are in the library on return."""
-        self._read_changes(START_SECONDS)
-        self._update_state()
+        self._update(START_SECONDS)
         self._thread.start()
 
     def stop(self) -> None:
@@ -47,14 +46,19 @@ class LibraryUpdater:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            try:
-                busy = self._read_changes(UPDATE_SECONDS)
-            except Exception:  # noqa: BLE001 - boundary of a thread: the page continues to work
-                _LOG.exception("the list of trajectories could not be updated")
-                busy = False
-            self._update_state()
-            if not busy:
+            if not self._update(UPDATE_SECONDS):
                 self._stop.wait(POLL_SECONDS)
+
+    def _update(self, seconds: float) -> bool:
+        """Read changed files for a short time, and update the state. Return whether they may have
+        more to read. A failure is logged: a folder may be renamed while it is listed."""
+        try:
+            busy = self._read_changes(seconds)
+            self._update_state()
+        except Exception:  # noqa: BLE001 - boundary of a thread: the page continues to work
+            _LOG.exception("the list of trajectories could not be updated")
+            return False
+        return busy
 
     def _read_changes(self, seconds: float) -> bool:
         """Read changed files for a short time. Return whether they may have more to read."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import unicodedata
 from dataclasses import dataclass, fields
 from math import isfinite
 from statistics import fmean
@@ -17,12 +15,11 @@ from fieldcraft.records.costs import count_policy_tokens
 from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.records.training_rollouts import TrainingRollout
 from fieldcraft.records.trajectories import from_json, validate_trajectory
+from fieldcraft.records.words import split_words
 from fieldcraft.types import Author, Trajectory, UserError
 
 CHUNK_BYTES = 64 * 1024  # bytes that are read in one step
 _ROLLOUT_ADAPTER = TypeAdapter(TrainingRollout)
-_WORD_REGEX = re.compile(r"[^\W_]+")
-_ACCENT_REGEX = re.compile("[\u0300-\u036f]")
 
 
 def parse_line(line: bytes, kind: TrajectoryFileKind) -> tuple[Trajectory, TrainingRollout | None]:
@@ -102,10 +99,8 @@ def _compute_mean_advantage(trajectory: Trajectory, rollout: TrainingRollout) ->
 
 
 def normalise_words(text: str) -> str:
-    """Return the words of a text in lower case and without accents, each between two spaces."""
-    if not text.isascii():
-        text = _ACCENT_REGEX.sub("", unicodedata.normalize("NFKD", text))
-    return f" {' '.join(_WORD_REGEX.findall(text.casefold()))} "
+    """Return the words of a text, which underscores separate, too, each between two spaces."""
+    return f" {' '.join(split_words(text.replace('_', ' '), with_runs=False))} "
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ def write_seeds_page(
     `curves` contains the metric rows of the reinforcement learning stages of every seed; `titles`
     describes the questions of every split.
     """
-    compared = select_chart_rows(table["rows"])
+    graded = [row for row in table["rows"] if row["em"]["mean"] is not None]
+    compared = select_chart_rows(graded)
     rivals = select_rival_rows(table["rows"])
     slots = {row["title"]: KIND_COLOURS[row["kind"]] for row in table["rows"]}
     slots |= {row["title"]: slot for row, slot in zip(rivals, cycle(RIVAL_COLOURS), strict=False)}
@@ -48,7 +49,7 @@ def write_seeds_page(
     learning = draw_curves_over_seeds(rival_curves, slots) if rival_curves else []
     call_charts = []
     if compared:
-        call_charts = [_draw_frontier(table["rows"], slots), *_draw_call_charts(compared, slots)]
+        call_charts = [_draw_frontier(graded, slots), *_draw_call_charts(compared, slots)]
     write_page(
         path,
         "seeds.html.j2",

@@ -15,7 +15,7 @@ from fieldcraft.extensions.studio.branching.success_rates import RateDifference,
 from fieldcraft.extensions.studio.charts import Chart, Series
 from fieldcraft.extensions.studio.pages import write_page
 from fieldcraft.records.files import write_json
-from fieldcraft.records.transcript import strip_control_characters
+from fieldcraft.records.transcript import shorten_line, strip_control_characters
 from fieldcraft.types import Trajectory
 
 MAX_LABEL_CHARS = 60  # characters of a call in a table
@@ -28,8 +28,7 @@ def label_steps(trajectory: Trajectory, steps: Sequence[TurnStep]) -> list[str]:
         calls = trajectory.calls[slice(*step.call_range)]
         descriptions = [", ".join([c.tool, *map(str, c.arguments.values())]) for c in calls]
         label = "; ".join(descriptions) if calls else f"answer: {trajectory.answer or 'none'}"
-        text = strip_control_characters(" ".join(label.split()))
-        labels.append(text if len(text) <= MAX_LABEL_CHARS else f"{text[: MAX_LABEL_CHARS - 1]}…")
+        labels.append(shorten_line(strip_control_characters(label), MAX_LABEL_CHARS))
     return labels
 
 

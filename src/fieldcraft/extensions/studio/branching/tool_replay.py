@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from fieldcraft.environments.tool_environment import ToolEnvironment
 from fieldcraft.environments.tool_session import ToolSession
+from fieldcraft.records.transcript import shorten_line
 from fieldcraft.types import CallRecord, StatefulTool, ToolCall
 
 MAX_OBSERVATION_CHARS = 80  # characters of an observation in a message
@@ -27,13 +28,12 @@ async def replay_calls(
             continue
         [replayed] = await session.run_calls([ToolCall(call.tool, call.arguments)], calls_before=0)
         if replayed.observation != call.observation:
+            before, now = (
+                shorten_line(text, MAX_OBSERVATION_CHARS)
+                for text in (call.observation, replayed.observation)
+            )
             mismatches.append(
-                f"call {number} ({call.tool}) was answered with '{_shorten(call.observation)}' and"
-                f" is now answered with '{_shorten(replayed.observation)}'"
+                f"call {number} ({call.tool}) was answered with '{before}' and is now answered with"
+                f" '{now}'"
             )
     return mismatches
-
-
-def _shorten(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_OBSERVATION_CHARS else f"{line[: MAX_OBSERVATION_CHARS - 1]}…"

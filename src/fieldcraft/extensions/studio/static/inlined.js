@@ -2,6 +2,11 @@
 
 import { FILTERS } from "./state.js";
 
+const IDEOGRAPHS = "\\u3040-\\u30ff\\u3400-\\u9fff\\u{20000}-\\u{3ffff}";
+const SPACELESS = "\\u0e00-\\u0eff\\u1000-\\u109f\\ua9e0-\\ua9ff\\uaa60-\\uaa7f\\u1780-\\u17ff"; // Thai, Lao, Burmese, Khmer
+const LETTER = "[\\p{L}\\p{N}\\p{M}]";
+const RUN = new RegExp(`^[${SPACELESS}]`, "u");
+const WORD = new RegExp(`[${IDEOGRAPHS}]|(?:(?=${LETTER})[${SPACELESS}])+|(?:(?![${IDEOGRAPHS}${SPACELESS}])${LETTER})+`, "gu");
 const UNFILTERED = ["q", "sort", "offset", "limit"]; // keys of a request that are no columns
 let records; // trajectories, undefined until they are unpacked
 let told = () => {};
@@ -92,8 +97,17 @@ function searchTerms(q) {
   return terms.filter((term) => term.trim());
 }
 
-const normalise = (value) =>
-  ` ${(value.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? []).join(" ")} `;
+/** The words of a text, as in records/words.py: each ideograph or kana is a word, and a run of a script without spaces is
+ * split into overlapping pairs of signs. */
+const normalise = (value) => {
+  const bare = value.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").normalize("NFKC").toLowerCase();
+  return ` ${(bare.match(WORD) ?? []).flatMap((word) => (RUN.test(word) ? pairs(word) : word)).join(" ")} `;
+};
+
+function pairs(run) {
+  const signs = run.match(/\p{M}*.\p{M}*/gsu);
+  return signs.length < 3 ? [run] : signs.slice(1).map((sign, place) => signs[place] + sign);
+}
 
 function words(record) {
   record.words ??= normalise([record.question, record.answer ?? "", ...record.transcript.map((block) => block.text)].join("\n"));
