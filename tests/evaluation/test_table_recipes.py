@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
@@ -16,6 +17,7 @@ from fieldcraft.extensions.studio.seeds_page import select_chart_rows, select_ri
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.files import write_json
 from fieldcraft.types import UserError
+from script_modules import load_script
 from seeds_parts import entry, recipe, report, rows
 from shipped_recipes import ANY_FILE
 
@@ -377,3 +379,16 @@ def test_the_rivals_of_otc_table_go_on_from_one_model_and_differ_in_what_they_sa
     assert {r["name"] for r in select_rival_rows(aggregate_seeds(table, {0: made})["rows"])} == set(
         rl
     )
+
+
+def test_the_picture_leaves_out_rows_without_a_gradable_answer(tmp_path: Path) -> None:
+    found = report(0.4)
+    mixed = entry(0.4, {})
+    for name in ("sft", "rl2"):
+        ungraded = {"em": None, "n_effective": 0} if name == "rl2" else {}
+        found["evals"][name] |= {"splits": {"mixed": mixed, "known": mixed | ungraded}}
+    table = aggregate_seeds(recipe(table_rows={"SFT": "sft", "All": "rl2"}), {0: found})
+    axis = Figure().subplots()
+    load_script("scripts/frontier.py").draw(table["rows"], "mixed", "known", axis)
+    labels = [str(line.get_label()) for line in axis.lines]
+    assert [label for label in labels if label.startswith(("a", "b"))] == ["a  SFT"]
