@@ -257,8 +257,6 @@ class LocalEngine:
 
     async def _run_steps(self) -> None:
         while self._waiting or self._sequences.is_active.any():
-            if self.model.training:  # trained since the last call
-                self.model.eval()
             start_time = time.perf_counter()
             try:
                 with limit_threads(self.threads):
