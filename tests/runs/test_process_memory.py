@@ -14,7 +14,7 @@ from fieldcraft.runs.memory_estimate import (
     estimate_stage_cache_bytes,
     estimate_stage_memory,
 )
-from memory_parts import EMBEDDINGS, LAYERS, PARAMETERS, sizes
+from memory_parts import EMBEDDINGS, LAYERS, PARAMETERS, WIDTH, WORDS, sizes
 
 
 def cluster_of(**given: Any) -> ClusterConfig:
@@ -52,6 +52,18 @@ def test_gradients_outside_of_the_layers_count_where_they_are_more_than_activati
     setup = sizes("stages.rl2.optim.micro_batch_tokens=1", "budget.max_context_tokens=1")
     parts = estimate_rank_memory(setup, setup.recipe.stages["rl2"], cluster_of(trainers=2))
     assert parts["activations"] == EMBEDDINGS * (4 + 4)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "bytes_per_weight"),
+    [((), 0), (("dtype=bfloat16",), 4 + 2), (("dtype=bfloat16", "lora.rank=4"), 0)],
+)
+def test_the_gradient_of_a_rounded_output_layer_is_summed_in_float32(
+    overrides: tuple[str, ...], bytes_per_weight: int
+) -> None:
+    setup = sizes(*overrides)
+    found = estimate_activation_bytes(setup, setup.recipe.stages["rl2"], 0)
+    assert found == bytes_per_weight * WORDS * WIDTH
 
 
 def test_an_engine_has_whole_weights_and_its_rows() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import peft
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from checkpoints import tiny_tokenizer
 from cli_parts import sentence, status
@@ -66,6 +67,21 @@ def test_a_merged_model_says_what_the_two_said(
     torch.testing.assert_close(compute_logits(tmp_path / "made"), expected, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(expected, compute_logits(base), atol=0.1)
     assert load_tokenizer(tmp_path / "made").get_vocab() == load_tokenizer(base).get_vocab()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_weights_without_an_adapter_are_those_of_the_base(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    base, made = tmp_path / "base", tmp_path / "made"
+    save_model(base, sharp_model(base, "qwen2").to(dtype), tiny_tokenizer())
+    write_adapter(tmp_path / "adapter", base, base, target_modules=["q_proj"])
+    made.mkdir()
+    write_merged_model(made, tmp_path / "adapter", base)
+    stored, merged = (load_file(folder / "model.safetensors") for folder in (base, made))
+    assert stored.keys() == merged.keys()
+    different = {name for name in stored if not torch.equal(stored[name].float(), merged[name])}
+    assert different == {name for name in stored if name.endswith("q_proj.weight")}
 
 
 @pytest.mark.long

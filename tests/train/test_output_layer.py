@@ -174,6 +174,29 @@ def test_computing_in_bfloat16(pieces_of_four: None) -> None:
     assert rounded["lm_head.weight"].dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("kind", ["llama", "phi"])  # without and with a bias
+def test_gradients_in_bfloat16_are_not_rounded_in_every_piece(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = OutputLayer(model_of(kind).bfloat16())
+    torch.manual_seed(1)
+    hidden_TH = torch.randn(400, SHAPE["hidden_size"]).bfloat16()
+    targets_T = torch.randint(0, WORDS, (400,))
+
+    def compute_gradients() -> list[Tensor]:
+        scores = score_tokens(TokenPredictions(hidden_TH, layer, 1.0), targets_T)
+        return list(torch.autograd.grad(scores.logp_T.sum(), layer.linear.parameters()))
+
+    in_one_piece = compute_gradients()
+    monkeypatch.setattr(output_layer, "MAX_CHUNK_LOGITS", WORDS)  # one token per piece
+    in_pieces = compute_gradients()
+    layer.linear.float()
+    hidden_TH = hidden_TH.float()
+    for exact, *rounded in zip(compute_gradients(), in_one_piece, in_pieces, strict=True):
+        one_error, error = (float((found - exact).norm() / exact.norm()) for found in rounded)
+        assert error < 1.5 * one_error < 0.01
+
+
 def test_a_layer_inside_a_context() -> None:
     model = model_of("llama")
     entered = []

@@ -49,6 +49,15 @@ def test_a_group_of_one_kind_is_cut_to_size(rights: int) -> None:
     assert len(resample_on_correct(group, 8, random.Random(0))) == 8
 
 
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+@pytest.mark.parametrize("rare", [True, False])
+def test_the_only_rollout_of_its_kind_is_kept(rare: bool, size: int) -> None:
+    group = [done((i == 3) is rare, OK) for i in range(2 * size)]
+    resampled = resample_on_correct(group, size, random.Random(0))
+    assert len(resampled) == size
+    assert [t for t in resampled if t.is_correct is rare] == [group[3]]
+
+
 def test_clean_rollouts_are_preferred_among_right_ones() -> None:
     """Weights are 1 / 0.1 and 1 / 0.6: of one place for two rollouts, the clean one gets 6 in 7."""
     clean, repaired = done(True, OK), done(True, FAILED, OK)

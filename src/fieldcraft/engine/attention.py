@@ -16,9 +16,9 @@ from fieldcraft.types import UserError
 
 # Options that some architectures pass to attention beyond softmax(q k) v; none is implemented here.
 UNSUPPORTED_OPTIONS = ("softcap", "s_aux", "position_bias")
-SLIDING_ATTENTION = "sliding_attention"
+FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"  # layer types
 PLAIN_LAYER_TYPES = {
-    "full_attention",
+    FULL_ATTENTION,
     SLIDING_ATTENTION,
     "sparse",
     "dense",

@@ -17,16 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fieldcraft.engine.attention import FULL_ATTENTION, SLIDING_ATTENTION
 from fieldcraft.engine.generation_config import GENERATION_CONFIG_FILE, read_eos_token_ids
 from fieldcraft.records.files import copy_file_mode, raise_write_errors, write_json
 from fieldcraft.records.reading import read_json
 
 CONFIG_FILE, TOKENIZER_CONFIG_FILE = "config.json", "tokenizer_config.json"
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
-FULL_ATTENTION, SLIDING_ATTENTION = (
-    "full_attention",
-    "sliding_attention",
-)  # layer types with separate parameters
 FALLBACK_TOKENIZER_CLASS = "PreTrainedTokenizerFast"  # reads tokenizer.json in every version
 # Keys that apply only to the source folder: its origin, or code that is not copied.
 SOURCE_ONLY_KEYS = ("transformers_version", "_name_or_path", "auto_map", "torch_dtype")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fieldcraft.engine.model_files import write_model, write_tokenizer
-from fieldcraft.engine.parity import make_spaced_ids
+from fieldcraft.engine.parity import gather_logprobs, make_spaced_ids
 from fieldcraft.engine.sizes import get_max_positions
 from fieldcraft.records.files import make_folder
 from fieldcraft.types import UserError
@@ -205,10 +205,7 @@ def run_probe(model: Any) -> ProbeLogprobs:
     ids = make_probe_ids(model.config.get_text_config())
     model.eval()  # it may have been trained since
     logits = model(torch.tensor([ids], device=model.device), use_cache=False).logits[0].float()
-    all_logprobs = logits[:-1].log_softmax(-1)
-    text_logprobs = all_logprobs.gather(1, torch.tensor(ids[1:], device=model.device)[:, None])[
-        :, 0
-    ]
+    text_logprobs = gather_logprobs(logits[:-1], ids[1:])
     next_logprobs = (logits[-1] / PROBE_TEMPERATURE).log_softmax(-1)
     return ProbeLogprobs(ids, text_logprobs.cpu().numpy(), next_logprobs.cpu().numpy())
 

@@ -204,7 +204,8 @@ def estimate_activation_bytes(sizes: ModelSizes, stage: Stage, tokens: int) -> i
     and the attention's output (4 h), the residual stream (2 h) and four products of the
     feed-forward width f. Attention scores are not stored (fused kernels). With checkpointing every
     layer stores its input, and one at a time all of the above. Logits exist for one chunk of the
-    tokens at a time, in several copies: raw, normalised, their gradients.
+    tokens at a time, in several copies: raw, normalised, their gradients. The gradient of a rounded
+    output layer exists together with its float32 sum over the chunks.
     """
     config, recipe = sizes.config, sizes.recipe
     layer = 10 * config.hidden_size + 4 * get_feed_forward_width(config)
@@ -213,7 +214,12 @@ def estimate_activation_bytes(sizes: ModelSizes, stage: Stage, tokens: int) -> i
         stored = config.num_hidden_layers * config.hidden_size + layer
     logits = LOGIT_COPIES[stage.kind] + stage.memory_footprint.logit_copies
     chunk = min(tokens * config.vocab_size, MAX_CHUNK_LOGITS)
-    return tokens * stored * DTYPE_BYTES[recipe.policy_dtype] + logits * chunk * FLOAT32_BYTES
+    output_gradient = 0
+    if recipe.lora is None and recipe.dtype != "float32":
+        output_size = config.vocab_size * config.hidden_size
+        output_gradient = output_size * (FLOAT32_BYTES + DTYPE_BYTES[recipe.dtype])
+    activations = tokens * stored * DTYPE_BYTES[recipe.policy_dtype]
+    return activations + logits * chunk * FLOAT32_BYTES + output_gradient
 
 
 def _estimate_rank_activation_bytes(sizes: ModelSizes, stage: Stage, context: int) -> int:

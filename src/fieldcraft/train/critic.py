@@ -23,10 +23,10 @@ from fieldcraft.train.trainer import OptimizedModule
 class Critic(OptimizedModule):
     """Linear head on a model's last hidden states, and its optimizer.
 
-    With `backbone: own` the model is trained together with the head; pass a copy of the policy's
-    initial weights. With `backbone: policy` it is the policy's model, whose hidden states are used
-    without gradient: only the head is trained, so errors of the critic cannot harm the policy. The
-    head is initialised to 0, so the first advantages are the rewards themselves.
+    With `backbone: separate` the model is trained together with the head; pass a copy of the
+    policy's initial weights. With `backbone: policy` it is the policy's model, whose hidden states
+    are used without gradient: only the head is trained, so errors of the critic cannot harm the
+    policy. The head is initialised to 0, so the first advantages are the rewards themselves.
 
     Args:
         model: transformers causal LM.

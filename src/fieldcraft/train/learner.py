@@ -81,8 +81,8 @@ class PolicyLearner:
 
     def _score_rollout(self, trajectory: Trajectory) -> ScoredRollout | None:
         """Return a rollout with its samples, with weight 0 everywhere if it is not trained on; None
-        if it lacks a reward that the algorithm needs."""
-        if trajectory.reward is None and self.algorithm.needs_rewards:
+        if it lacks a reward that the algorithm needs, or failed before its first token."""
+        if (trajectory.reward is None and self.algorithm.needs_rewards) or not trajectory.ids:
             return None
         is_excluded = (
             trajectory.status is Status.TRUNCATED and not self.settings.train_truncated

@@ -22,7 +22,7 @@ from fieldcraft.engine.weights import BASE_LAYER_SUFFIX, TRAINED_ADAPTER, merge_
 from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE
 from fieldcraft.records.files import copy_file_mode
 from fieldcraft.records.reading import advise_repair, raise_read_errors, require_readable
-from fieldcraft.train.model import load_config, load_model, load_tokenizer, to_dtype_name
+from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.train.parity import probe_model
 from fieldcraft.train.saving import save_model
 from fieldcraft.types import UserError
@@ -195,13 +195,12 @@ def _require_untied(model: Any) -> None:
 
 
 def write_merged_model(folder: Path, adapter: Path, base: Path) -> None:
-    """Write the model `base` with an adapter merged into its weights, in float32, like the model of
-    a stage with LoRA. The base has the precision of its stored dtype, as in training.
+    """Write the model `base` with an adapter merged into its weights, in float32, which represents
+    every stored weight exactly.
 
     Raises UserError if the adapter cannot be merged or does not fit the base.
     """
-    dtype = load_config(base).dtype or torch.float32
-    model = load_model(base, CPU, to_dtype_name(dtype)).float()
+    model = load_model(base, CPU)
     has_tokenizer = any(
         (adapter / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")
     )

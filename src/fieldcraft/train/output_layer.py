@@ -171,8 +171,9 @@ class _LinearScores(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
         hidden_TH, weight_VH, bias_V, targets_T, lse_T, entropy_T = ctx.saved_tensors
         hidden_grad_TH = torch.empty_like(hidden_TH)
-        weight_grad_VH = torch.zeros_like(weight_VH) if ctx.needs_input_grad[1] else None
-        bias_grad_V = torch.zeros_like(bias_V) if ctx.needs_input_grad[2] else None
+        # sums over chunks; in the dtype of the weight, every addition would be rounded
+        weight_grad_VH = _make_zeros(weight_VH) if ctx.needs_input_grad[1] else None
+        bias_grad_V = _make_zeros(bias_V) if ctx.needs_input_grad[2] else None
         single_chunk, ctx.single_chunk = ctx.single_chunk, None  # it is overwritten
         for rows, logits_RV, *_ in single_chunk or _iter_logits(
             hidden_TH, weight_VH, bias_V, ctx.logit_scale
@@ -189,10 +190,26 @@ class _LinearScores(torch.autograd.Function):
             grad_RV = grad_RV.to(weight_VH.dtype)
             torch.mm(grad_RV, weight_VH, out=hidden_grad_TH[rows])
             if weight_grad_VH is not None:
-                weight_grad_VH.addmm_(grad_RV.T, hidden_TH[rows])
+                _add_product(weight_grad_VH, grad_RV.T, hidden_TH[rows])
             if bias_grad_V is not None:
-                bias_grad_V += grad_RV.sum(0)
-        return hidden_grad_TH, weight_grad_VH, bias_grad_V, None, None
+                bias_grad_V += grad_RV.sum(0, dtype=torch.float32)
+        weight_grads = (
+            None if grad is None else grad.to(weight_VH.dtype)
+            for grad in (weight_grad_VH, bias_grad_V)
+        )
+        return hidden_grad_TH, *weight_grads, None, None
+
+
+def _make_zeros(weight: Tensor) -> Tensor:
+    return torch.zeros_like(weight, dtype=torch.float32)
+
+
+def _add_product(sum_VH: Tensor, left_VR: Tensor, right_RH: Tensor) -> None:
+    """Add a matrix product to a sum in float32."""
+    if left_VR.dtype == sum_VH.dtype:
+        sum_VH.addmm_(left_VR, right_RH)
+    else:
+        sum_VH += left_VR @ right_RH
 
 
 def _slice_rows(grad_T: Tensor | None, rows: slice) -> Tensor | None:

@@ -74,13 +74,10 @@ def probe_policy(policy: ReferenceModel, config: Any, dtype: Dtype) -> ProbeResu
 
 def run_policy_probe(policy: ReferenceModel, config: Any) -> ProbeLogprobs:
     """Return the log-probabilities of a policy on the probe."""
-    ids = np.array(make_probe_ids(config.get_text_config()), np.int64)
-    zeros = np.zeros(len(ids), np.float32)
-    weight = np.ones(len(ids), np.float32)
-    weight[0] = 0.0
-    sample = Sample(ids, weight, zeros, zeros, zeros, zeros, zeros, zeros)
+    ids = make_probe_ids(config.get_text_config())
+    sample = _make_probe_sample(ids)
     policy.fill_logprobs([(sample,)], "old_logp", 1.0)
-    return ProbeLogprobs(ids.tolist(), sample.old_logp[1:], None)
+    return ProbeLogprobs(ids, sample.old_logp[1:], None)
 
 
 def require_export_parity(folder: Path, probe: ProbeResult, dtype: Dtype) -> None:

@@ -268,7 +268,8 @@ def resample_on_correct(
     group: Sequence[Trajectory], size: int, rng: random.Random
 ) -> list[Trajectory]:
     """Return `size` rollouts of a larger group, in the original order, with the same fraction of
-    incorrect ones (GRPO-RoC of rStar2-Agent, arXiv 2508.20722, section 3.3).
+    incorrect ones (GRPO-RoC of rStar2-Agent, arXiv 2508.20722, section 3.3), rounded so that a
+    group with both kinds keeps one of each.
 
     More rollouts are sampled than a step trains on. Incorrect rollouts are subsampled uniformly, so
     that all kinds of mistakes are represented. Among correct rollouts, clean ones are preferred:
@@ -277,6 +278,7 @@ def resample_on_correct(
     incorrect = [t for t in group if not t.is_correct]
     correct = [t for t in group if t.is_correct]
     num_incorrect = round(len(incorrect) * size / len(group))
+    num_incorrect = min(max(num_incorrect, bool(incorrect)), size - bool(correct))
     # Weighted sampling without replacement (Efraimidis and Spirakis 2006): the largest u^(1/w).
     keys = {id(t): rng.random() ** (PENALTY_OFFSET + compute_penalty(t)) for t in correct}
     correct.sort(key=lambda t: keys[id(t)], reverse=True)

@@ -190,7 +190,7 @@ class Trainer(OptimizedModule):
             on_scores: callback with the scores of each micro-batch.
 
         Raises:
-            UserError: the loss or a gradient is not finite; the weights are not changed.
+            UserError: a gradient is not finite; the weights are not changed.
         """
 
         def compute_loss(batch: PackedBatch) -> tuple[Tensor, Metrics]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import BloomConfig, BloomForCausalLM
 
-from engine_parity import PROMPT, TOKENIZER, check, gather
+from engine_parity import PROMPT, TOKENIZER, check, gather, random_ids
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.types import UserError
@@ -15,14 +15,12 @@ from fieldcraft.types import UserError
 
 def test_new_weights_drop_the_cache(engine: LocalEngine) -> None:
     first = gather(engine.generate(PROMPT, SamplingParams(4, 0.0), "a"))[0]
-    engine.model.train()
     with torch.no_grad():
         engine.model.get_input_embeddings().weight.mul_(-1)
     asyncio.run(engine.update_weights(1))
     history = [*PROMPT, *first.ids, 7]
     second = gather(engine.generate(history, SamplingParams(4, 0.0), "a"))[0]
     assert (first.versions, second.versions) == ([(0, 4)], [(1, 4)])
-    assert not engine.model.training
     assert engine.stats.prefilled_tokens == 20 + 25
     check(engine, history, second)
 
@@ -125,6 +123,72 @@ def test_what_is_not_finite_is_overwritten_before_others_get_it(model) -> None:
     assert engine._sequences.blocks.match_prefix(np.array(bad))[1] == 0
     gather(engine.generate(good, SamplingParams(1), "takes the blocks"))
     assert all(torch.isfinite(tensor).all() for tensor in engine._cache._tensors())
+
+
+@pytest.mark.parametrize("failure", ["logits", "callback"])
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_prompt_is_sound_after_a_session_that_shared_it_has_failed(
+    model, failure: str, others: int
+) -> None:
+    """The session without a failure indexes the shared blocks again when its turn ends."""
+    with torch.no_grad():
+        model.get_input_embeddings().weight[5] = torch.nan
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=2)
+    shared = [i for i in random_ids(80, seed=7) if i != 5][:70]
+    prompts = [*shared, 6], [*shared, 5 if failure == "logits" else 7]
+
+    def fail(_token: int) -> None:
+        raise LookupError
+
+    async def run() -> list[Completion | BaseException]:
+        calls = (
+            engine.generate(prompts[0], SamplingParams(6, 0.0), "sound"),
+            engine.generate(prompts[1], SamplingParams(6, 0.0), "fails", fail),
+        )
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    sound, failed = asyncio.run(run())
+    assert isinstance(failed, FloatingPointError if failure == "logits" else LookupError)
+    check(engine, prompts[0], sound)
+    engine.release("sound")
+    for seed in range(others):
+        ids = [i for i in random_ids(40, seed) if i != 5]
+        check(engine, ids, gather(engine.generate(ids, SamplingParams(2, 0.0), "between"))[0])
+    later = [*shared, 8, 9]
+    fresh = LocalEngine(model, TOKENIZER, max_num_seqs=2)
+    results = [
+        gather(e.generate(later, SamplingParams(6, 0.0), "later"))[0] for e in (engine, fresh)
+    ]
+    assert results[0].ids == results[1].ids
+    assert results[0].logprobs == pytest.approx(results[1].logprobs, abs=1e-3)
+
+
+def test_a_callback_never_gets_a_token_of_logits_that_are_not_finite(model) -> None:
+    with torch.no_grad():
+        model.get_input_embeddings().weight[5] = torch.nan
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=2)
+    bad, tokens = [*PROMPT, 5], list[int]()
+    with pytest.raises(FloatingPointError):
+        gather(engine.generate(bad, SamplingParams(2), "a", tokens.append))
+    assert tokens == []
+
+
+def test_blocks_of_a_cancelled_call_with_logits_that_are_not_finite_are_not_reused(model) -> None:
+    """The call is cancelled during the forward pass."""
+    with torch.no_grad():
+        model.get_input_embeddings().weight[5] = torch.nan
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=2)
+    bad = [*(i for i in PROMPT if i != 5), 5, 6]
+
+    async def run() -> None:
+        call = asyncio.create_task(engine.generate(bad, SamplingParams(2), "a"))
+        hook = engine.model.register_forward_pre_hook(lambda *_: call.cancel() and None)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        hook.remove()
+
+    asyncio.run(run())
+    assert engine._sequences.blocks.match_prefix(np.array(bad))[1] == 0
 
 
 @pytest.mark.parametrize(

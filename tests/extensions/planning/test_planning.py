@@ -144,7 +144,7 @@ def test_the_variants_for_clusters_fit(
         (["--gpu", "h1000"], "there is no device 'h1000' in the table: use one of a100-80gb, h100"),
         (["--gpus", "0"], "--gpus 0 is not a number of devices: set 1 or more, up to 100000."),
         (["--gpus", "1000000"], "--gpus 1000000 is not a number of devices: set 1 or more, up to"),
-        (["--gpus", "1"], "stage 'sft1' does not fit: its process needs 96.4 GB"),
+        (["--gpus", "1"], "stage 'sft1' does not fit: its process needs 99.7 GB"),
         (["cluster.engines=9", "--gpus", "8"], "the recipe requires 9 devices (0 trainers and 9"),
         (
             ["cluster.tensor_parallel=4", "engine={name: vllm, python: /bin/sh}", "--gpus", "2"],

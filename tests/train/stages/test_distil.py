@@ -1,6 +1,7 @@
 """On-policy distillation: prompts of the teacher, scores of tokens, and the resulting training."""
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from fieldcraft.train.batch import Sample, SampleUnit, get_teacher_view, to_samp
 from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.train.teacher import TeacherScorer, make_privileged_prompt, make_privileged_question
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import Author, Segment, Task, Trajectory, UserError
+from fieldcraft.types import Author, Segment, Status, Task, Trajectory, UserError
 from rl_parts import RIGHT, SEARCH, TOKENIZER, WRONG, written
 from training_parts import FixedTool, assert_same, step, weights
 
@@ -170,6 +171,22 @@ def test_what_cannot_be_graded_is_learnt_from_where_no_reward_is(
     )
     step(stage, 0)
     assert len(trainer.samples) == trained
+
+
+def test_a_rollout_that_failed_before_its_first_token_is_not_trained_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage, trainer = scripted(Rubric([(ExactMatch(), 1.0)]))
+    run, number = ToolEnvironment.run, count()
+
+    async def fail_once(env: ToolEnvironment, task: Task, policy: Any, key: str) -> Trajectory:
+        if next(number) == 0:
+            return Trajectory(task, status=Status.ERROR, error="an external program ended")
+        return await run(env, task, policy, key)
+
+    monkeypatch.setattr(ToolEnvironment, "run", fail_once)
+    step(stage, 0)
+    assert len(trainer.samples) == 3
 
 
 # -- learning -------------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ class BlockAllocator:
         for block in blocks[self.ref_counts[blocks] == 0][::-1].tolist():
             if block in self._invalid_blocks:
                 self._invalid_blocks.remove(block)
+                self.truncate(block, 0)  # a row that shares it may have indexed it again
                 self.dirty_blocks.append(block)
             else:
                 self._unregister_prefixes(block, int(self.num_computed[block]))

@@ -257,8 +257,6 @@ class LocalEngine:
 
     async def _run_steps(self) -> None:
         while self._waiting or self._sequences.is_active.any():
-            if self.model.training:  # trained since the last call
-                self.model.eval()
             start_time = time.perf_counter()
             try:
                 with limit_threads(self.threads):
@@ -309,7 +307,8 @@ class LocalEngine:
         self.stats.sampled_tokens += len(sampling)
         self.stats.prefilled_tokens += int((table.turn_start[rows] - starts).clip(0, counts).sum())
         self.stats.forwards += 1
-        self._stream_tokens(sampling, ids)
+        is_finite = np.isfinite(logprobs)
+        self._stream_tokens(sampling[is_finite], ids[is_finite])
         running = table.is_active[sampling]
         return self._finish_turns(sampling[running], ids[running], logprobs[running])
 
@@ -323,7 +322,7 @@ class LocalEngine:
                     try:
                         call.on_token(token)
                     except Exception as error:  # noqa: BLE001 - it is raised in the caller
-                        self._sequences.invalidate(row)
+                        self._sequences.release(row)
                         call.future.set_exception(error)
 
     def _split_token_budget(self, num_uncomputed: IntArray) -> IntArray:
@@ -365,10 +364,10 @@ class LocalEngine:
             row = int(rows[i])
             start, end = int(table.turn_start[row]), int(table.length[row])
             request = self._requests[table.owner[row] or ""]
-            if request.future.cancelled():  # its caller is about to release it
-                continue
             if is_broken[i]:
                 self._fail_request(row, request)
+                continue
+            if request.future.cancelled():  # its caller is about to release it
                 continue
             turn = table.read_tokens(row, request.prompt_length, end).tolist()
             if is_eos[i]:
@@ -390,9 +389,10 @@ class LocalEngine:
     def _fail_request(self, row: int, request: GenerationRequest) -> None:
         position = int(self._sequences.length[row]) - 1
         self._sequences.invalidate(row)
-        request.future.set_exception(
-            FloatingPointError(
-                f"the model's logits for position {position} of session {request.session!r} are "
-                "not finite: its weights or activations contain NaN or infinity"
+        if not request.future.cancelled():
+            error = f"the model's logits for position {position} of session {request.session!r}"
+            request.future.set_exception(
+                FloatingPointError(
+                    f"{error} are not finite: its weights or activations contain NaN or infinity"
+                )
             )
-        )

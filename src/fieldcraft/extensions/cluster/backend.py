@@ -100,11 +100,11 @@ class ShardedStageInputs(LocalStageInputs):
 
     def make_reference(self, stage: str | None, optim: Optim) -> ReferenceModel:
         folder = self.start_model if stage is None else self.context.folder.model(stage)
-        return self._make_reference("reference", folder, optim)
+        return self._make_reference(folder, optim)
 
     def load_external_model(self, folder: Path, optim: Optim) -> ReferenceModel:
         require_tokenizer(folder, self.dialect.tokenizer)
-        return self._make_reference("teacher", folder, optim)
+        return self._make_reference(folder, optim)
 
     def make_critic(self, settings: Rl, trainer: TrainablePolicy) -> ValueModel:
         assert isinstance(trainer, ShardedTrainer)
@@ -128,6 +128,8 @@ class ShardedStageInputs(LocalStageInputs):
         weight_source = ShardedWeights(self.trainers, trainer, model.config)
         return self.context.make_engine(model, self.dialect, weight_source)
 
-    def _make_reference(self, name: str, folder: Path, optim: Optim) -> ReferenceModel:
+    def _make_reference(self, folder: Path, optim: Optim) -> ReferenceModel:
+        """Make a read-only model. Its name on the ranks is its folder, so that a stage can have
+        several."""
         spec = ReferenceSpec(folder=folder.absolute(), optim=optim, dtype=self.recipe.dtype)
-        return make_reference(self.trainers, name, spec)
+        return make_reference(self.trainers, str(spec.folder), spec)
