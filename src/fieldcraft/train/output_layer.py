@@ -171,7 +171,7 @@ class _LinearScores(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
         hidden_TH, weight_VH, bias_V, targets_T, lse_T, entropy_T = ctx.saved_tensors
         hidden_grad_TH = torch.empty_like(hidden_TH)
-        # sums over chunks; in the dtype of the weight, every addition would be rounded
+        # Sums over chunks: in the dtype of the weight, every addition would be rounded.
         weight_grad_VH = _make_zeros(weight_VH) if ctx.needs_input_grad[1] else None
         bias_grad_V = _make_zeros(bias_V) if ctx.needs_input_grad[2] else None
         single_chunk, ctx.single_chunk = ctx.single_chunk, None  # it is overwritten
@@ -193,11 +193,11 @@ class _LinearScores(torch.autograd.Function):
                 _add_product(weight_grad_VH, grad_RV.T, hidden_TH[rows])
             if bias_grad_V is not None:
                 bias_grad_V += grad_RV.sum(0, dtype=torch.float32)
-        weight_grads = (
+        weight_grad_VH, bias_grad_V = (
             None if grad is None else grad.to(weight_VH.dtype)
             for grad in (weight_grad_VH, bias_grad_V)
         )
-        return hidden_grad_TH, *weight_grads, None, None
+        return hidden_grad_TH, weight_grad_VH, bias_grad_V, None, None
 
 
 def _make_zeros(weight: Tensor) -> Tensor:
