@@ -193,11 +193,13 @@ class _LinearScores(torch.autograd.Function):
                 _add_product(weight_grad_VH, grad_RV.T, hidden_TH[rows])
             if bias_grad_V is not None:
                 bias_grad_V += grad_RV.sum(0, dtype=torch.float32)
-        weight_grads = (
-            None if grad is None else grad.to(weight_VH.dtype)
-            for grad in (weight_grad_VH, bias_grad_V)
+        return (
+            hidden_grad_TH,
+            None if weight_grad_VH is None else weight_grad_VH.to(weight_VH.dtype),
+            None if bias_grad_V is None else bias_grad_V.to(bias_V.dtype),
+            None,
+            None,
         )
-        return hidden_grad_TH, *weight_grads, None, None
 
 
 def _make_zeros(weight: Tensor) -> Tensor:
