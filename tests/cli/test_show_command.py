@@ -23,6 +23,7 @@ def graded(done: Path, tmp_path: Path) -> Path:
         trajectory.rewards["em"] = float(index == 0)
     write_trajectories(run / "evaluations" / "sft2.jsonl", trajectories)
     summary = json.loads((done / "evaluations" / "sft2.json").read_text())
+    summary["trajectories"] = len(trajectories)
     summary["summary"]["splits"] = {"heldout": {"n": len(trajectories)}}
     (run / "evaluations" / "sft2.json").write_text(json.dumps(summary))
     return run

@@ -119,9 +119,10 @@ def test_otc_changes_prompt_and_reward_and_nothing_else(given: list[str]) -> Non
 
 
 def test_otc_ppo_is_search_r1s_ppo_with_another_reward(given: list[str]) -> None:
-    changed = {"rewards", "sampler_is_cap", "optim", "critic"}
+    changed = {"rewards", "loss_aggregation", "sampler_is_cap", "optim", "critic"}
     mine, theirs = (load_recipe(name, given) for name in ("otc-search-7b-ppo", "search-r1"))
     assert rl(mine).model_dump(exclude=changed) == rl(theirs).model_dump(exclude=changed)
+    assert (rl(mine).loss_aggregation, rl(theirs).loss_aggregation) == ("sequence", "token")
     assert (mine.dialect, rl(mine).rewards, rl(mine).otc_smoothing) == (
         *("otc", {"otc-ppo": 1.0}, None),
     )
