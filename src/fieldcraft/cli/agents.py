@@ -205,14 +205,7 @@ def evaluate(
     if out is not None:
         require_writable(out)
     asks_suite = suite is not None or bool(benchmark)
-    if tasks is None and not simulator and not asks_suite:
-        raise UserError("there are no questions to grade: give a file with --tasks.")
-    if asks_suite and (tasks is not None or simulator):
-        raise UserError("a suite has its own questions: leave out --tasks and --simulator.")
-    if data is not None and not asks_suite:
-        raise UserError("--data has files of benchmarks: give --suite or --benchmark.")
-    if python is not None and not asks_suite:
-        raise UserError("--python is for benchmarks: give --suite or --benchmark.")
+    _require_one_source(tasks, simulator, asks_suite, data, python)
     if data is not None:
         require_data_folder(data)
     keys = collect_sampling_keys(temperature, top_k, top_p, min_p, sampling)
@@ -255,6 +248,20 @@ def evaluate(
     _print_result(result)
     if out is not None:
         print_line(out / "eval.json")
+
+
+def _require_one_source(
+    tasks: Path | None, simulator: bool, asks_suite: bool, data: Path | None, python: Path | None
+) -> None:
+    """Raise UserError unless the questions come from one source, and its options belong to it."""
+    if tasks is None and not simulator and not asks_suite:
+        raise UserError("there are no questions to grade: give a file with --tasks.")
+    if asks_suite and (tasks is not None or simulator):
+        raise UserError("a suite has its own questions: leave out --tasks and --simulator.")
+    if data is not None and not asks_suite:
+        raise UserError("--data has files of benchmarks: give --suite or --benchmark.")
+    if python is not None and not asks_suite:
+        raise UserError("--python is for benchmarks: give --suite or --benchmark.")
 
 
 def _read_questions(file: Path, max_left_out: float) -> list[Task]:
