@@ -10,7 +10,9 @@ export const number = (value, digits = 3) =>
       ? value.toLocaleString("en")
       : Math.abs(value) >= 1000
         ? Math.round(value).toLocaleString("en")
-        : String(Number(value.toPrecision(digits)));
+        : Math.abs(value) < 0.001
+          ? Number(value.toPrecision(digits)).toExponential() // 1.5e-4, which also fits beside an axis
+          : String(Number(value.toPrecision(digits)));
 
 export const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
 

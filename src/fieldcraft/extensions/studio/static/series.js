@@ -40,11 +40,13 @@ export function metricNames(allColumns, declared) {
   return [...declared.filter((name) => names.has(name)), ...others];
 }
 
-/** Exact match on held-out questions over all steps of a run, measured during and after each stage.
- * `stages` has the stages of a run with their columns, in order. */
+/** Exact match on held-out questions over all steps of a run, measured before the first stage, and
+ * during and after each one. `stages` has the stages of a run with their columns, in order. */
 export function heldout(run, stages, split) {
-  const x = [];
-  const y = [];
+  const untrained = run.evaluations.base?.[split]?.em; // a stage of this name has no model before it
+  const measured = typeof untrained === "number" && stages.every(({ name }) => name !== "base");
+  const x = measured ? [0] : [];
+  const y = measured ? [untrained] : [];
   const spans = [];
   let before = 0;
   for (const { name, columns } of stages) {
