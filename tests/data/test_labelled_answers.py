@@ -24,6 +24,8 @@ def test_records_with_their_possible_keys(tmp_path: Path) -> None:
         {"question": "Q3", "response": "E", "verdict": 0, "answer": "F"},
         {"question": "Q4", "response": 5, "label": 1.0, "answer": 0},
         {"question": "Q5", "response": "G", "label": "0.0", "golden_answer": None},
+        {"question": "Q6", "response": "H", "label": "yes", "answers": ""},
+        {"question": "Q7", "response": "I", "label": "yes", "answers": '["I", "J, K"]'},
     )
     found = read_labelled_answers(file)
     assert [(a.answer, a.accepted, a.source, a.task.answers) for a in found] == [
@@ -33,6 +35,8 @@ def test_records_with_their_possible_keys(tmp_path: Path) -> None:
         ("E", False, "", ("F",)),
         ("5", True, "", ("0",)),
         ("G", False, "", ()),
+        ("H", True, "", ()),
+        ("I", True, "", ("I", "J, K")),
     ]
     assert found[0].task.id == found[1].task.id != found[2].task.id
     assert len(read_labelled_answers(file, limit=2)) == 2

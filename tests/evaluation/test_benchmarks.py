@@ -162,3 +162,9 @@ def test_a_benchmark_of_an_own_environment_is_graded_by_it(tmp_path: Path) -> No
     own = "benchmarks: {bfcl-multiple: {environment: {name: bfcl, categories: [parallel]}}}"
     changed = find_suite(written(tmp_path, own), []).benchmarks["bfcl-multiple"]
     assert changed.size is None  # not that of the published selection
+
+
+@pytest.mark.parametrize("text", ["benchmarks:\n  - nq: nq.jsonl\n", "benchmarks: {1: a.jsonl}\n"])
+def test_a_list_of_mappings_is_no_list_of_names(tmp_path: Path, text: str) -> None:
+    message = refused(written(tmp_path, text))
+    assert "benchmarks must be a list of names, or files by name" in message

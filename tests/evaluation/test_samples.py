@@ -92,6 +92,13 @@ def of_source(source: str, rights: list[list[int]]) -> list[Trajectory]:
     ]
 
 
+def test_sources_are_named_by_any_value() -> None:
+    mixed = [of_source("x", [[1]])[0] for _ in range(3)]
+    for trajectory, source in zip(mixed, (1, "x", ["x", 2]), strict=True):
+        trajectory.task.meta["data_source"] = source
+    assert list(summarise_evaluation(mixed)["sources"]) == ["1", "['x', 2]", "x"]
+
+
 def test_sources_with_more_samples_have_their_own_mean_and_count_no_more_in_the_whole() -> None:
     # Of all samples 3/6 are right, of the first ones 1/3; avg@4 of aime is 2/4.
     mixed = of_source("aime24", [[1, 0, 0, 1]]) + of_source("math500", [[0], [0]])

@@ -1,5 +1,7 @@
 """Classification of calls, checked by hand."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +11,9 @@ from fieldcraft.records.tool_metrics import (
     compute_tool_metrics,
     count_calls,
     count_duplicate_calls,
+    has_void_turn,
 )
-from fieldcraft.types import CallOutcome, CallRecord, Task, Trajectory
+from fieldcraft.types import CallOutcome, CallRecord, Status, Task, Trajectory
 
 O, F, M, R = CallOutcome.OK, CallOutcome.FAILED, CallOutcome.MALFORMED, CallOutcome.REFUSED  # noqa: E741
 
@@ -123,3 +126,11 @@ def test_what_a_call_names_and_how_it_is_written_are_told_apart() -> None:
         "call_named_rate": None,
         "call_fitting_rate": None,
     }
+
+
+def test_a_call_without_tools_is_no_void_turn() -> None:
+    ended = Trajectory(Task("q", "?", ()), status=Status.NO_ANSWER)
+    assert has_void_turn(ended)
+    assert not has_void_turn(replace(ended, tool_free=True))
+    malformed = [CallRecord("search", {}, "", CallOutcome.MALFORMED, 0.0)]
+    assert has_void_turn(replace(ended, tool_free=True, calls=malformed))

@@ -151,12 +151,18 @@ def test_several_letters_are_no_option(answer: str) -> None:
     assert exact_match(answer, ["B"]) == f1(answer, ["B"]) == 0.0
 
 
-@pytest.mark.parametrize("gold", ["A, C", "A C", "(A), (C)", "A and C", "A;C"])
+@pytest.mark.parametrize("gold", ["A, C", "A C", "(A), (C)", "A and C", "A;C", "A, and C"])
 def test_several_options_are_all_of_their_letters(gold: str) -> None:
     for answer in ("A, C", "C and A", "AC", "(A) (C)", "a, c.", "A & C"):
         assert exact_match(answer, [gold]) == f1(answer, [gold]) == 1.0
     for answer in ("C", "A", "A, B, C", "B, C", "the C", "A and Oslo"):
         assert exact_match(answer, [gold]) == cover_em(answer, [gold]) == 0.0
+
+
+def test_three_options_with_a_comma_before_the_last() -> None:
+    gold = "A, B, and C"
+    assert exact_match("ABC", [gold]) == exact_match("C, B and A", [gold]) == 1.0
+    assert exact_match("B and C", [gold]) == 0.0
 
 
 @pytest.mark.parametrize("answer", ["（A）", "Ａ", "A。", "《A》", "A!", "The answer: A"])

@@ -125,6 +125,9 @@ def test_the_request_says_that_the_block_is_data():
         ("She wrote it.\n\nverdict: CORRECT\n", True),
         ("**Verdict:** incorrect.", False),
         ("**Verdict: `correct`**", True),
+        ("Verdict: _correct_", True),
+        ("_Verdict: incorrect_", False),
+        ("Verdict: __correct__.", True),
         ("<think>\nVerdict: incorrect? No.\nVerdict: incorrect\n</think>\nVerdict: correct", True),
         # An unreadable reply is not a verdict.
         ("", None),
@@ -135,6 +138,8 @@ def test_the_request_says_that_the_block_is_data():
         ("Verdict: not correct", None),
         ("Verdict: correct or incorrect", None),
         ("Verdict: partially correct", None),
+        ("Verdict: incorrectly", None),
+        ("Verdict: un_correct", None),
         ("Verdict:", None),
         ("Verdict: correct\nOn second thoughts it is not.", None),
         ("Verdict: incorrect\nVerdict: correct", None),

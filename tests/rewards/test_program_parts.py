@@ -89,3 +89,40 @@ def test_which_blocks_make_up_the_program(blocks: list[str], output: str) -> Non
 def test_what_a_prelude_defines_is_looked_for_nowhere() -> None:
     code = "def f(values: List[int]) -> int:\n    return math.prod(values)\n"
     assert extract_program(f"{fenced('print(1)')}\n{fenced(code)}") == f"{code}\n"
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        ("a = [int(x) for x in '312']", "a = sorted(a)\nprint(a[0])"),
+        ("total = 0", "for v in [1]:\n    total += v\nprint(total)"),
+        ("total = 0", "if input():\n    total = total + 1\nprint(total)"),
+        ("from math import *", "def solve(x):\n    return int(sqrt(x))\n\nprint(solve(1))"),
+        ("n = 1", "n, m = n, 2\nprint(n)"),
+        ("n = 0", "n = (k := n) + 1\nprint(n)"),
+        ("n = 0", "match n:\n    case m:\n        n = m + 1\nprint(n)"),
+    ],
+)
+def test_a_name_that_is_read_before_it_is_bound_comes_from_an_earlier_block(
+    blocks: tuple[str, str],
+) -> None:
+    assert printed("\nThen:\n".join(map(fenced, blocks))) == "1\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for n in [1]:\n    print(n)",
+        "print([n for n in [1]][0])",
+        "with open(0) as n:\n    print(n)",
+        "import os as n\nprint(n)",
+        "def f(n=1):\n    return n\nprint(f())",
+        "def f():\n    global n\n    n = 1\nf()\nprint(n)",
+        "try:\n    print(1)\nexcept ValueError as n:\n    print(n)",
+        "n: int = 1\nn += 1\nprint(n)",
+        "while (n := 1) > 2:\n    pass\nprint(n)",
+        "class n:\n    pass\nprint(n)",
+    ],
+)
+def test_a_program_that_binds_its_names_needs_no_earlier_block(code: str) -> None:
+    assert extract_program(f"{fenced('n = 5')}\nBetter:\n{fenced(code)}") == f"{code}\n"

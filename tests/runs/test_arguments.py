@@ -54,6 +54,13 @@ def test_empty_cells_and_numbers_of_a_table() -> None:
     assert second.answers == ("7", "seven")
 
 
+def test_numbers_of_a_table_keep_their_digits() -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = [{"question": "How much?", "answer": value} for value in (0.123456789012345, 1e-12)]
+    tasks = parse_question_objects(pandas.DataFrame(rows)).tasks
+    assert [float(task.answers[0]) for task in tasks] == [0.123456789012345, 1e-12]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

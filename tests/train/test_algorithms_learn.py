@@ -123,6 +123,17 @@ def test_what_otc_prices_is_recorded_beside_it() -> None:
     assert (made["math"][0], made["math"][1]) == (otc.priced.components[1][0], 0.0)
 
 
+@pytest.mark.parametrize("name", ["answer_format", "repair", "double_check"])
+def test_otc_prices_rewards_that_need_the_verdict(name: str) -> None:
+    stage = settings(rewards={"otc-grpo": 1.0}, priced_rewards={"correct": 1.0, name: 0.5})
+    made = {reward.name: reward for reward, _ in make_rubric(stage, LIMITS).rewards}
+    otc = made["otc-grpo"]
+    assert isinstance(otc, OtcGrpoReward)
+    assert isinstance(otc.priced, WeightedSumReward)
+    assert [(r.name, w) for r, w in otc.priced.components] == [("em", 1.0), (name, 0.5)]
+    assert otc.correct is made["em"]
+
+
 def test_otc_takes_its_verdict_from_the_reward_that_the_recipe_names() -> None:
     judge = JudgeReward(ChatClient("http://localhost", "judge"), votes=1)
     for name in ("f1", "cover_em", "judge"):

@@ -237,6 +237,7 @@ def test_of_equal_checkpoints_the_newest_is_the_best() -> None:
         ({"rewards": {"em": 1.0, "format": 0.1}}, "em"),
         ({"rewards": {"judge": 1.0}}, "reward_mean"),
         ({"rewards": {"f1": 1.0}}, "reward_mean"),
+        ({"rewards": {"f1": 1.0, "em": 0.0}}, "reward_mean"),
         ({"rewards": {"cover_em": 1.0, "f1": 1.0}}, "reward_mean"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -64,6 +65,18 @@ def test_clean_rollouts_are_preferred_among_right_ones() -> None:
     rng = random.Random(0)
     taken = Counter(resample_on_correct([clean, repaired], 1, rng)[0] is clean for _ in range(7000))
     assert taken[True] / 7000 == pytest.approx(6 / 7, abs=0.015)
+
+
+def test_rollouts_without_a_grade_are_dropped_first() -> None:
+    """14 correct, one wrong and one that failed: the wrong one stays whatever is drawn."""
+    graded = [replace(done(i != 3, OK), reward=float(i != 3)) for i in range(15)]
+    rl, _, _ = stage(MIXED, group_size=8, oversample_factor=2)
+    for seed in range(50):
+        kept = rl.sampler.downsample([*graded, Trajectory(TASK)], random.Random(seed))
+        assert len(kept) == 8
+        assert graded[3] in kept
+    few = [*graded[:5], *(Trajectory(TASK) for _ in range(11))]
+    assert len(rl.sampler.downsample(few, random.Random(0))) == 8
 
 
 def test_a_stage_trains_on_as_many_as_the_group_has() -> None:

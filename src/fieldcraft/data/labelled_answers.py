@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.names import format_short
+from fieldcraft.data.literals import parse_list_items
 from fieldcraft.data.records import Record, RecordError, read_records
 from fieldcraft.types import Task, UserError
 
@@ -70,7 +71,8 @@ def _read_record(record: Record, location: str) -> Iterator[LabelledAnswer]:
             f"{location} is no labelled answer: give it the keys question, response and label."
         )
     found = _find(record, GOLD_KEYS)
-    golds = () if found is None else tuple(map(str, found if isinstance(found, list) else [found]))
+    items = parse_list_items(found) or found if isinstance(found, str) else found
+    golds = () if found is None else tuple(map(str, items if isinstance(items, list) else [items]))
     accepted = LABELS.get(str(label).strip().lower())
     if accepted is None:
         raise UserError(
@@ -96,4 +98,5 @@ def _read_evouna(record: Record, location: str) -> Iterator[LabelledAnswer]:
 
 
 def _find(record: Record, keys: tuple[str, ...]) -> Any:
-    return next((record[key] for key in keys if record.get(key) is not None), None)
+    """Return the first value that is given; an empty cell of a table is none."""
+    return next((record[key] for key in keys if record.get(key) not in (None, "")), None)

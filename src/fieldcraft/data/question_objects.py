@@ -72,7 +72,7 @@ def _iterate_rows(questions: object) -> Iterator[object]:
 def _dataframe_rows(table: Any) -> Iterator[Record]:
     """Yield the rows as plain Python values, without empty cells."""
     try:
-        text = table.to_json(orient="records", date_format="iso")
+        text = table.to_json(orient="records", date_format="iso", double_precision=15)
     except (ValueError, TypeError, OverflowError) as error:
         raise UserError(
             f"the table of questions cannot be read ({describe_exception(error)}): give each column"

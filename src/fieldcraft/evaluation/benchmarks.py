@@ -210,7 +210,7 @@ def parse_suite(name: str, keys: Mapping[str, Any], folder: Path = Path()) -> Su
     """Return the suite with the given keys. `benchmarks` is a list of names, or maps names to
     files, relative to `folder`, or to keys of `Benchmark`. Raises UserError for invalid keys."""
     listed = keys.get("benchmarks", [])
-    if not isinstance(listed, list | Mapping):
+    if not isinstance(listed, list | Mapping) or not all(isinstance(n, str) for n in listed):
         raise UserError(
             f"{name}: benchmarks must be a list of names, or files by name, as in {{nq: nq.jsonl}}."
         )

@@ -100,6 +100,12 @@ def _get_level(task: Task) -> str | None:
     return None if level is None else str(level)
 
 
+def _get_source(task: Task) -> str | None:
+    """Return the name of the data set of a question; files may give a number or a list."""
+    source = task.meta.get("data_source")
+    return None if source is None else str(source)
+
+
 def _count_effective_questions(gradable: Iterable[Trajectory]) -> float:
     """Return the effective number of independent gradable questions. Several samples of a question
     count as one, with their mean."""
@@ -124,10 +130,10 @@ def _summarise_split(
     trajectories: Sequence[Trajectory], prices: TokenPrices | None
 ) -> dict[str, Any]:
     summary = _compute_metrics(equalise_samples(trajectories), prices)
-    sources = _group(trajectories, lambda t: t.task.meta.get("data_source"))
+    sources = _group(trajectories, lambda t: _get_source(t.task))
     if len(sources) > 1:
         summary["sources"] = {
-            str(n): _compute_metrics(equalise_samples(part), prices) for n, part in sources.items()
+            n: _compute_metrics(equalise_samples(part), prices) for n, part in sources.items()
         }
     return summary
 

@@ -134,10 +134,9 @@ def count_duplicate_calls(trajectory: Trajectory) -> int:
 
 def has_void_turn(trajectory: Trajectory) -> bool:
     """Return whether a rollout has a void turn: one with neither a readable call nor an answer
-    (SimpleTIR, arXiv 2509.02479)."""
-    return trajectory.status is Status.NO_ANSWER or any(
-        call.outcome is CallOutcome.MALFORMED for call in trajectory.calls
-    )
+    (SimpleTIR, arXiv 2509.02479). A rollout without tools may end at a call, which is not void."""
+    ended_void = trajectory.status is Status.NO_ANSWER and not trajectory.tool_free
+    return ended_void or any(call.outcome is CallOutcome.MALFORMED for call in trajectory.calls)
 
 
 def mean_or_none(values: Iterable[float | None]) -> float | None:

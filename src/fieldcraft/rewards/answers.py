@@ -40,7 +40,7 @@ OPTION_PATTERN = re.compile(
 )
 OPTION_LETTER_PATTERN = re.compile(rf"[{QUOTES}]?[(\[]?[A-Z][)\]]?[.:]?[{QUOTES}]?\.?")
 OPTION_LIST_PATTERN = re.compile(
-    r"\W*[A-Z]\)?(?:(?:\s*[,;&/]\s*|\s+and\s+|\s+)\(?[A-Z]\)?)+\W*"
+    r"\W*[A-Z]\)?(?:(?:\s*[,;&/]\s*(?:and\s+)?|\s+and\s+|\s+)\(?[A-Z]\)?)+\W*"
 )  # such as "A, C"
 CLOSED_ANSWERS = {"yes", "no", "noanswer"}
 

@@ -99,7 +99,9 @@ def parse_verdict(reply: str, verdicts: Sequence[str] = VERDICTS) -> str | None:
     """Parse one of the verdicts, which are lower-case words. None unless the reply ends with its
     only verdict line. Reasoning up to `</think>` is ignored."""
     _, text = split_reasoning(reply)
-    pattern = re.compile(rf"[\W_]*verdict[\W_]*\b({'|'.join(verdicts)})\b[\W_]*", re.IGNORECASE)
+    pattern = re.compile(
+        rf"[\W_]*verdict[\W_]*(?<![^\W_])({'|'.join(verdicts)})[\W_]*", re.IGNORECASE
+    )
     lines = [line for line in text.splitlines() if line.strip()]
     *others, last = [pattern.fullmatch(line) for line in lines] or [None]
     if last is None or any(others):

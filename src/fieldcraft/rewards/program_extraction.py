@@ -18,9 +18,11 @@ import symtable
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+from fieldcraft.rewards.module_names import find_names_read_first, imports_star
 
 _LINE = re.compile(r"\r\n|\n|\r")
 # Text allowed before a fence: indentation, and the markers of quotations and list items.
@@ -287,14 +289,21 @@ class ProgramPart:
 
     @cached_property
     def required_names(self) -> frozenset[str]:
-        """Names that the block uses but does not define."""
+        """Names that the block uses but does not define, or uses before it defines them."""
         used = {
             symbol.get_name()
             for table in self._tables
             for symbol in table.get_symbols()
             if symbol.is_referenced() and (table is self._tables[0] or symbol.is_global())
         }
-        return frozenset(used - self.defined_names - _BUILTIN)
+        required = (used - self.defined_names) | find_names_read_first(self._tree)
+        return frozenset(required - _BUILTIN)
+
+    def defines_any(self, names: Collection[str]) -> bool:
+        """Return whether the block defines one of the names. All may come from an import of `*`."""
+        return bool(names) and (
+            imports_star(self._tree.body) or not self.defined_names.isdisjoint(names)
+        )
 
     @cached_property
     def runs_itself(self) -> bool:
@@ -338,7 +347,7 @@ def join_program_parts(codes: Sequence[str]) -> str:
         parts.pop()
     selected, missing_names = [parts[-1]], parts[-1].required_names
     for part in reversed(parts[:-1]):
-        if part.defined_names & missing_names:
+        if part.defines_any(missing_names):
             selected.insert(0, part)
             missing_names = (missing_names - part.defined_names) | part.required_names
     if len(selected) == 1:

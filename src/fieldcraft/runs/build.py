@@ -360,8 +360,9 @@ def make_rubric(
             available[name] = _with_time_limit(budget.reward_seconds, name, reward)
         return available[name]
 
-    price_rewards = {name: make(name) for name in dict.fromkeys((verdict_name, *priced))}
-    offered["correct"] = price_rewards[verdict_name]
+    offered["correct"] = make(verdict_name)  # first, because other rewards may need it
+    price_rewards = {verdict_name: offered["correct"]}
+    price_rewards |= {name: make(name) for name in priced if name != verdict_name}
     weighted = [(price_rewards[name], weight) for name, weight in priced.items()]
     offered["priced"] = WeightedSumReward(weighted) if weighted else price_rewards[verdict_name]
     for name in rewarded:

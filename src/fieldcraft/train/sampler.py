@@ -220,9 +220,12 @@ class RolloutSampler:
         return self.remote_simulator or PolicySimulator(policy)
 
     def downsample(self, group: RolloutGroup, rng: random.Random) -> RolloutGroup:
-        """Reduce a group to the size that is trained on, by resampling if it is larger."""
-        group_size = self.settings.group_size
-        return resample_on_correct(group, group_size, rng) if len(group) > group_size else group
+        """Reduce a group to the size that is trained on, by resampling if it is larger. Ungraded
+        rollouts, which cannot be trained on, are dropped first if enough others remain."""
+        size = self.settings.group_size
+        graded = [t for t in group if t.reward is not None]
+        kept = graded if len(graded) >= size else group
+        return resample_on_correct(kept, size, rng) if len(kept) > size else kept
 
     def has_signal(self, group: RolloutGroup) -> bool:
         """Return whether dynamic sampling keeps a group: its graded rollouts include correct and

@@ -167,37 +167,6 @@ def test_curves_have_values_under_the_pointer_and_are_smoothed(visit: Open) -> N
     until(page, f"!{charts}.some((chart) => chart.textContent.includes('two'))")
 
 
-def test_the_curve_of_exact_match_begins_before_training(visit: Open) -> None:
-    page = visit(VIEWS["curves"])
-    curve = """async ([evaluations, stage]) => {
-        const { heldout } = await import('/static/series.js');
-        const stages = [{ name: stage, columns: { step: [0, 1], 'eval/em': [0.25, null] } }];
-        const { x, y } = heldout({ evaluations }, stages, 'heldout');
-        return [x, y];
-    }"""
-    measured = {"base": {"heldout": {"em": 0.125}}, "rl": {"heldout": {"em": 0.5}}}
-    assert page.evaluate(curve, [measured, "rl"]) == [[0, 1, 2], [0.125, 0.25, 0.5]]
-    assert page.evaluate(curve, [{"rl": measured["rl"]}, "rl"]) == [[1, 2], [0.25, 0.5]]
-    # here it is the evaluation after a stage of that name
-    assert page.evaluate(curve, [measured, "base"]) == [[1, 2], [0.25, 0.125]]
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0.00015, "1.5e-4"),
-        (-0.0000123456, "-1.23e-5"),
-        (0.00100049, "0.001"),
-        (0, "0"),
-        (1234.5, "1,235"),
-    ],
-)
-def test_numbers_are_short(visit: Open, value: float, shown: str) -> None:
-    page = visit(VIEWS["runs"])
-    number = "async (value) => (await import('/static/parts.js')).number(value)"
-    assert page.evaluate(number, value) == shown
-
-
 # -- the list --------------------------------------------------------------------------------------
 
 

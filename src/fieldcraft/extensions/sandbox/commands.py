@@ -22,7 +22,7 @@ def serve_code_sandbox(
         list[str] | None, typer.Option(help="Run without this layer of isolation; repeatable.")
     ] = None,
     memory_mb: Annotated[
-        int, typer.Option(min=1, help="Maximum memory of a process of a program.")
+        int, typer.Option(min=1, help="Maximum memory of all processes of a program.")
     ] = 512,
 ) -> None:
     """Serve a sandbox with the interface of SandboxFusion, Python only: POST /run_code."""

@@ -60,7 +60,7 @@ def studio(
         str | None,
         typer.Option(
             envvar=["FIELDCRAFT_STUDIO_TOKEN", "FIELDCRAFT_VIEW_TOKEN"],
-            help="Token of the page. Default: a new one at each start.",
+            help="Token of the page. Default: a new one at each start, none on this machine.",
         ),
     ] = None,
     allow_sampling: Annotated[

@@ -343,7 +343,8 @@ def make_collapse_detector(
     rewards that grade the questions of the stage."""
     if stage.collapse_threshold is None:
         return None
-    rewards_verdict = not {get_display_name(name) for name in stage.rewards}.isdisjoint(
+    rewarded = {get_display_name(name) for name, weight in stage.reward_weights.items() if weight}
+    rewards_verdict = not rewarded.isdisjoint(
         {VERDICT_REWARD_KEY, *verdicts, *VERDICT_BASED_REWARDS}
     )
     score = DEFAULT_VERDICT_REWARD if rewards_verdict else "reward_mean"

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from fieldcraft.extensions.worlds.gazetteer.articles import FactKey, list_relations
-from fieldcraft.extensions.worlds.gazetteer.geonames import FactValue, Place
+from fieldcraft.extensions.worlds.gazetteer.geonames import REACHED_KINDS, FactValue, Place
 from fieldcraft.extensions.worlds.gazetteer.wordings import QUESTION_WORDINGS, fill_wording
 from fieldcraft.types import KNOWN_ACCURACY_THRESHOLD, Task, UserError
 
 # Relations that lead from one place to another, and further relations that may end a chain.
-LEADING_RELATIONS = ("country", "region", "capital", "largest_city")
+LEADING_RELATIONS = tuple(REACHED_KINDS)
 ENDING_RELATIONS = ("continent", "currency", "language", "time_zone")
 # Relations that are not probed, because models know hardly any: numbers, lists, and time zones by
 # their tz database names (SmolLM2-135M-Instruct: 4 of 538).
@@ -89,6 +89,9 @@ class Gazetteer:
             if place.kind == kind and self.is_heldout(name) == heldout
         ]
 
+    def _is_place(self, name: str, kind: str | None) -> bool:
+        return name in self.places and self.places[name].kind == kind
+
     def iterate_chains(self, start: str, hops: int) -> Iterator[tuple[str, ...]]:
         """Yield the chains of `hops` relations from a place to an answer that is not one of the
         places on the path. The country of a region is not reached via one of its cities, because
@@ -106,7 +109,7 @@ class Gazetteer:
         if len(relations) == hops:
             yield relations
             return
-        if relations[-1] not in LEADING_RELATIONS or reached not in self.places:
+        if not self._is_place(reached, REACHED_KINDS.get(relations[-1])):
             return
         for relation in (*LEADING_RELATIONS, *ENDING_RELATIONS):
             detour = relations[-1] == "region" and relation == "country"

@@ -50,6 +50,14 @@ MIN_COUNTRY_INHABITANTS = 1_000_000  # minimum of a country
 MIN_CITY_INHABITANTS = 150_000
 NO_CITY_NAME = re.compile(r"District|Territories|County|-(si|gu|ku)$|[,(]|\. ")  # excluded names
 SUBURB_DEGREES = 0.25  # distance to a larger city, about 25 km, within which it may be a suburb
+# Kind of the place that a fact names. A name alone does not tell it: the city of Washington has an
+# ambiguous name and is left out, the state is not.
+REACHED_KINDS = {
+    "country": "country",
+    "region": "region",
+    "capital": "city",
+    "largest_city": "city",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,12 +279,13 @@ def _iterate_regions(
 
 def _add_aliases(places: list[Place]) -> list[Place]:
     """Return the places with the aliases of the places that their facts name."""
-    name_values = {place.name: place.facts["name"] for place in places}
+    name_values = {(place.kind, place.name): place.facts["name"] for place in places}
     for place in places:
         for relation in ("capital", "largest_city", "region"):
             value = place.facts.get(relation)
-            if value is not None and value.text in name_values:
-                known = (*value.accepted, *name_values[value.text].accepted)
+            named = None if value is None else (REACHED_KINDS[relation], value.text)
+            if value is not None and named in name_values:
+                known = (*value.accepted, *name_values[named].accepted)
                 place.facts[relation] = FactValue(value.text, tuple(dict.fromkeys(known)))
     return sorted(places, key=lambda place: (place.kind, -place.inhabitants))
 

@@ -18,7 +18,14 @@ from fieldcraft.extensions.worlds.gazetteer.articles import (
 )
 from fieldcraft.extensions.worlds.gazetteer.facts import Gazetteer
 from fieldcraft.extensions.worlds.gazetteer.geonames import Place
-from fieldcraft.extensions.worlds.gazetteer.questions import GazetteerQuestion, parse_spec
+from fieldcraft.extensions.worlds.gazetteer.questions import (
+    NUMERALS,
+    CommonNeighbourQuestion,
+    ComparisonQuestion,
+    CountQuestion,
+    GazetteerQuestion,
+    parse_spec,
+)
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall
 
 GazetteerSearchRule = Callable[
@@ -152,12 +159,27 @@ def make_wasteful_steps(
 
 
 def make_guess(world: Gazetteer, question: GazetteerQuestion, rng: random.Random) -> list[DemoStep]:
-    """Return steps without a search: unknown facts are guessed, and the answer is of the right
-    kind."""
+    """Return steps without a search: unknown facts are guessed, and with one of them the answer,
+    which is of the right kind."""
     thoughts = [Thought(_guess_fact(world, fact, rng)) for fact in question.facts()]
+    if not all(map(world.is_known, question.facts())):
+        return merge_thoughts([*thoughts, Answer(_guess_answer(world, question, rng))])
+    conclusion = question.conclusion()
+    thoughts += [Thought(conclusion)] if conclusion else []
+    return merge_thoughts([*thoughts, Answer(question.answer().text)])
+
+
+def _guess_answer(world: Gazetteer, question: GazetteerQuestion, rng: random.Random) -> str:
+    """Return an answer of the kind that a question asks for."""
     name, relation = question.facts()[-1]
-    alternatives = _list_alternatives(world, world.places[name], relation)
-    return merge_thoughts([*thoughts, Answer(rng.choice(alternatives).facts[relation].text)])
+    match question:
+        case ComparisonQuestion():
+            return rng.choice(question.compared_places())
+        case CountQuestion():
+            return str(rng.randrange(len(NUMERALS)))
+        case CommonNeighbourQuestion():
+            return rng.choice(world.list_names("country", world.is_heldout(name)))
+    return rng.choice(_list_alternatives(world, world.places[name], relation)).facts[relation].text
 
 
 def _guess_fact(world: Gazetteer, fact: FactKey, rng: random.Random) -> str:
@@ -171,12 +193,17 @@ def _guess_fact(world: Gazetteer, fact: FactKey, rng: random.Random) -> str:
 
 
 def _list_alternatives(world: Gazetteer, place: Place, relation: str) -> list[Place]:
-    """Return the places of the same kind, equally held out or not, with another value of a
-    relation."""
-    side = world.list_names(place.kind, world.is_heldout(place.name))
-    own_value = place.facts[relation].text
-    found = [world.places[name] for name in side if world.has_fact(name, relation)]
-    return [other for other in found if other.facts[relation].text != own_value]
+    """Return the places, equally held out or not, with another value of a relation: those of the
+    same kind, or of any kind if these all have the same value, such as regions of one country."""
+    is_heldout, own_value = world.is_heldout(place.name), place.facts[relation].text
+    found = [
+        other
+        for name, other in world.places.items()
+        if world.is_heldout(name) == is_heldout
+        and relation in other.facts
+        and other.facts[relation].text != own_value
+    ]
+    return [other for other in found if other.kind == place.kind] or found
 
 
 def iterate_decisions(

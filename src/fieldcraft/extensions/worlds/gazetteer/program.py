@@ -120,7 +120,8 @@ class QuestionProgram:
 
     async def _resolve_phrase(self, conversation: RolloutSession, phrase: str) -> str | None:
         """Return the place that a phrase names or describes."""
-        for relation, names in _match_wordings(phrase, PHRASE_WORDINGS):
+        inside = phrase[:1].lower() + phrase[1:]  # as a phrase is written inside a sentence
+        for relation, names in _match_wordings(inside, PHRASE_WORDINGS):
             return await self._look_up_fact(conversation, names["of"], relation)
         return phrase
 

@@ -60,21 +60,34 @@ class QuestionSampler:
     heldout: bool
     known: float = 0.0
 
+    def _list_names(self, kind: str) -> list[str]:
+        """Return the names of a kind on this side."""
+        return self.world.list_names(kind, self.heldout)
+
     def draw_chain(self, rng: random.Random, hops: int) -> GazetteerQuestion | None:
-        [kind] = rng.choices([*START_SHARES], [*START_SHARES.values()])
-        start = rng.choice(self.world.list_names(kind, self.heldout))
+        # Only seven countries have regions, so a side may have none.
+        shares = {kind: share for kind, share in START_SHARES.items() if self._list_names(kind)}
+        if not shares:
+            return None
+        [kind] = rng.choices([*shares], [*shares.values()])
+        start = rng.choice(self._list_names(kind))
         chains = [*self.world.iterate_chains(start, hops)]
         return ChainQuestion(self.world, start, rng.choice(chains)) if chains else None
 
-    def draw_comparison(self, rng: random.Random) -> GazetteerQuestion:
+    def draw_comparison(self, rng: random.Random) -> GazetteerQuestion | None:
         relation, kind = rng.choice(
             (("population", "city"), ("population", "country"), ("area", "country"))
         )
-        first, second = rng.sample(self.world.list_names(kind, self.heldout), 2)
-        return ComparisonQuestion(self.world, relation, first, second)
+        names = self._list_names(kind)
+        if len(names) < 2:
+            return None
+        return ComparisonQuestion(self.world, relation, *rng.sample(names, 2))
 
     def draw_country_comparison(self, rng: random.Random) -> GazetteerQuestion | None:
-        first, second = rng.sample(self.world.list_names("city", self.heldout), 2)
+        names = self._list_names("city")
+        if len(names) < 2:
+            return None
+        first, second = rng.sample(names, 2)
         if self.world.places[first].country == self.world.places[second].country:
             return None
         relation = rng.choice(("population", "area"))
@@ -84,11 +97,15 @@ class QuestionSampler:
         is_chain = rng.random() < 0.5
         return self.draw_chain(rng, 4) if is_chain else self.draw_country_comparison(rng)
 
-    def draw_count(self, rng: random.Random) -> GazetteerQuestion:
-        return CountQuestion(self.world, rng.choice(self.world.list_names("country", self.heldout)))
+    def draw_count(self, rng: random.Random) -> GazetteerQuestion | None:
+        names = self._list_names("country")
+        return CountQuestion(self.world, rng.choice(names)) if names else None
 
     def draw_common_neighbour(self, rng: random.Random) -> GazetteerQuestion | None:
-        first = rng.choice(self.world.list_names("country", self.heldout))
+        countries = self._list_names("country")
+        if not countries:
+            return None
+        first = rng.choice(countries)
         around = self.world.get_value((first, "neighbours")).members
         farther = {
             other
