@@ -130,8 +130,8 @@ def test_otc_prices_rewards_that_need_the_verdict(name: str) -> None:
     otc = made["otc-grpo"]
     assert isinstance(otc, OtcGrpoReward)
     assert isinstance(otc.priced, WeightedSumReward)
-    assert [(r.name, w) for r, w in otc.priced.components] == [("em", 1.0), (name, 0.5)]
-    assert otc.correct is made["em"]
+    assert [(r.name, w) for r, w in otc.priced.components] == [("auto", 1.0), (name, 0.5)]
+    assert otc.correct is otc.priced.components[0][0]
 
 
 def test_otc_takes_its_verdict_from_the_reward_that_the_recipe_names() -> None:

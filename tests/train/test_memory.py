@@ -1,6 +1,8 @@
 """Return of freed memory to the system."""
 
 import gc
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 
@@ -30,6 +32,33 @@ def test_freed_blocks_below_one_in_use_are_returned() -> None:
     assert before - remaining < 10_000_000
     assert remaining - after > 80_000_000
     assert len(blocks) == 1000
+
+
+FREED = """
+from pathlib import Path
+from fieldcraft.train.memory import map_large_blocks
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+{call}
+size = 8_000_000
+[b"x" * size]  # by default, the library keeps blocks of this size from the first freed one on
+blocks = [b"x" * size for _ in range(40)]
+before = resident()
+del blocks[::2]  # every other block remains
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(not (STATM.exists() and hasattr(LIBC, "mallopt")), reason="no glibc on Linux")
+def test_large_blocks_are_returned_when_they_are_freed() -> None:
+    freed = {
+        call: int(subprocess.check_output([sys.executable, "-c", FREED.format(call=call)]))
+        for call in ("", "map_large_blocks()")
+    }
+    assert freed[""] < 80_000_000
+    assert freed["map_large_blocks()"] > 150_000_000
 
 
 class Engine:

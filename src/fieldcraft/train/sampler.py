@@ -224,8 +224,8 @@ class RolloutSampler:
         rollouts, which cannot be trained on, are dropped first if enough others remain."""
         size = self.settings.group_size
         graded = [t for t in group if t.reward is not None]
-        kept = graded if len(graded) >= size else group
-        return resample_on_correct(kept, size, rng) if len(kept) > size else kept
+        candidates = graded if len(graded) >= size else group
+        return resample_on_correct(candidates, size, rng) if len(candidates) > size else candidates
 
     def has_signal(self, group: RolloutGroup) -> bool:
         """Return whether dynamic sampling keeps a group: its graded rollouts include correct and

@@ -19,6 +19,7 @@ from fieldcraft.train.batch import PackedBatch, Sample, SampleUnit, get_teacher_
 from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.losses import LossFunction, Metrics, TokenBatch
 from fieldcraft.train.master_weights import MasterWeights, make_adamw
+from fieldcraft.train.memory import map_large_blocks
 from fieldcraft.train.model import load_model, to_dtype_name
 from fieldcraft.train.output_layer import OutputLayer, TokenPredictions, TokenScores, score_tokens
 from fieldcraft.train.packed_attention import enable_packed_attention
@@ -150,6 +151,7 @@ class Trainer(OptimizedModule):
         dtype: torch.dtype | None = None,
         strategy: ParallelStrategy = SINGLE_PROCESS,
     ) -> None:
+        map_large_blocks()  # for the whole process
         require_plain_attention(model)
         enable_packed_attention(model)
         remove_dropout(model)
