@@ -225,6 +225,7 @@ def test_a_long_list_is_scrolled_without_holding_it(visit: Open, tmp_path: Path)
         page.locator(".rows").focus()
         page.keyboard.press("Home")
         until(page, "document.querySelector('#row-0 .c-question')?.textContent === 'Who is 0?'")
+        page.close()  # before its server, which it asks for changes
 
 
 # -- trajectories ----------------------------------------------------------------------------------
@@ -339,6 +340,7 @@ def test_a_page_follows_a_run_while_it_trains(visit: Open, tmp_path: Path) -> No
             if page.evaluate(last) == "4":
                 break
         assert page.evaluate(last) == "4"
+        page.close()
 
 
 # -- the keyboard alone ----------------------------------------------------------------------------
