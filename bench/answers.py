@@ -46,11 +46,11 @@ def bag_of_words(prediction: str, golds: Sequence[str]) -> bool:
 
 
 RULES: Mapping[str, Callable[[str, Sequence[str]], bool]] = {
-    "`em/squad-6`": lambda answer, golds: exact_match(answer, golds) == 1,
-    "`f1/squad-6` >= 0.3": lambda answer, golds: f1(answer, golds) >= 0.3,
-    "`f1/squad-6` >= 0.5": lambda answer, golds: f1(answer, golds) >= 0.5,
-    "`f1/squad-6` >= 0.8": lambda answer, golds: f1(answer, golds) >= 0.8,
-    "`cover_em/substring-6`": lambda answer, golds: cover_em(answer, golds) == 1,
+    "`em/squad-7`": lambda answer, golds: exact_match(answer, golds) == 1,
+    "`f1/squad-7` >= 0.3": lambda answer, golds: f1(answer, golds) >= 0.3,
+    "`f1/squad-7` >= 0.5": lambda answer, golds: f1(answer, golds) >= 0.5,
+    "`f1/squad-7` >= 0.8": lambda answer, golds: f1(answer, golds) >= 0.8,
+    "`cover_em/substring-7`": lambda answer, golds: cover_em(answer, golds) == 1,
     "70 % of the words (AutoCoA's code)": bag_of_words,
 }
 

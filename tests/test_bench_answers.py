@@ -53,8 +53,8 @@ def test_a_small_file_with_a_judge(bench, tmp_path, monkeypatch, capsys):
     table = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
     cells = {row[0]: row[1] for row in table if len(row) == 6}
     assert cells["answers (accepted by people)"] == "3 (2)"
-    assert cells["`em/squad-6`"] == "0.667 1.000 0.500 0.400"
-    assert cells["`cover_em/substring-6`"] == "1.000 1.000 1.000 1.000"
+    assert cells["`em/squad-7`"] == "0.667 1.000 0.500 0.400"
+    assert cells["`cover_em/substring-7`"] == "1.000 1.000 1.000 1.000"
     # two of three accepted by people, all by the judge
     assert cells["m"] == "0.667 0.667 1.000 0.000 (0 not judged)"
     assert len(got) == 1 + 3  # the check; the same three answers of five models
@@ -68,7 +68,7 @@ def test_exact_match_hardly_ever_accepts_what_people_refuse(bench, shared):
         bench.Agreement.count(
             [(bench.RULES[f"`{name}`"](c.answer, c.task.answers), c.accepted) for c in cases]
         )
-        for name in ("em/squad-6", "cover_em/substring-6")
+        for name in ("em/squad-7", "cover_em/substring-7")
     )
     assert (em.n, em.both, em.grader_only) == (3019, 1691, 4)
     assert em.recall == pytest.approx(0.812, abs=5e-4)

@@ -73,9 +73,9 @@ def test_a_suite_is_graded_by_the_rules_of_its_benchmarks(
     assert shares == {"nq": 0.5, "gsm8k": 0.5, "humaneval": 1.0}
     assert model["average"]["mean"] == pytest.approx(2 / 3)
     assert model["benchmarks"]["nq"]["answers"]["n1"] == {"cluster": "n1", "verdicts": [1]}
-    assert found["benchmarks"]["nq"]["rule"] == "em/squad-6"
+    assert found["benchmarks"]["nq"]["rule"] == "em/squad-7"
     assert found["benchmarks"]["nq"]["version"].startswith("sha256:")
-    for word in ("NQ", "GSM8K", "HumanEval", "Average", "0.667", "em/squad-6", "suite.json"):
+    for word in ("NQ", "GSM8K", "HumanEval", "Average", "0.667", "em/squad-7", "suite.json"):
         assert word in output
     [folder] = [path for path in (tmp_path / "out").iterdir() if path.is_dir()]
     assert (folder / "nq.jsonl").exists()

@@ -26,7 +26,7 @@ def answers(*verdicts: list[int | None], cluster: str | None = None) -> dict[str
 
 
 def result(verdicts: list[list[int | None]], **settings: Any) -> dict[str, Any]:
-    benchmark = {"title": "NQ", "fingerprint": "f", "rule": "em/squad-6", "n": len(verdicts)}
+    benchmark = {"title": "NQ", "fingerprint": "f", "rule": "em/squad-7", "n": len(verdicts)}
     benchmark |= {"sampling": {"temperature": 0, "samples": 1}} | settings
     entry = {"em": 0.5, "em_ci95": [0.4, 0.6], "judge": None, "answers": answers(*verdicts)}
     models = {"m": {"benchmarks": {"nq": entry}, "average": None}}

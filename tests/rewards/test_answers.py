@@ -87,7 +87,7 @@ def test_cover_em(prediction: str, golds: list[str], covered: float) -> None:
 
 
 def test_rules_are_named_and_versioned() -> None:
-    names = ["em/squad-6", "f1/squad-6", "cover_em/substring-6"]
+    names = ["em/squad-7", "f1/squad-7", "cover_em/substring-7"]
     assert dict(zip(names, (exact_match, f1, cover_em), strict=True)) == RULES
     assert [ExactMatch.rule, F1Reward.rule, CoverExactMatch.rule] == names
 

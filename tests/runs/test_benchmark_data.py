@@ -100,7 +100,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 
 
 def test_rules_are_named_with_their_versions() -> None:
-    assert describe_rule("em", None) == "em/squad-6"
+    assert describe_rule("em", None) == "em/squad-7"
     assert describe_rule("math", None).startswith("math with Math-Verify ")
     assert describe_rule("judge", "m") == "judge/verdict-1 by m"
     with pytest.raises(UserError, match="give --judge-url and --judge-model"):

@@ -183,9 +183,9 @@ def _must_match_word(gold: str) -> bool:
 
 
 RULES: Mapping[str, AnswerRule] = {
-    "em/squad-6": exact_match,
-    "f1/squad-6": f1,
-    "cover_em/substring-6": cover_em,
+    "em/squad-7": exact_match,
+    "f1/squad-7": f1,
+    "cover_em/substring-7": cover_em,
 }
 
 
@@ -218,17 +218,17 @@ class RuleReward(StatelessReward):
 
 class ExactMatch(RuleReward):
     name = "em"
-    rule = "em/squad-6"
+    rule = "em/squad-7"
 
 
 class F1Reward(RuleReward):
     name = "f1"
-    rule = "f1/squad-6"
+    rule = "f1/squad-7"
 
 
 class CoverExactMatch(RuleReward):
     name = "cover_em"
-    rule = "cover_em/substring-6"
+    rule = "cover_em/substring-7"
 
 
 class FormatReward(StatelessReward):
