@@ -9,7 +9,7 @@ from typing import Any
 
 from fieldcraft.config.names import format_short
 from fieldcraft.data.literals import parse_list_items
-from fieldcraft.data.records import Record, RecordError, read_records
+from fieldcraft.data.records import Record, RecordError, first_filled, read_records
 from fieldcraft.types import Task, UserError
 
 EVOUNA_MODELS = ("fid", "gpt35", "chatgpt", "gpt4", "newbing")
@@ -65,12 +65,12 @@ def _read_record(record: Record, location: str) -> Iterator[LabelledAnswer]:
         if not record.get("improper"):
             yield from _read_evouna(record, location)
         return
-    answer, label = _find(record, ANSWER_KEYS), _find(record, LABEL_KEYS)
+    answer, label = first_filled(record, ANSWER_KEYS), first_filled(record, LABEL_KEYS)
     if not isinstance(question, str) or not isinstance(answer, str | int | float) or label is None:
         raise UserError(
             f"{location} is no labelled answer: give it the keys question, response and label."
         )
-    found = _find(record, GOLD_KEYS)
+    found = first_filled(record, GOLD_KEYS)
     items = parse_list_items(found) or found if isinstance(found, str) else found
     golds = () if found is None else tuple(map(str, items if isinstance(items, list) else [items]))
     accepted = LABELS.get(str(label).strip().lower())
@@ -95,8 +95,3 @@ def _read_evouna(record: Record, location: str) -> Iterator[LabelledAnswer]:
         answer, verdict = record.get(f"answer_{model}"), record.get(f"judge_{model}")
         if answer and verdict is not None:
             yield LabelledAnswer(task, str(answer), bool(verdict), model)
-
-
-def _find(record: Record, keys: tuple[str, ...]) -> Any:
-    """Return the first value that is given; an empty cell of a table is none."""
-    return next((record[key] for key in keys if record.get(key) not in (None, "")), None)

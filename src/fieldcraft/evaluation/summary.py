@@ -94,16 +94,10 @@ def get_cluster(task: Task) -> str:
     return task.id if label is None else str(label)
 
 
-def _get_level(task: Task) -> str | None:
-    """Return the annotated difficulty of a question, as in GAIA, WebWalkerQA and HotpotQA."""
-    level = task.meta.get("level")
-    return None if level is None else str(level)
-
-
-def _get_source(task: Task) -> str | None:
-    """Return the name of the data set of a question; files may give a number or a list."""
-    source = task.meta.get("data_source")
-    return None if source is None else str(source)
+def _get_label(task: Task, key: str) -> str | None:
+    """Return a label in the metadata of a question; files may give a number or a list."""
+    label = task.meta.get(key)
+    return None if label is None else str(label)
 
 
 def _count_effective_questions(gradable: Iterable[Trajectory]) -> float:
@@ -130,7 +124,7 @@ def _summarise_split(
     trajectories: Sequence[Trajectory], prices: TokenPrices | None
 ) -> dict[str, Any]:
     summary = _compute_metrics(equalise_samples(trajectories), prices)
-    sources = _group(trajectories, lambda t: _get_source(t.task))
+    sources = _group(trajectories, lambda t: _get_label(t.task, "data_source"))
     if len(sources) > 1:
         summary["sources"] = {
             n: _compute_metrics(equalise_samples(part), prices) for n, part in sources.items()
@@ -175,7 +169,7 @@ def _compute_metrics(
         "seconds_mean": sum(t.seconds for t in trajectories) / n,
         "status": {s.value: [t.status for t in trajectories].count(s) / n for s in Status},
         "by_hops": _summarise_groups(trajectories, lambda t: t.task.meta.get("hops")),
-        "by_level": _summarise_groups(trajectories, lambda t: _get_level(t.task)),
+        "by_level": _summarise_groups(trajectories, lambda t: _get_label(t.task, "level")),
         "by_calls": _summarise_groups(trajectories, lambda t: t.num_executed_calls),
         "known": _summarise_known(trajectories, known=True),
         "unknown": _summarise_known(trajectories, known=False),

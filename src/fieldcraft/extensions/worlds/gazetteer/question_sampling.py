@@ -66,11 +66,11 @@ class QuestionSampler:
 
     def draw_chain(self, rng: random.Random, hops: int) -> GazetteerQuestion | None:
         # Only seven countries have regions, so a side may have none.
-        shares = {kind: share for kind, share in START_SHARES.items() if self._list_names(kind)}
-        if not shares:
+        names = {kind: found for kind in START_SHARES if (found := self._list_names(kind))}
+        if not names:
             return None
-        [kind] = rng.choices([*shares], [*shares.values()])
-        start = rng.choice(self._list_names(kind))
+        [kind] = rng.choices([*names], [START_SHARES[kind] for kind in names])
+        start = rng.choice(names[kind])
         chains = [*self.world.iterate_chains(start, hops)]
         return ChainQuestion(self.world, start, rng.choice(chains)) if chains else None
 
