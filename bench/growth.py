@@ -5,8 +5,8 @@
 
 Runs bench/train.py and bench/generate.py once per point, each in a process of its own. Points are
 stored in RUNS/points.jsonl, and a later call measures only missing ones, so the panels can be
-measured by several calls. The figure has the time of
-the peer divided by fieldcraft's: above 1, fieldcraft is faster.
+measured by several calls. Both get micro-batches of the same number of tokens in a GRPO step. The
+figure has the time of the peer divided by fieldcraft's: above 1, fieldcraft is faster.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 SMALL = {"features": 256, "layers": 6, "words": 8192}
 MOST_TOKENS = 2**16  # per step or batch
+LONG = 2**13  # tokens of a step that is measured once after its first, otherwise twice
 SHAPES: Mapping[float, Mapping[str, Any]] = {  # by millions of parameters
     0.5: {"features": 64, "layers": 6, "words": 4096},
     7: SMALL,
@@ -56,10 +57,11 @@ def iterate_grpo() -> Iterator[Point]:
             if group * answer <= MOST_TOKENS:
                 longest = 256 + answer
                 fitting = 2 ** floor(log2(max(1, 16384 // longest)))  # divides every group
+                rows = min(8, group, fitting)
                 options = SMALL | {
                     **{"step": "grpo", "groups": 1, "group": group, "prompt": 256},
-                    **{"answer": answer, "rows": min(8, group, fitting)},
-                    **{"micro_tokens": max(longest + 1, 16384), "repeats": 2},
+                    **{"answer": answer, "rows": rows, "micro_tokens": rows * longest},
+                    "repeats": _get_repeats(group * answer),
                 }
                 yield Point("GRPO step", f"group of {group}", answer, "train", options)
 
@@ -70,8 +72,8 @@ def iterate_supervised() -> Iterator[Point]:
         for longest in (128, 512, 2048, 4096, 8192):
             options = SMALL | {
                 **{"step": "sft", "groups": 1, "group": 16, "prompt": longest - 32, "answer": 32},
-                **{"shortest": longest // 4, "rows": rows, "repeats": 2},
-                "micro_tokens": max(4096, longest),
+                **{"shortest": longest // 4, "rows": rows, "micro_tokens": max(4096, longest)},
+                "repeats": _get_repeats(16 * longest),
             }
             if rows * longest <= MOST_TOKENS // 2:
                 yield Point("supervised step", f"TRL's rows: {rows}", longest, "train", options)
@@ -81,7 +83,8 @@ def iterate_sampling() -> Iterator[Point]:
     for rows in (1, 8, 32, 256):
         for context in (256, 1024, 2048, 4096, 8192):
             if rows * context <= MOST_TOKENS:
-                options = SMALL | {"rows": rows, "context": context, "repeats": 2}
+                repeats = _get_repeats(rows * context)
+                options = SMALL | {"rows": rows, "context": context, "repeats": repeats}
                 yield Point("sampling", f"rollouts: {rows}", context, "generate", options)
 
 
@@ -136,6 +139,10 @@ def main(
         typer.echo(f"| {point.panel} | {point.curve} | {point.x:g} | {ratios[point]:.2f} |")
     if figure is not None:
         draw(ratios, figure)
+
+
+def _get_repeats(tokens: int) -> int:
+    return 1 if tokens > LONG else 2
 
 
 def _measure(script: str, options: list[str]) -> dict[str, Any]:

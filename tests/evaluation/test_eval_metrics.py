@@ -174,6 +174,16 @@ def test_hops_are_in_the_order_of_numbers():
     assert list(found["by_hops"]) == ["1", "9", "10"]
 
 
+def test_labels_of_questions_may_be_numbers_texts_and_lists():
+    hops = [10, "9", 9, "two", [1, 2]]
+    found = summarise_evaluation([make(str(n), 1.0, hops=h) for n, h in enumerate(hops)])
+    assert list(found["by_hops"]) == ["9", "10", "two", "[1, 2]"]
+    assert found["by_hops"]["9"]["n"] == 2
+    splits = [make(str(n), 1.0, split=split) for n, split in enumerate([1, "1", ["a"]])]
+    found = summarise_evaluation(splits, split="1")
+    assert (found["split"], found["n"], list(found["splits"])) == ("1", 2, ["1", "['a']"])
+
+
 def test_without_calls_or_knowledge_of_the_world_the_numbers_are_none():
     found = summarise_evaluation([make("a", 1.0), make("b", None)])
     for key in ("tool_productivity", "calls_optimal_mean", "optimal_rate", "known", "unknown"):

@@ -55,7 +55,7 @@ class TrajectoryFilter:
         meta = trajectory.task.meta
         pairs = (
             (self.correct, trajectory.is_correct),
-            (self.split, meta.get("split")),
+            (self.split, str(meta.get("split"))),
             (self.status, trajectory.status),
             (self.calls, trajectory.num_executed_calls),
             (self.known, trajectory.task.is_known),

@@ -76,9 +76,9 @@ def select_leading_split(
 def equalise_samples(trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
     """Return the first samples of every question, the same number for each, so that all questions
     have equal weight."""
-    questions: dict[tuple[Any, str], list[Trajectory]] = {}
+    questions: dict[tuple[str | None, str], list[Trajectory]] = {}
     for trajectory in trajectories:
-        key = (trajectory.task.meta.get("split"), trajectory.task.id)
+        key = (_get_label(trajectory.task, "split"), trajectory.task.id)
         questions.setdefault(key, []).append(trajectory)
     fewest = min(map(len, questions.values()), default=0)
     if fewest * len(questions) == len(trajectories):
@@ -117,7 +117,7 @@ def _group_verdicts(gradable: Iterable[Trajectory]) -> tuple[list[list[bool]], l
 
 
 def _group_by_split(trajectories: Iterable[Trajectory]) -> dict[Any, list[Trajectory]]:
-    return _group(trajectories, lambda t: t.task.meta.get("split"))
+    return _group(trajectories, lambda t: _get_label(t.task, "split"))
 
 
 def _summarise_split(
@@ -168,9 +168,9 @@ def _compute_metrics(
         "observation_tokens_mean": sum(map(_count_observation_tokens, trajectories)) / n,
         "seconds_mean": sum(t.seconds for t in trajectories) / n,
         "status": {s.value: [t.status for t in trajectories].count(s) / n for s in Status},
-        "by_hops": _summarise_groups(trajectories, lambda t: t.task.meta.get("hops")),
+        "by_hops": _summarise_groups(trajectories, lambda t: _get_label(t.task, "hops")),
         "by_level": _summarise_groups(trajectories, lambda t: _get_label(t.task, "level")),
-        "by_calls": _summarise_groups(trajectories, lambda t: t.num_executed_calls),
+        "by_calls": _summarise_groups(trajectories, lambda t: str(t.num_executed_calls)),
         "known": _summarise_known(trajectories, known=True),
         "unknown": _summarise_known(trajectories, known=False),
         "sampled": compute_pass_rates(verdicts, clusters) | _summarise_picked(gradable)
@@ -228,10 +228,13 @@ def _compute_rate(
 
 
 def _summarise_groups(
-    trajectories: Iterable[Trajectory], key: Callable[[Trajectory], int | str | None]
+    trajectories: Iterable[Trajectory], key: Callable[[Trajectory], str | None]
 ) -> dict[str, dict[str, Any]]:
+    """Return metrics of each group, those with a number as label first, in ascending order."""
+    groups = _group(trajectories, key)
+    labels = sorted(groups, key=lambda label: (not label.isdecimal(), len(label), label))
     return {
-        str(value): {
+        label: {
             "n": len(part),
             "ungradable": sum(t.is_correct is None for t in part),
             "correct": sum(t.is_correct is True for t in part),
@@ -239,7 +242,7 @@ def _summarise_groups(
             "calls_mean": sum(t.num_executed_calls for t in part) / len(part),
             "calls_optimal_mean": compute_mean_optimal_calls(part),
         }
-        for value, part in _group(trajectories, key).items()
+        for label, part in ((label, groups[label]) for label in labels)
     }
 
 
@@ -258,10 +261,10 @@ def _summarise_known(trajectories: Iterable[Trajectory], *, known: bool) -> dict
 
 
 def _group(
-    trajectories: Iterable[Trajectory], key: Callable[[Trajectory], Any]
-) -> dict[Any, list[Trajectory]]:
+    trajectories: Iterable[Trajectory], key: Callable[[Trajectory], str | None]
+) -> dict[str, list[Trajectory]]:
     """Group trajectories by `key` in ascending order; those without a key are omitted."""
-    groups: dict[Any, list[Trajectory]] = {}
+    groups: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         if (value := key(trajectory)) is not None:
             groups.setdefault(value, []).append(trajectory)
