@@ -14,8 +14,9 @@ from fieldcraft.extensions.studio.queries import TrajectoryLibrary, parse_query
 from fieldcraft.extensions.studio.rows import CHUNK_BYTES
 from fieldcraft.extensions.studio.run_view import load_run_views
 from fieldcraft.extensions.studio.server import create_app
+from fieldcraft.extensions.studio.summaries import summarise_run
 from fieldcraft.records.trajectories import to_json
-from view_parts import append, trajectory
+from view_parts import append, trajectory, write_run
 from waiting import wait_until
 
 LINES = 4000
@@ -97,6 +98,17 @@ def test_a_page_follows_lines_and_files_that_come_and_go(tmp_path: Path) -> None
         assert [row["task"] for row in ask(client)["rows"]] == ["other"]
         (run / "b.jsonl").write_text('{"half a li')
         wait_until(lambda: ask(client)["total"] == 0)
+
+
+def test_the_files_of_the_working_folder_have_the_names_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(write_run(tmp_path / "run"))
+    updater = LibraryUpdater(TrajectoryLibrary(runs := load_run_views([Path()])))
+    updater.start()
+    updater.stop()
+    path = summarise_run(runs[0])["path"]  # curves.js and timeline.js look these up
+    assert {f"{path}/rl1/metrics.jsonl", f"{path}/rl1/timeline.jsonl"} <= {*updater.state["files"]}
 
 
 def test_a_folder_that_is_renamed_while_it_is_listed_does_not_end_the_updates(

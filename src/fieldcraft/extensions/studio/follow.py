@@ -88,12 +88,18 @@ class LibraryUpdater:
         self.library.revision += 1
 
     def _update_state(self) -> None:
-        files = [path for run in self.library.runs for path in run.path.glob("*/*.jsonl")]
+        files = {
+            f"{run.path}/{path.relative_to(run.path)}": path  # its name on the page, also in "."
+            for run in self.library.runs
+            for path in run.path.glob("*/*.jsonl")
+        }
         finished = [p for run in self.library.runs for p in run.path.glob("*.json")]
         finished += [p for run in self.library.runs for p in run.path.glob("*/*.json")]
         self.state = {
             "files": {
-                str(path): get_file_stamp(path)[0] for path in files if path.parent.name != "world"
+                name: get_file_stamp(path)[0]
+                for name, path in files.items()
+                if path.parent.name != "world"
             },
             "done": len(finished),
             "reading": self.library.get_progress(),
