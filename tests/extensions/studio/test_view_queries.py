@@ -193,6 +193,39 @@ def test_a_damaged_line_is_named_and_the_others_are_there(tmp_path: Path) -> Non
     assert trajectories.get_progress()["notes"] == [f"{file}, line 2 contains no trajectory."]
 
 
+def test_the_last_line_of_a_file_may_lack_its_end(tmp_path: Path) -> None:
+    """Other programs and editors leave out the last line feed, and a writer adds it later."""
+    for name in ("first", "second"):
+        line = to_json(trajectory(name))
+        (tmp_path / f"{name}.jsonl").write_text(f"{to_json(trajectory())}\n{line}")
+    trajectories = library(tmp_path)
+    expected = [("first", None, 0, "t0"), ("first", None, 1, "first")]
+    expected += [("second", None, 0, "t0"), ("second", None, 1, "second")]
+    assert found(trajectories) == expected
+    progress = trajectories.get_progress()
+    assert progress["done"] == progress["of"]
+    lines = b"".join(iter_json_lines(trajectories.find(parse_query({}))))
+    assert [json.loads(line)["task"]["id"] for line in lines.splitlines()][1::2] == [
+        "first",
+        "second",
+    ]
+    with (tmp_path / "second.jsonl").open("a") as file:
+        file.write(f"\n{to_json(trajectory('third'))}\n" + '{"half a li')
+    advance(trajectories)
+    assert found(trajectories) == [*expected, ("second", None, 2, "third")]
+    progress = trajectories.get_progress()
+    assert (progress["done"], progress["notes"]) == (progress["of"], [])
+
+
+def test_a_last_line_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+    file = tmp_path / "one.jsonl"
+    file.write_text(to_json(trajectory("a")))
+    trajectories = library(tmp_path)
+    file.write_text(f"{to_json(trajectory('another, longer one'))}\n")
+    advance(trajectories)
+    assert found(trajectories) == [("one", None, 0, "another, longer one")]
+
+
 def test_nothing_is_written_into_a_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "one")
 

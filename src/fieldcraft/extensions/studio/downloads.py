@@ -19,9 +19,9 @@ Row = dict[str, Any]
 
 
 def iter_json_lines(trajectories: Iterable[ListedTrajectory]) -> Iterator[bytes]:
-    """Yield the unchanged lines of the files."""
+    """Yield the unchanged lines of the files. The last line of a file may lack its end."""
     for trajectory in trajectories:
-        yield trajectory.read_line()
+        yield trajectory.read_line().removesuffix(b"\n") + b"\n"
 
 
 def iter_csv_lines(trajectories: Iterable[ListedTrajectory]) -> Iterator[str]:

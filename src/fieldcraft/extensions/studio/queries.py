@@ -148,7 +148,8 @@ class TrajectoryLibrary:
         readers = self.readers
         sizes = [get_file_stamp(reader.file.path)[0] for reader in readers]
         done = sum(
-            min(reader.read_bytes, size) for reader, size in zip(readers, sizes, strict=True)
+            min(reader.read_bytes + reader.unfinished_bytes, size)
+            for reader, size in zip(readers, sizes, strict=True)
         )
         notes = [reader.error for reader in readers if reader.error]
         return {"done": done, "of": sum(sizes), "notes": notes, "revision": self.revision}

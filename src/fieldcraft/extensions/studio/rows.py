@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, fields
 from math import isfinite
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -156,8 +156,8 @@ class FileStamp(NamedTuple):
 
 class FileReader:
     """Reader of a file that may grow. `trajectories` and `read_bytes` are what it has read, and
-    `error` is about the first line without a trajectory, if any. One thread may read while others
-    use the trajectories."""
+    `error` is about the first complete line without a trajectory, if any. One thread may read
+    while others use the trajectories."""
 
     def __init__(self, file: TrajectoryFile) -> None:
         self.file = file
@@ -166,32 +166,45 @@ class FileReader:
     def _restart(self) -> None:
         self.trajectories: list[ListedTrajectory] = []
         self.read_bytes = 0
+        self.unfinished_bytes = 0  # of a last line that is still being written
         self.error: str | None = None
         self._num_lines = 0
+        self._is_line_ended = True
         self._last_stamp: FileStamp | None = None  # after the last reading
         self._end_stamp: FileStamp | None = None  # of a file without further complete lines
 
     def read_next_chunk(self) -> bool:
-        """Read the next complete lines. Return whether `trajectories` may have changed. A file that
-        was replaced or rewritten is read from its start."""
+        """Read the next lines. Return whether `trajectories` may have changed. A file that was
+        replaced or rewritten is read from its start, and a last line without its end is read once
+        it contains a trajectory."""
         try:
             if FileStamp.make(self.file.path.stat()) == self._end_stamp:
                 return False
             with self.file.path.open("rb") as file:
                 stamp = FileStamp.make(os.fstat(file.fileno()))
-                rewritten = self._is_rewritten(stamp)
+                rewritten = self._is_rewritten(stamp) or self._has_other_end(file)
                 if rewritten:
                     self._restart()
                 file.seek(self.read_bytes)
-                lines = [line for line in file.readlines(CHUNK_BYTES) if line.endswith(b"\n")]
+                lines = file.readlines(CHUNK_BYTES)
                 self._last_stamp = FileStamp.make(os.fstat(file.fileno()))
         except OSError:
             return False
-        if not lines:
-            self._end_stamp = stamp
-        for line in lines:
+        complete = [line for line in lines if line.endswith(b"\n")]
+        for line in complete:
             self._add_line(line)
-        return rewritten or bool(lines)
+        self.unfinished_bytes = 0
+        if not complete:
+            self._end_stamp = stamp
+            return any(map(self._add_unended_line, lines)) or rewritten
+        return True
+
+    def _has_other_end(self, file: BinaryIO) -> bool:
+        """Return whether a line that was read without its end continues."""
+        if self._is_line_ended:
+            return False
+        file.seek(self.read_bytes)
+        return file.read(1) not in (b"", b"\n")
 
     def _is_rewritten(self, stamp: FileStamp) -> bool:
         if self._last_stamp is None:
@@ -200,10 +213,21 @@ class FileReader:
         has_other_lines = stamp.size == self.read_bytes and stamp.changed != changed
         return stamp.inode != inode or stamp.size < self.read_bytes or has_other_lines
 
+    def _add_unended_line(self, line: bytes) -> bool:
+        """Add the last line of a file if it contains a trajectory; return whether it does."""
+        try:
+            parse_line(line, self.file.kind)
+        except ValueError:
+            self.unfinished_bytes = len(line)
+            return False
+        self._add_line(line)
+        return True
+
     def _add_line(self, line: bytes) -> None:
         offset, number = self.read_bytes, self._num_lines
         self.read_bytes += len(line)
-        self._num_lines += 1
+        self._is_line_ended = line.endswith(b"\n")
+        self._num_lines += self._is_line_ended
         if not line.strip():
             return
         try:
