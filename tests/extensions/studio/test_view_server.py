@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fieldcraft.cli.main import app as commands
 from fieldcraft.extensions.studio.run_view import load_run_views
 from fieldcraft.extensions.studio.server import create_app
+from fieldcraft.tools import serving
 from fieldcraft.tools.server_requests import is_loopback
 from fieldcraft.tools.serving import make_server_config
 from fieldcraft.types import UserError
@@ -184,6 +185,28 @@ def test_without_the_token_nobody_gets_in(tmp_path: Path) -> None:
         assert "httponly" in cookie
         assert "samesite=strict" in cookie
         assert page.get("/api/runs").status_code == 200  # by the cookie
+
+
+@pytest.mark.parametrize("token", ["a+b/c==", "x&y", "50%", "a b"])
+def test_the_printed_address_has_any_token(
+    tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr(serving, "serve_until_interrupt", lambda *given: served.extend(given))
+    run = str(write_run(tmp_path / "one"))
+    done = CliRunner().invoke(commands, ["studio", run, "--token", token])
+    assert done.exit_code == 0, done.output
+    page, path = served[0], served[4]
+    with TestClient(page, follow_redirects=False) as page_client:
+        assert page_client.get(path).status_code == 303
+        assert page_client.get("/api/runs").status_code == 200
+
+
+@pytest.mark.parametrize("token", ["", " ", "пароль"])
+def test_a_token_that_no_browser_keeps_is_refused(tmp_path: Path, token: str) -> None:
+    done = CliRunner().invoke(commands, ["studio", str(tmp_path), "--token", token])
+    assert isinstance(done.exception, UserError)
+    assert "the token must be ASCII text" in str(done.exception)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
@@ -76,6 +77,11 @@ def studio(
     from fieldcraft.tools.server_requests import is_loopback
     from fieldcraft.tools.serving import serve_until_interrupt
 
+    if token is not None and not (token.isascii() and token.strip()):
+        raise UserError(
+            "the token must be ASCII text that is not empty, because browsers keep it as a cookie:"
+            " give another --token, or leave it out."
+        )
     run_views = load_run_views(runs)
     for run in run_views if allow_sampling else ():  # sampling commands cannot ask for consent
         if run.folder is not None:
@@ -87,7 +93,7 @@ def studio(
         token=token,
         branch_command=BranchCommand() if allow_sampling else None,
     )
-    path = "/" if token is None else f"/?token={token}"
+    path = "/" if token is None else f"/?token={quote(token, safe='')}"
     serve_until_interrupt(page, "studio", host, port, path, page.state.end, token)
 
 
