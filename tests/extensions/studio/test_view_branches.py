@@ -175,6 +175,13 @@ def test_branches_of_other_trajectories_are_not_taken(run: Path) -> None:
     assert read_results(viewed, place) == []
 
 
+def test_a_text_that_is_too_long_for_a_command_is_a_sentence(page: TestClient) -> None:
+    wish = {"at": 1, "edit": "observation", "text": "é" * 70_000}
+    reply = page.post("/api/branch", params=PLACE, json=wish, headers=OWN)
+    assert reply.status_code == 422
+    assert "the text has 140,000 bytes, and an edit may have 100,000" in reply.json()["error"]
+
+
 def test_nobody_else_may_ask(run: Path, page: TestClient) -> None:
     """Pages of other origins are rejected, and so are all requests if branching is disabled."""
     for origin in ({}, {"Origin": "http://evil.example"}, {"Origin": "null"}):

@@ -26,6 +26,7 @@ from fieldcraft.records.transcript import shorten_line, strip_control_characters
 from fieldcraft.types import Author, Trajectory, UserError
 
 MAX_LABEL_CHARS = 80  # characters of a turn next to the number of its step
+MAX_TEXT_BYTES = 100_000  # bytes of an edit; the system allows 131,072 for an argument
 INTERRUPT_TIMEOUT_SECONDS = 10.0  # for the exit of an interrupted command
 
 
@@ -36,13 +37,13 @@ class BranchRequest(BaseModel):
 
     at: Annotated[int, Field(ge=0)] | None = None
     edit: Literal["", "observation", "thought"] = ""
-    text: Annotated[str, Field(max_length=100_000, pattern=r"^[^\x00]*$")] = ""  # an argument
+    text: Annotated[str, Field(pattern=r"^[^\x00]*$")] = ""  # an argument
     samples: Annotated[int, Field(ge=1, le=4096)] = 32
     model: str = ""  # another stage of the run
 
     def make_options(self, run: RunView) -> Iterator[str]:
         """Yield the options of the command. Raises UserError for an edit without a step or a text,
-        and for a model that is not a finished stage of the run."""
+        for a text that is too long, and for a model that is not a finished stage of the run."""
         finished = [] if run.folder is None else run.folder.finished_stages()
         if self.model and self.model not in finished:
             stages = ", ".join(finished) or "none"
@@ -51,6 +52,10 @@ class BranchRequest(BaseModel):
             yield from ("--step", str(self.at))
         if self.edit and (self.at is None or not self.text.strip()):
             raise UserError(f"an edited {self.edit} needs a step and a text: give both.")
+        if self.edit and (size := len(self.text.encode())) > MAX_TEXT_BYTES:
+            raise UserError(
+                f"the text has {size:,} bytes, and an edit may have {MAX_TEXT_BYTES:,}: shorten it."
+            )
         if self.edit:
             yield from (f"--{self.edit}={self.text}",)
         if self.model:
