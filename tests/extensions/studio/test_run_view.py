@@ -83,6 +83,36 @@ def test_what_cannot_be_read_is_a_sentence_and_the_rest_goes_on(tmp_path: Path) 
     assert {f.part for f in load_run_views([other])[0].iter_files()} == {"sft1", "rl1"}
 
 
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ('{"seconds": 1.0}', "sft1.json lacks 'summary'; rename"),
+        ('{"summary": [0.5]}', "sft1.json cannot be read"),
+        ('{"summary": {"em": 0.5}}', "sft1.json lacks 'calls_mean'; rename"),
+        ('{"summary": {"broken_rate": 0.2}}', "sft1.json lacks 'broken_cause'; rename"),
+    ],
+)
+def test_an_evaluation_with_other_contents_is_a_sentence(
+    tmp_path: Path, content: str, fault: str
+) -> None:
+    run = write_run(tmp_path / "one")
+    (run / "evaluations" / "sft1.json").write_text(content)
+    summary = summarise_run(load_run_views([run])[0])
+    [note] = summary["notes"]
+    assert fault in note
+    assert list(summary["evaluations"]) == ["rl1"]
+    assert summary["achieved"].startswith("rl1 answers 67 % of the questions")
+
+
+def test_a_report_with_other_contents_is_a_sentence(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    (run / "report.json").write_text('{"schema": 1}')
+    summary = summarise_run(load_run_views([run])[0])
+    [note] = summary["notes"]
+    assert "report.json lacks 'evals'; rename" in note
+    assert summary["achieved"].startswith("rl1 answers 67 % of the questions")
+
+
 def test_recipes_differ_in_keys_and_a_missing_section_is_one(tmp_path: Path) -> None:
     first, two, odd = tmp_path / "one", tmp_path / "two", tmp_path / "odd"
     write_recipe(first)

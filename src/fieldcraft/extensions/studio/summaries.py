@@ -10,12 +10,12 @@ from typing import Any
 from fieldcraft.config.recipe import dump_recipe
 from fieldcraft.evaluation.achievement import (
     describe_achievement,
-    describe_broken_rates,
+    describe_broken_rate,
     describe_partial_run,
 )
 from fieldcraft.extensions.studio.run_view import RunView
-from fieldcraft.records.metrics import describe_broken_rollouts
-from fieldcraft.records.reading import advise_renaming, read_json
+from fieldcraft.records.metrics import describe_broken_rollouts, rename_summary
+from fieldcraft.records.reading import advise_renaming, raise_read_errors, read_json
 from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.types import UserError
 
@@ -68,16 +68,21 @@ def _summarise_stage(run: RunView, name: str, notes: list[str]) -> dict[str, Any
 
 def _read_summaries(run: RunView, notes: list[str]) -> dict[str, Any]:
     """Return the summaries of finished evaluations, in the order of the run."""
-    records: dict[str, Any] = {}
+    summaries: dict[str, Any] = {}
+    sentences: list[str | None] = []
     for path in sorted(run.path.glob("evaluations/*.json")):
+        advice = f"{advise_renaming(path)} to evaluate again"
         try:
-            record = read_json(path, dict[str, Any], f"{advise_renaming(path)} to evaluate again")
+            with raise_read_errors(path, advice):
+                summary = rename_summary(read_json(path, dict[str, Any], advice)["summary"])
+                describe_partial_run([], {path.stem: summary})  # has all that it needs
+                sentences.append(describe_broken_rate(path.stem, summary))
         except UserError as error:
             notes.append(str(error))
             continue
-        records[path.stem] = record.get("summary", {})
-    notes += describe_broken_rates(records)
-    return {name: records[name] for name in run.sort_parts(records)}
+        summaries[path.stem] = summary
+    notes += filter(None, sentences)
+    return {name: summaries[name] for name in run.sort_parts(summaries)}
 
 
 def _pick_evaluation_metrics(run: RunView, summaries: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +101,8 @@ def _read_achievement(run: RunView, summaries: Mapping[str, Any], notes: list[st
     """Return the headline of the run's report or, if it does not exist yet, a preliminary one."""
     if run.folder is not None and run.folder.report_json.exists():
         try:
-            return describe_achievement(run.folder.read_report())
+            with raise_read_errors(run.folder.report_json, run.folder.report_advice):
+                return describe_achievement(run.folder.read_report())
         except UserError as error:
             notes.append(str(error))
     return describe_partial_run(run.stages, summaries)
