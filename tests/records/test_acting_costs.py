@@ -51,6 +51,16 @@ def test_the_optimum_is_the_cheapest_way_that_the_tools_can_go() -> None:
     assert FREE_TOKENS.find_optimal_cost({"cost_optimal": 0.5, "ways": WAYS}) == 0.5
 
 
+def test_an_empty_cell_of_a_table_is_an_unknown_optimum() -> None:
+    empty: dict[str, object] = {"cost_optimal": None, "ways": None, "calls_optimal": 2}
+    assert CostModel({"a": 3.0}).find_optimal_cost(empty) == 6
+    assert FREE_TOKENS.find_optimal_cost(empty | {"ways": WAYS}) == 3
+    trajectory = made("page", **empty)
+    FREE_TOKENS.price(trajectory)
+    assert from_json(to_json(trajectory)) == trajectory
+    assert compute_tool_metrics([trajectory])["call_cost_optimal_mean"] is None
+
+
 def test_without_ways_it_is_known_where_all_tools_cost_the_same() -> None:
     assert CostModel({"a": 3.0, "b": 3.0}).find_optimal_cost({"calls_optimal": 2}) == 6
     assert FREE_TOKENS.find_optimal_cost({"calls_optimal": 2}) is None

@@ -69,12 +69,12 @@ class CostModel:
         It is the cost of the cheapest of the `ways` that these tools support. Without `ways` it is
         the minimum number of calls times their price, if all tools cost the same.
         """
-        if OPTIMAL_COST_KEY in meta:
-            return float(meta[OPTIMAL_COST_KEY])
-        if WAYS_KEY in meta:
+        if (optimal := meta.get(OPTIMAL_COST_KEY)) is not None:
+            return float(optimal)
+        if (ways := meta.get(WAYS_KEY)) is not None:
             feasible = (
                 calls_by_tool
-                for calls_by_tool in meta[WAYS_KEY]
+                for calls_by_tool in ways
                 if calls_by_tool.keys() <= self.call_costs.keys()
             )
             sums = (

@@ -23,7 +23,8 @@ TASK_GRADERS = (
 
 
 def validate_meta(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return `meta` unchanged. Raises ValueError for values that metrics or grading cannot use."""
+    """Return `meta` unchanged. None is an unknown value, as of an empty cell of a table. Raises
+    ValueError for values that metrics or grading cannot use."""
     for key, (kind, description) in META_TYPES.items():
         if not isinstance(value := meta.get(key), kind | None):
             raise ValueError(f"'{key}' is {value!r} and must be {description}")
@@ -34,9 +35,9 @@ def validate_meta(meta: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"'{GRADED_BY_KEY}' is {grader!r} and must be one of {', '.join(TASK_GRADERS)}"
         )
-    if not _is_ways_list(meta.get("ways", [])):
+    if (ways := meta.get("ways")) is not None and not _is_ways_list(ways):
         raise ValueError(
-            f"'ways' is {meta['ways']!r} and must be a list of calls by tool, as in"
+            f"'ways' is {ways!r} and must be a list of calls by tool, as in"
             ' [{"search": 1, "read": 1}]'
         )
     return meta
