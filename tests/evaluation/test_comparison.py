@@ -76,6 +76,18 @@ def test_behaviours_by_hand():
     }
 
 
+def test_pairs_are_of_the_same_question_if_only_one_file_has_its_split():
+    """The questions are the same, and their splits were written into the file between two runs."""
+    splits = {"a": "leading", "b": "other", "c": "leading"}
+    baseline = [made(name, 0.0, split=split) for name, split in splits.items()]
+    model = [made(name, float(name == "a")) for name in splits]
+    assert compare_models(baseline, model, "leading")["n"] == 2
+    assert compare_models(baseline, model, "leading")["gained"] == 1
+    swapped = [made("a", 1.0, split="other"), made("b", 0.0, split="leading")]
+    found = compare_models([baseline[0], baseline[1]], swapped, "leading")
+    assert (found["n"], found["gained"]) == (1, 1)
+
+
 def test_the_other_way_round_mirrors():
     one, other = compare_models(*sides()), compare_models(*reversed(sides()))
     assert (one["gained"], one["lost"]) == (other["lost"], other["gained"])

@@ -41,11 +41,11 @@ def compare_models(
     """Compare `model` with `baseline`; both contain trajectories of the same tasks in the same
     order.
 
-    Only the leading `split` is used if there is one, as in `summary.summarise_evaluation`. Pairs
-    that are not gradable on both sides are excluded and counted; without gradable pairs every
-    figure is None. Savings are means per question, positive if the model spends less; seconds are
-    measured among concurrent questions. `p_value` is computed by `sign_flip_test` on the clusters
-    of questions.
+    Only the baseline's leading `split` is used if there is one, as in
+    `summary.summarise_evaluation`. Pairs that are not gradable on both sides are excluded and
+    counted; without gradable pairs every figure is None. Savings are means per question, positive
+    if the model spends less; seconds are measured among concurrent questions. `p_value` is computed
+    by `sign_flip_test` on the clusters of questions.
 
     Raises UserError, which mentions the `names` of the two, if the tasks differ.
     """
@@ -163,9 +163,9 @@ def _pair_trajectories(
             " order, so they cannot be compared: rename the file of the changed one"
             " to NAME.damaged, and run the same command again."
         )
-    return list(
-        zip(select_leading_split(baseline, split), select_leading_split(model, split), strict=True)
-    )
+    selected = set(map(id, select_leading_split(baseline, split)))
+    pairs = zip(baseline, model, strict=True)
+    return [pair for pair in pairs if id(pair[0]) in selected]
 
 
 def _select_graded(pairs: Iterable[Pair]) -> list[Pair]:
