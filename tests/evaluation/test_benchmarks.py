@@ -93,6 +93,11 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
     assert suite.get_sampling("nq")["samples"] == 1
 
 
+def test_a_suite_may_set_one_key_of_the_sampling(tmp_path: Path) -> None:
+    suite = find_suite(written(tmp_path, "{benchmarks: [aime25], top_p: 0.8}"), [])
+    assert suite.get_sampling("aime25") == {"temperature": 0.6, "top_p": 0.8, "samples": 16}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

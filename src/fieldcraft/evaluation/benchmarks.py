@@ -113,7 +113,8 @@ class Suite(ConfigSection):
         """Return the sampling keys of a benchmark: of the suite, or else its usual ones."""
         benchmark = self.benchmarks[name]
         temperature = self.temperature if self.temperature is not None else benchmark.temperature
-        top_p = self.top_p if self.temperature is not None else benchmark.top_p
+        has_own_sampling = self.temperature is not None or self.top_p is not None
+        top_p = self.top_p if has_own_sampling else benchmark.top_p
         samples = self.samples.get(name, self.samples.get(_ALL))
         if samples is None:  # greedy samples would be identical
             samples = benchmark.samples if self.temperature is None else 1
