@@ -93,6 +93,13 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
     assert suite.get_sampling("nq")["samples"] == 1
 
 
+def test_a_file_may_start_with_the_home_folder_and_no_other(tmp_path: Path) -> None:
+    """The home folder of a user who does not exist is unknown."""
+    suite = find_suite(written(tmp_path, "benchmarks: {nq: ~/nq.jsonl, popqa: ~nobody-here/q}"), [])
+    assert suite.benchmarks["nq"].file == Path.home() / "nq.jsonl"
+    assert suite.benchmarks["popqa"].file == tmp_path / "~nobody-here/q"
+
+
 def test_a_suite_may_set_one_key_of_the_sampling(tmp_path: Path) -> None:
     suite = find_suite(written(tmp_path, "{benchmarks: [aime25], top_p: 0.8}"), [])
     assert suite.get_sampling("aime25") == {"temperature": 0.6, "top_p": 0.8, "samples": 16}

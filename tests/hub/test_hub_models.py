@@ -10,7 +10,7 @@ from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from cli_parts import sentence, status
 from fieldcraft.config.hub_names import HubModel, get_snapshot_folder, identify_hub_model
 from fieldcraft.hub.client import HubUnreachableError
-from fieldcraft.hub.models import resolve_checkpoint
+from fieldcraft.hub.models import find_base_model, resolve_checkpoint
 from fieldcraft.train.model import load_tokenizer
 from fieldcraft.types import UserError
 from hub_parts import NAME, go_offline, hub, nobody_answers
@@ -205,3 +205,7 @@ def test_no_token_gets_into_a_sentence(
     constants = __import__("huggingface_hub").constants
     monkeypatch.setattr(constants, "ENDPOINT", constants.ENDPOINT.replace("//", "//me:secret@"))
     assert "secret" not in refused("org/other")
+
+
+def test_a_base_model_in_the_home_folder_of_nobody_is_none() -> None:
+    assert find_base_model("~nobody-here/base", None) is None

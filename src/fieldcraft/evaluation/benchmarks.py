@@ -18,6 +18,7 @@ from fieldcraft.config.names import suggest_name
 from fieldcraft.config.numbers import PositiveFraction, Temperature, UnitFraction
 from fieldcraft.config.validation_errors import locate_validation_error
 from fieldcraft.records.meta import TASK_GRADERS
+from fieldcraft.records.paths import expand_home
 from fieldcraft.records.reading import parse_yaml, raise_read_errors
 from fieldcraft.types import UserError
 
@@ -235,7 +236,7 @@ def _resolve(name: str, change: Any, folder: Path) -> dict[str, Any]:
         )
     own = change if isinstance(change, Mapping) else {} if change is None else {"file": change}
     if isinstance(file := own.get("file"), str):
-        own = {**own, "file": folder / Path(file).expanduser()}
+        own = {**own, "file": folder / expand_home(file)}
     usual: dict[str, Any] = {"title": name} if known is None else known.model_dump()
     if "environment" in own:
         usual |= {"graded_by": ENVIRONMENT_REWARD, "size": None}

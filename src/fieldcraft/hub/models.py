@@ -23,7 +23,7 @@ from fieldcraft.config.hub_names import (
 )
 from fieldcraft.hub.client import HubUnreachableError, raise_hub_errors
 from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE, ensure_full_model
-from fieldcraft.records.paths import require_utf8_name
+from fieldcraft.records.paths import expand_home, require_utf8_name
 from fieldcraft.records.reading import DamagedFileError, read_json
 from fieldcraft.types import UserError
 
@@ -55,7 +55,7 @@ def resolve_checkpoint(path: Path) -> Path:
 def find_base_model(name: str, revision: str | None) -> Path | None:
     """Return the folder of an adapter's base model, None if it is neither local nor a name on the
     hub. Raises UserError like `fetch_model`."""
-    path = Path(name).expanduser()
+    path = Path(expand_home(name))
     if path.exists():
         return path
     model = parse_hub_model(name)

@@ -108,5 +108,6 @@ def test_an_unknown_category_is_named() -> None:
 def test_an_interpreter_without_the_package_is_told_how_to_get_it() -> None:
     with pytest.raises(UserError, match=f"{sys.executable} has no bfcl-eval.*pip install"):
         BfclEnvironment().tasks(0)
-    with pytest.raises(UserError, match="is not a working Python interpreter"):
-        BfclEnvironment(python=Path("/no/python")).tasks(0)
+    for path in ("/no/python", "~nobody-here/python"):
+        with pytest.raises(UserError, match="is not a working Python interpreter"):
+            BfclEnvironment(python=Path(path)).tasks(0)

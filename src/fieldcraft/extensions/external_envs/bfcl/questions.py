@@ -17,6 +17,7 @@ from typing import Any
 
 from fieldcraft.config.interpreters import get_installed_version
 from fieldcraft.config.names import suggest_name
+from fieldcraft.records.paths import expand_home
 from fieldcraft.types import UserError
 
 WORKER_SCRIPT = Path(__file__).parents[1] / "worker" / "bfcl_worker.py"
@@ -114,7 +115,7 @@ def describe_package(python: Path | None) -> str:
 def resolve_interpreter(python: Path | None) -> str:
     """Return the interpreter that has the package. Raises UserError if it has not, or does not
     run."""
-    interpreter = str(python.expanduser() if python else sys.executable)
+    interpreter = str(expand_home(python) if python else sys.executable)
     if not _find_version(interpreter):
         raise UserError(
             f"{interpreter} has no bfcl-eval, which does not fit beside fieldcraft: run 'python -m"
