@@ -108,6 +108,15 @@ def test_only_real_calls_count() -> None:
     assert points == [(0.0, 0.0), (0.0, 0.25), (10.0, 0.0), (40.0, 1.0)]
 
 
+def test_the_start_is_measured_on_all_questions_of_the_evaluations_during_training() -> None:
+    """Each question was answered twice, the first one of the split twice correctly."""
+
+    def read_samples(seed: int, name: str) -> list[Trajectory]:
+        return [answer for answer in read_evaluation(seed, name) for _ in range(2)]
+
+    assert trace_learning(SETTINGS, "rl2", 0, read_samples, CURVES)[0] == (0.0, 0.5)
+
+
 def test_an_evaluation_without_a_gradable_answer_is_no_point() -> None:
     ungraded = [[trained(1.0, 0.25) | {"eval/em": None}, trained(2.0, 0.5)], CURVES["rl2"][1]]
     points = trace_learning(SETTINGS, "rl2", 0, read_evaluation, CURVES | {"rl2": ungraded})

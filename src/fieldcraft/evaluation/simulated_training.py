@@ -166,7 +166,8 @@ def _evaluate_start(
         for trajectory in read_evaluation(seed, start)
         if trajectory.task.meta.get("split") == settings.leading_split
     ]
-    graded = [t.is_correct for t in trajectories[: settings.periodic.questions]]
+    questions = list(dict.fromkeys(t.task.id for t in trajectories))[: settings.periodic.questions]
+    graded = [t.is_correct for t in trajectories if t.task.id in questions]
     if known := [verdict for verdict in graded if verdict is not None]:
         yield 0.0, fmean(known)
 
