@@ -8,7 +8,11 @@ import zlib
 import pytest
 
 from fieldcraft.evaluation.pages import PageContext
-from fieldcraft.extensions.studio.downloads import make_report_tables, render_csv
+from fieldcraft.extensions.studio.downloads import (
+    make_evaluation_rows,
+    make_report_tables,
+    render_csv,
+)
 from fieldcraft.extensions.studio.packing import pack_trajectories
 from fieldcraft.records.training_rollouts import TrainingRollout
 from fieldcraft.types import Author, Status, Task, Trajectory
@@ -174,6 +178,23 @@ def test_the_tables_are_there_as_csv(tmp_path):
     )
     assert cells["judge"] == ""
     assert sft1.startswith("sft1,all,2,")
+
+
+def test_a_cell_of_a_table_is_one_value():
+    rates = {"1": {"mean": 0.5, "ci95": [0.25, 0.75]}}
+    sampled = {"samples": 2, "pass_at": rates, "best_of": None}
+    [row] = make_evaluation_rows({"rl1": {"em": 0.5, "offered": ["search"], "sampled": sampled}})
+    assert row == {
+        "name": "rl1",
+        "split": "all",
+        "em": 0.5,
+        "offered.0": "search",
+        "sampled.samples": 2,
+        "sampled.pass_at.1.mean": 0.5,
+        "sampled.pass_at.1.ci95.0": 0.25,
+        "sampled.pass_at.1.ci95.1": 0.75,
+        "sampled.best_of": None,
+    }
 
 
 @pytest.mark.parametrize("name", ["=1+1", "@x", "-1"])

@@ -51,18 +51,25 @@ def make_evaluation_rows(evals: Mapping[str, Entry]) -> Iterator[Row]:
 
 
 def _flatten_entry(entry: Entry) -> Row:
-    """Return every number of an entry; numbers inside a group, such as `known`, are named
-    group.number."""
+    """Return every value of an entry; values inside a group, such as `known`, are named
+    group.value."""
     row: Row = {}
     for key, value in entry.items():
-        if key in _GROUP_KEYS:
-            continue
-        if isinstance(value, Mapping):
-            row |= {f"{key}.{inner}": found for inner, found in value.items()}
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            row |= {f"{key}.{index}": found for index, found in enumerate(value)}
-        else:
-            row[key] = value
+        if key not in _GROUP_KEYS:
+            row |= _flatten_value(key, value)
+    return row
+
+
+def _flatten_value(name: str, value: Any) -> Row:
+    if isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        parts = dict(enumerate(value)).items()
+    else:
+        return {name: value}
+    row: Row = {}
+    for key, inner in parts:
+        row |= _flatten_value(f"{name}.{key}", inner)
     return row
 
 
