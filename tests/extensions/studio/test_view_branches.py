@@ -97,6 +97,17 @@ def test_steps_are_turns_and_a_summary_is_none() -> None:
     assert label_turns(folded) == ["search Kelm", "search Kelm", "answer Sor"]
 
 
+def test_a_turn_that_was_cut_and_its_forced_answer_are_one_step_of_the_page() -> None:
+    whole = trajectory(calls=1)
+    cut = Segment(Author.POLICY, [5], "I think that", [-0.1])
+    opening = Segment(Author.PROMPT, [1], "<answer>")
+    segments = [*whole.segments[:3], cut, opening, whole.segments[3]]
+    assert label_turns(replace(whole, segments=segments, forced=True)) == [
+        "search Kelm",
+        "answer Sor",
+    ]
+
+
 RUN: Any = SimpleNamespace(  # a run with one finished stage
     path=Path("/r"), folder=SimpleNamespace(finished_stages=lambda: ["sft1"])
 )

@@ -19,11 +19,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fieldcraft.extensions.studio.branching.sample_store import SETTINGS_FILE
+from fieldcraft.extensions.studio.branching.steps import find_turns
 from fieldcraft.extensions.studio.run_view import BRANCHES_FOLDER, RunView, TrajectoryFile
 from fieldcraft.records.reading import advise_renaming, read_json
 from fieldcraft.records.training_rollouts import ROLLOUTS_FOLDER
 from fieldcraft.records.transcript import shorten_line, strip_control_characters
-from fieldcraft.types import Author, Trajectory, UserError
+from fieldcraft.types import Trajectory, UserError
 
 MAX_LABEL_CHARS = 80  # characters of a turn next to the number of its step
 MAX_TEXT_BYTES = 100_000  # bytes of an edit; the system allows 131,072 for an argument
@@ -152,13 +153,8 @@ def make_branch_options(run: RunView, file: TrajectoryFile, number: int) -> list
 
 
 def label_turns(trajectory: Trajectory) -> list[str]:
-    """Return the text that the policy wrote at each step, shortened. A summary before a fold is not
-    a step."""
-    turns = [
-        segment.text
-        for end, segment in enumerate(trajectory.segments, start=1)
-        if segment.author is Author.POLICY and end not in trajectory.folds
-    ]
+    """Return the text that the policy wrote at each step, shortened."""
+    turns = [trajectory.segments[index].text for index in find_turns(trajectory)]
     return [shorten_line(strip_control_characters(text), MAX_LABEL_CHARS) for text in turns]
 
 

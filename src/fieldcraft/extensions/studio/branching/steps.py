@@ -31,6 +31,20 @@ class TurnStep:
         return self.end_index == self.turn_index + 1
 
 
+def find_turns(trajectory: Trajectory) -> list[int]:
+    """Return the indices of the segments that are the turns of the steps, in order."""
+    segments = trajectory.segments
+    cut = len(segments) - 3  # of a forced trajectory, if a prompt opens the answer after this turn
+    is_cut = trajectory.forced and cut >= 0 and segments[cut + 1].author is Author.PROMPT
+    return [
+        index
+        for index, segment in enumerate(segments)
+        if segment.author is Author.POLICY
+        and index + 1 not in trajectory.folds
+        and not (is_cut and index == cut)
+    ]
+
+
 def split_into_steps(trajectory: Trajectory, dialect: Dialect) -> list[TurnStep]:
     """Return the steps in order.
 
@@ -38,11 +52,7 @@ def split_into_steps(trajectory: Trajectory, dialect: Dialect) -> list[TurnStep]
     """
     segments, steps, num_calls = trajectory.segments, [], 0
     chain_starts = [0, *trajectory.folds]
-    for turn, segment in enumerate(segments):
-        if segment.author is not Author.POLICY or turn + 1 in trajectory.folds:
-            continue
-        if trajectory.forced and turn == len(segments) - 3 and _is_prompt(segments[turn + 1]):
-            continue
+    for turn in find_turns(trajectory):
         end = turn + 1
         while end < len(segments) and segments[end].author in _OBSERVATION_AUTHORS:
             end += 1
@@ -60,10 +70,6 @@ def split_into_steps(trajectory: Trajectory, dialect: Dialect) -> list[TurnStep]
             " continue it: choose one of a stage's evaluation."
         )
     return steps
-
-
-def _is_prompt(segment: Segment) -> bool:
-    return segment.author is Author.PROMPT
 
 
 def truncate_after_step(
