@@ -35,6 +35,28 @@ def test_the_curve_of_exact_match_begins_before_training(page: Any) -> None:
     assert page.evaluate(curve, [measured, "base"]) == [[1, 2], [0.25, 0.125]]
 
 
+def test_a_run_with_a_space_in_its_name_can_be_hidden(page: Any) -> None:
+    """The first of two runs is hidden by its box, and shown again."""
+    states = """async () => {
+        const { render } = await import('/static/vendor/lit-html.js');
+        const { curvesView } = await import('/static/curves.js');
+        const runs = ['my run', 'run'].map((name) =>
+            ({ name, path: name, stages: [{ name: 'rl', steps: 1 }], evaluations: {} }));
+        const place = document.body.appendChild(document.createElement('div'));
+        const boxes = () => [...place.querySelectorAll('.tick input')];
+        const states = [];
+        for (const _ of [1, 2, 3]) {
+            const hidden = new URLSearchParams(location.search).get('hidden') ?? undefined;
+            render(curvesView({ hidden }, { runs, live: { files: {} }, declared: [] }), place);
+            states.push(boxes().map(({ checked }) => checked));
+            boxes()[0].click();
+        }
+        place.remove();
+        return states;
+    }"""
+    assert page.evaluate(states) == [[True, True], [False, True], [True, True]]
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

@@ -16,7 +16,7 @@ export function curvesView(shown, { runs, live, declared }) {
   if (!stages.length) return html`<h1>Curves</h1><p class="quiet">No stage has finished a step yet.</p>`;
   const stage = stages.includes(shown.stage) ? shown.stage : stages.at(-1);
   const hidden = (shown.hidden ?? "").split(" ");
-  const visible = runs.map((run, place) => ({ run, place })).filter(({ run }) => !hidden.includes(run.name));
+  const visible = runs.map((run, place) => ({ run, place })).filter(({ run }) => !hidden.includes(written(run)));
   const found = visible
     .filter(({ run }) => run.stages.some(({ name }) => name === stage))
     .map((one) => ({ ...one, ...metrics(one.run, stage, live) }));
@@ -70,11 +70,14 @@ function longer({ total, columns }, added) {
   return Object.fromEntries(names.map((name) => [name, [...(columns[name] ?? none(total)), ...(added[name] ?? none(more))]]));
 }
 
+/** The name of a run in the address, where spaces separate names. */
+const written = (run) => encodeURIComponent(run.name);
+
 function tick(run, place, hidden) {
-  const others = hidden.filter((name) => name && name !== run.name);
-  const change = (event) => go({ hidden: (event.target.checked ? others : [...others, run.name]).join(" ") || null });
+  const others = hidden.filter((name) => name && name !== written(run));
+  const change = (event) => go({ hidden: (event.target.checked ? others : [...others, written(run)]).join(" ") || null });
   return html`<label class="tick" .style=${colour(place)}>
-    <input type="checkbox" .checked=${!hidden.includes(run.name)} @change=${change}><i class="dot"></i>${run.name}</label>`;
+    <input type="checkbox" .checked=${!hidden.includes(written(run))} @change=${change}><i class="dot"></i>${run.name}</label>`;
 }
 
 function chart(title, key) {
