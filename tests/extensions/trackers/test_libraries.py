@@ -16,6 +16,7 @@ import httpx
 import pytest
 from tracking_parts import CURVES, Played, open_folder, play_stopped_run
 
+from fieldcraft.extensions.trackers.base import TrackedRun
 from fieldcraft.runs.context import attach_trackers
 from fieldcraft.types import UserError
 from ports import NOBODY
@@ -187,6 +188,28 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     check_mlflow((tmp_path / "mlruns").as_uri(), tmp_path / "out")
+
+
+def test_mlflow_takes_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a table, splits and data sources have names of the user."""
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from fieldcraft.extensions.trackers.mlflow import MlflowTracker
+
+    rows = {"OTC, c = 6 (real)": 1, "OTC, c > 6 (real)": 2, "": 3, "n" * 300: 4, "é": 5}
+    tracker = MlflowTracker("tests", (tmp_path / "mlruns").as_uri())
+    tracker.open(TrackedRun("id", "out", None, tmp_path, {"rows": rows}))
+    tracker.log("eval", {"eval/sft//em": 0.5, "eval/rl/../em": 0.75, f"eval/{'n' * 300}": 1.0}, 4)
+    tracker.close()
+    data = tracker.client.get_run(tracker.run_id).data
+    assert data.params == {
+        "rows.OTC_ c _ 6 _real_": "1",
+        "rows.OTC_ c _ 6 _real__2": "2",
+        "rows.": "3",
+        f"rows.{'n' * 245}": "4",
+        "rows.é": "5",
+    }
+    assert {*data.metrics} == {"eval/sft/_/em", "eval/rl/_/em", f"eval/{'n' * 245}"}
 
 
 def test_mlflow_over_http(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
+from itertools import chain, count
 from typing import Any
 
 from mlflow import MlflowClient
@@ -15,6 +17,10 @@ from fieldcraft.extensions.trackers.base import MetricValues, TrackedRun, Tracke
 _RUN_ID_TAG = "fieldcraft.id"  # tag that identifies a resumed run
 _MAX_PARAMS_PER_REQUEST = 100  # MLflow's limit of parameters per request
 _MAX_PARAM_CHARS = 500  # characters of a parameter that all MLflow stores accept
+_MAX_NAME_CHARS = 250  # characters of the name of a parameter or metric
+# Characters that MLflow does not accept in a name, and parts of a path that have no name: an empty
+# one, "." and "..".
+_INVALID_NAME_REGEX = re.compile(r"[^\w\-. :/]|(?<![^/])\.{0,2}(?![^/])")
 
 
 class MlflowTracker(Tracker):
@@ -51,10 +57,13 @@ class MlflowTracker(Tracker):
         tags = {_RUN_ID_TAG: run.id, **({"group": run.group} if run.group else {})}
         created = self.client.create_run(experiment, run_name=run.name, tags=tags)
         self.run_id = created.info.run_id
-        params = [
-            Param(name, str(value)[:_MAX_PARAM_CHARS])
-            for name, value in _flatten_config(run.config)
-        ]
+        values: dict[str, str] = {}
+        for key, value in _flatten_config(run.config):
+            name = _clean_name(key)
+            others = (f"{name[: _MAX_NAME_CHARS - 10]}_{n}" for n in count(2))
+            free = next(free for free in chain([name], others) if free not in values)
+            values[free] = str(value)[:_MAX_PARAM_CHARS]
+        params = [Param(name, value) for name, value in values.items()]
         for first in range(0, len(params), _MAX_PARAMS_PER_REQUEST):
             self.client.log_batch(
                 self.run_id, params=params[first : first + _MAX_PARAMS_PER_REQUEST]
@@ -62,11 +71,16 @@ class MlflowTracker(Tracker):
 
     def log(self, prefix: str, values: MetricValues, step: int) -> None:
         now = int(time.time() * 1000)
-        metrics = [Metric(name, value, now, step) for name, value in values.items()]
+        metrics = [Metric(_clean_name(name), value, now, step) for name, value in values.items()]
         self.client.log_batch(self.run_id, metrics=metrics)
 
     def close(self) -> None:
         self.client.set_terminated(self.run_id)
+
+
+def _clean_name(name: str) -> str:
+    """Return a name that MLflow accepts: other characters become `_`, and a long one is cut."""
+    return _INVALID_NAME_REGEX.sub("_", name[:_MAX_NAME_CHARS])
 
 
 def _flatten_config(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
