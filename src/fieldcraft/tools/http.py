@@ -25,6 +25,7 @@ from tenacity import (
 
 from fieldcraft.concurrency import LoopValues
 from fieldcraft.config.url_secrets import mask_secrets, require_no_secret
+from fieldcraft.tools.addresses import MAX_PORT
 from fieldcraft.types import UserError
 
 # Web sites in this process, by their addresses, as `mounts` of httpx.
@@ -61,6 +62,18 @@ def is_busy(error: BaseException) -> bool:
         return False
     status = error.response.status_code
     return status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def require_connectable(url: httpx.URL) -> httpx.URL:
+    """Return a URL. Raises httpx.InvalidURL for a host or a port that httpx itself refuses only
+    later, with errors of other libraries."""
+    try:
+        _ = url.host  # decoded from punycode
+    except UnicodeError as error:
+        raise httpx.InvalidURL(f"Invalid host: {url.raw_host.decode()!r}") from error
+    if url.port is not None and url.port > MAX_PORT:
+        raise httpx.InvalidURL(f"Invalid port: {url.port}")
+    return url
 
 
 def require_server_url(key: str, url: str) -> None:
