@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 import httpx
@@ -29,7 +28,7 @@ from fieldcraft.config.sections import EndpointConfig
 from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.records.waits import report_wait
 from fieldcraft.sampling import NO_TRUNCATION, Truncation
-from fieldcraft.tools.http import LoopHttpClient, ResponseTooLargeError
+from fieldcraft.tools.http import LoopHttpClient, ResponseTooLargeError, require_connectable
 from fieldcraft.tools.reply_cache import ReplyCache
 from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import UserError
@@ -331,13 +330,16 @@ def _import_openai() -> ModuleType:
 def _normalise_url(url: str) -> str:
     """Return the URL without the path that the client adds. A URL with a secret is rejected,
     because it would be written to files."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        address = require_connectable(httpx.URL(url))
+    except httpx.InvalidURL:
+        address = httpx.URL("")
+    if address.scheme not in ("http", "https") or not address.host:
         display_url = mask_secrets(url)
         raise UserError(f"'{display_url}' is not an endpoint URL; write http://HOST:PORT/v1.")
-    if parts.username or parts.password or parts.query:
+    if address.userinfo or address.query:
         raise UserError(
-            f"The url of {parts.hostname} must not contain a user, password or query: put the"
+            f"The url of {address.host} must not contain a user, password or query: put the"
             " key into an environment variable."
         )
     return url.rstrip("/").removesuffix("/chat/completions")

@@ -79,11 +79,11 @@ def require_connectable(url: httpx.URL) -> httpx.URL:
 def require_server_url(key: str, url: str) -> None:
     """Raise UserError if the value of a key is not the URL of a server, or contains a secret."""
     advice = "write http://HOST:PORT"
+    require_no_secret(key, url)  # first, because an error may contain a part of a password
     try:
-        address = httpx.URL(url)
+        address = require_connectable(httpx.URL(url))
     except httpx.InvalidURL as error:
         raise UserError(f"'{mask_secrets(url)}' is not a url ({error}); {advice}.") from error
-    require_no_secret(key, url)
     if address.scheme not in ("http", "https") or not address.host:
         raise UserError(f"'{mask_secrets(url)}' is not a url of a server; {advice}.")
 

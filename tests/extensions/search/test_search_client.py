@@ -218,10 +218,20 @@ def test_wrong_arguments_never_reach_the_server():
         asyncio.run(tool())
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "", "ftp://host", "http://", "http://a:b"])
+BAD_PARTS = ["http://a:b", "http://a:99999", "http://xn--a", "http://[::1"]
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "", "ftp://host", "http://", *BAD_PARTS])
 def test_a_bad_url_is_named(url):
     with pytest.raises(UserError, match="is not a url"):
         RemoteSearchTool(url)
+
+
+@pytest.mark.parametrize("url", ["http://me:hunter2@host", "http://me:hunter2/@host"])
+def test_a_url_with_a_password_is_refused_without_a_part_of_it(url):
+    with pytest.raises(UserError) as refused:
+        RemoteSearchTool(url)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_bad_numbers_are_named():
