@@ -123,6 +123,14 @@ def test_an_empty_query_is_a_sentence():
     assert str(failure(searcher("http://127.0.0.1:1"), query=" ")) == "The query is empty."
 
 
+@pytest.mark.parametrize("provider", ["searxng", "brave"])
+def test_a_query_that_no_address_can_hold_is_a_sentence(provider, monkeypatch):
+    monkeypatch.setenv("BRAVE_API_KEY", "secret")
+    tool = searcher("http://127.0.0.1:1", provider=provider)
+    for query in ("ada " * 2**14, "a" * (2**16 - 30)):
+        assert str(failure(tool, query=query)) == "The query is too long."
+
+
 def test_a_key_is_sent_in_a_header_and_a_refused_one_stops_the_run(monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
     app, requests = engine(JSONResponse({"organic": []}), Response("", 403))

@@ -134,7 +134,11 @@ class WebSearchEngine:
             ToolError: the engine rejects the query.
             UserError: the engine rejects the key, or a replay has no response.
         """
-        request = self.provider.build_request(self.url, self._key, query, self.top_k)
+        try:
+            request = self.provider.build_request(self.url, self._key, query, self.top_k)
+            _ = httpx.URL(request.url)  # its length is limited, too
+        except httpx.InvalidURL as error:
+            raise ToolError("The query is too long.") from error
         request_key = RequestKey(request.method, request.url, request.body)
         response = await self.cache.get_or_fetch(request_key, lambda: self._request(request))
         try:
