@@ -205,7 +205,7 @@ def test_the_key_is_never_repeated(status, monkeypatch, tmp_path, caplog):
     assert all(KEY.encode() not in path.read_bytes() for path in tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize("key", [None, KEY, f"{KEY}\r\n"])
 def test_a_wrong_key_is_told_apart_from_none(key, monkeypatch):
     if key:
         monkeypatch.setenv("OPENAI_API_KEY", key)

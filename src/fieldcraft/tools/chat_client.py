@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +27,12 @@ from fieldcraft.config.sections import EndpointConfig
 from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.records.waits import report_wait
 from fieldcraft.sampling import NO_TRUNCATION, Truncation
-from fieldcraft.tools.http import LoopHttpClient, ResponseTooLargeError, require_connectable
+from fieldcraft.tools.http import (
+    LoopHttpClient,
+    ResponseTooLargeError,
+    read_key,
+    require_connectable,
+)
 from fieldcraft.tools.reply_cache import ReplyCache
 from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import UserError
@@ -126,8 +130,8 @@ class ChatClient:
                 different samples need different seeds.
 
         Raises:
-            UserError: an invalid URL or number, a file that is not a cache, or `openai` is not
-                installed.
+            UserError: an invalid URL, key or number, a file that is not a cache, or `openai` is
+                not installed.
         """
         if concurrency < 1 or timeout_seconds <= 0 or retries < 0:
             raise UserError(
@@ -137,7 +141,7 @@ class ChatClient:
             )
         self._library = _import_openai()
         self.url, self.model = _normalise_url(url), model
-        self._key_env, self._key = api_key_env, os.environ.get(api_key_env, "")
+        self._key_env, self._key = api_key_env, read_key(api_key_env)
         self._limiter = ConcurrencyLimiter(concurrency)
         self._http = LoopHttpClient(
             timeout_seconds,

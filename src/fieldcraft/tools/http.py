@@ -7,6 +7,7 @@ received chunk as a whole, and a chunk of 64 KiB can expand to 64 MiB.
 from __future__ import annotations
 
 import asyncio
+import os
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from functools import partial
@@ -86,6 +87,23 @@ def require_server_url(key: str, url: str) -> None:
         raise UserError(f"'{mask_secrets(url)}' is not a url ({error}); {advice}.") from error
     if address.scheme not in ("http", "https") or not address.host:
         raise UserError(f"'{mask_secrets(url)}' is not a url of a server; {advice}.")
+
+
+def read_key(variable: str) -> str:
+    """Return the key in an environment variable, "" if it is not set, without the white space that
+    a file adds around it. Raises UserError as `require_sendable` does."""
+    key = os.environ.get(variable, "").strip()
+    require_sendable(f"the environment variable {variable}", key)
+    return key
+
+
+def require_sendable(source: str, secret: str) -> None:
+    """Raise UserError for a key or a token that no header of a request can contain."""
+    if not (secret.isascii() and secret.isprintable()):
+        raise UserError(
+            f"{source} contains a line break or a character that is not ASCII, which no request"
+            " can send: set it to the key or the token alone."
+        )
 
 
 async def _close_with_loop(client: httpx.AsyncClient) -> None:

@@ -246,7 +246,7 @@ def test_a_key_is_sent_and_never_a_part_of_the_address(monkeypatch: pytest.Monke
         keys_sent.append(request.headers.get("authorization"))
         return FOUND
 
-    monkeypatch.setenv("SEARCH_KEY", "secret")
+    monkeypatch.setenv("SEARCH_KEY", "secret\r\n")  # from a file with line ends of Windows
     app = Starlette(routes=[Route("/retrieve", retrieve, methods=["POST"])])
     with serve_in_thread(app) as url:
         ask(RemoteSearchTool(url, api_key_env="SEARCH_KEY"), "a")
@@ -256,3 +256,6 @@ def test_a_key_is_sent_and_never_a_part_of_the_address(monkeypatch: pytest.Monke
     assert keys_sent == ["Bearer secret", None]
     with pytest.raises(UserError, match="NO_SUCH_KEY, which is not set"):
         RemoteSearchTool(url, api_key_env="NO_SUCH_KEY")
+    monkeypatch.setenv("SEARCH_KEY", "secret\nother")
+    with pytest.raises(UserError, match="variable SEARCH_KEY contains a line break or a character"):
+        RemoteSearchTool(url, api_key_env="SEARCH_KEY")
