@@ -15,7 +15,9 @@ from fieldcraft.tools.http import (
     LoopHttpClient,
     ResponseTooLargeError,
     make_attempts,
+    read_key,
 )
+from fieldcraft.types import UserError
 
 HEAD = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
 TEXT = b'{"a": 1}\nsecond\r\n\nlast \xe2\x80\xa8 one'
@@ -163,3 +165,13 @@ def test_what_another_attempt_may_answer_is_repeated(error, count, monkeypatch) 
     with pytest.raises(httpx.HTTPError):
         asyncio.run(attempts(request))
     assert len(requests) == count
+
+
+@pytest.mark.parametrize("key", ["one\ntwo", "ключ", "a\x1bb"])
+def test_a_key_that_no_header_can_contain_is_named(key, monkeypatch):
+    monkeypatch.setenv("ODD_KEY", key)
+    with pytest.raises(UserError, match="variable ODD_KEY contains a line break"):
+        read_key("ODD_KEY")
+    monkeypatch.setenv("ODD_KEY", " sk-1\r\n")
+    assert read_key("ODD_KEY") == "sk-1"
+    assert read_key("NO_SUCH_KEY") == ""

@@ -205,7 +205,7 @@ def test_the_key_is_never_repeated(status, monkeypatch, tmp_path, caplog):
     assert all(KEY.encode() not in path.read_bytes() for path in tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize("key", [None, KEY, f"{KEY}\r\n"])
 def test_a_wrong_key_is_told_apart_from_none(key, monkeypatch):
     if key:
         monkeypatch.setenv("OPENAI_API_KEY", key)
@@ -363,7 +363,10 @@ def test_a_file_that_is_no_cache_is_named(tmp_path):
     assert other.read_text().startswith("do not overwrite me")
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "", "ftp://host", "http://"])
+BAD_PARTS = ["http://[::1", "http://host:port/v1", "http://host:99999/v1", "http://xn--a/v1"]
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "", "ftp://host", "http://", *BAD_PARTS])
 def test_a_bad_url_is_named(url):
     with pytest.raises(UserError, match="is not an endpoint URL"):
         ChatClient(url, "m")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 import httpx
@@ -29,7 +27,12 @@ from fieldcraft.config.sections import EndpointConfig
 from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.records.waits import report_wait
 from fieldcraft.sampling import NO_TRUNCATION, Truncation
-from fieldcraft.tools.http import LoopHttpClient, ResponseTooLargeError
+from fieldcraft.tools.http import (
+    LoopHttpClient,
+    ResponseTooLargeError,
+    read_key,
+    require_connectable,
+)
 from fieldcraft.tools.reply_cache import ReplyCache
 from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import UserError
@@ -127,8 +130,8 @@ class ChatClient:
                 different samples need different seeds.
 
         Raises:
-            UserError: an invalid URL or number, a file that is not a cache, or `openai` is not
-                installed.
+            UserError: an invalid URL, key or number, a file that is not a cache, or `openai` is
+                not installed.
         """
         if concurrency < 1 or timeout_seconds <= 0 or retries < 0:
             raise UserError(
@@ -138,7 +141,7 @@ class ChatClient:
             )
         self._library = _import_openai()
         self.url, self.model = _normalise_url(url), model
-        self._key_env, self._key = api_key_env, os.environ.get(api_key_env, "")
+        self._key_env, self._key = api_key_env, read_key(api_key_env)
         self._limiter = ConcurrencyLimiter(concurrency)
         self._http = LoopHttpClient(
             timeout_seconds,
@@ -331,13 +334,16 @@ def _import_openai() -> ModuleType:
 def _normalise_url(url: str) -> str:
     """Return the URL without the path that the client adds. A URL with a secret is rejected,
     because it would be written to files."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        address = require_connectable(httpx.URL(url))
+    except httpx.InvalidURL:
+        address = httpx.URL("")
+    if address.scheme not in ("http", "https") or not address.host:
         display_url = mask_secrets(url)
         raise UserError(f"'{display_url}' is not an endpoint URL; write http://HOST:PORT/v1.")
-    if parts.username or parts.password or parts.query:
+    if address.userinfo or address.query:
         raise UserError(
-            f"The url of {parts.hostname} must not contain a user, password or query: put the"
+            f"The url of {address.host} must not contain a user, password or query: put the"
             " key into an environment variable."
         )
     return url.rstrip("/").removesuffix("/chat/completions")

@@ -7,6 +7,7 @@ received chunk as a whole, and a chunk of 64 KiB can expand to 64 MiB.
 from __future__ import annotations
 
 import asyncio
+import os
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from functools import partial
@@ -25,6 +26,7 @@ from tenacity import (
 
 from fieldcraft.concurrency import LoopValues
 from fieldcraft.config.url_secrets import mask_secrets, require_no_secret
+from fieldcraft.tools.addresses import MAX_PORT
 from fieldcraft.types import UserError
 
 # Web sites in this process, by their addresses, as `mounts` of httpx.
@@ -63,16 +65,45 @@ def is_busy(error: BaseException) -> bool:
     return status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
+def require_connectable(url: httpx.URL) -> httpx.URL:
+    """Return a URL. Raises httpx.InvalidURL for a host or a port that httpx itself refuses only
+    later, with errors of other libraries."""
+    try:
+        _ = url.host  # decoded from punycode
+    except UnicodeError as error:
+        raise httpx.InvalidURL(f"Invalid host: {url.raw_host.decode()!r}") from error
+    if url.port is not None and url.port > MAX_PORT:
+        raise httpx.InvalidURL(f"Invalid port: {url.port}")
+    return url
+
+
 def require_server_url(key: str, url: str) -> None:
     """Raise UserError if the value of a key is not the URL of a server, or contains a secret."""
     advice = "write http://HOST:PORT"
+    require_no_secret(key, url)  # first, because an error may contain a part of a password
     try:
-        address = httpx.URL(url)
+        address = require_connectable(httpx.URL(url))
     except httpx.InvalidURL as error:
         raise UserError(f"'{mask_secrets(url)}' is not a url ({error}); {advice}.") from error
-    require_no_secret(key, url)
     if address.scheme not in ("http", "https") or not address.host:
         raise UserError(f"'{mask_secrets(url)}' is not a url of a server; {advice}.")
+
+
+def read_key(variable: str) -> str:
+    """Return the key in an environment variable, "" if it is not set, without the white space that
+    a file adds around it. Raises UserError as `require_sendable` does."""
+    key = os.environ.get(variable, "").strip()
+    require_sendable(f"the environment variable {variable}", key)
+    return key
+
+
+def require_sendable(source: str, secret: str) -> None:
+    """Raise UserError for a key or a token that no header of a request can contain."""
+    if not (secret.isascii() and secret.isprintable()):
+        raise UserError(
+            f"{source} contains a line break or a character that is not ASCII, which no request"
+            " can send: set it to the key or the token alone."
+        )
 
 
 async def _close_with_loop(client: httpx.AsyncClient) -> None:

@@ -256,6 +256,7 @@ def test_variables_are_given_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("no-such-command x", {}, "cannot be used, because there is no command 'no-such-command'"),
         ("http://127.0.0.1:9/mcp", {}, "because there is no response from http://127.0.0.1:9/mcp"),
         ("http:///mcp", {}, "is not a URL of an MCP server"),
+        ("http://[::1/mcp", {}, "is not a URL of an MCP server"),
         ("http://me:word@there/mcp", {}, "at there contains a name or a password"),
         ("https://there/mcp", {"env": ["HOME"]}, "started elsewhere, so remove env"),
         ("x", {"env": ["KEY=open sesame"]}, "write only the name 'KEY' in env"),

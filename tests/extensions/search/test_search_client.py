@@ -218,10 +218,20 @@ def test_wrong_arguments_never_reach_the_server():
         asyncio.run(tool())
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "", "ftp://host", "http://", "http://a:b"])
+BAD_PARTS = ["http://a:b", "http://a:99999", "http://xn--a", "http://[::1"]
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "", "ftp://host", "http://", *BAD_PARTS])
 def test_a_bad_url_is_named(url):
     with pytest.raises(UserError, match="is not a url"):
         RemoteSearchTool(url)
+
+
+@pytest.mark.parametrize("url", ["http://me:hunter2@host", "http://me:hunter2/@host"])
+def test_a_url_with_a_password_is_refused_without_a_part_of_it(url):
+    with pytest.raises(UserError) as refused:
+        RemoteSearchTool(url)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_bad_numbers_are_named():
@@ -236,7 +246,7 @@ def test_a_key_is_sent_and_never_a_part_of_the_address(monkeypatch: pytest.Monke
         keys_sent.append(request.headers.get("authorization"))
         return FOUND
 
-    monkeypatch.setenv("SEARCH_KEY", "secret")
+    monkeypatch.setenv("SEARCH_KEY", "secret\r\n")  # from a file with line ends of Windows
     app = Starlette(routes=[Route("/retrieve", retrieve, methods=["POST"])])
     with serve_in_thread(app) as url:
         ask(RemoteSearchTool(url, api_key_env="SEARCH_KEY"), "a")
@@ -246,3 +256,6 @@ def test_a_key_is_sent_and_never_a_part_of_the_address(monkeypatch: pytest.Monke
     assert keys_sent == ["Bearer secret", None]
     with pytest.raises(UserError, match="NO_SUCH_KEY, which is not set"):
         RemoteSearchTool(url, api_key_env="NO_SUCH_KEY")
+    monkeypatch.setenv("SEARCH_KEY", "secret\nother")
+    with pytest.raises(UserError, match="variable SEARCH_KEY contains a line break or a character"):
+        RemoteSearchTool(url, api_key_env="SEARCH_KEY")

@@ -21,6 +21,7 @@ from cli_parts import sentence, status
 from fieldcraft.engine.resources import RunResources
 from fieldcraft.extensions.serving import server
 from fieldcraft.extensions.serving.app import create_app
+from fieldcraft.extensions.serving.commands import read_token
 from fieldcraft.extensions.serving.server import open_service
 from fieldcraft.extensions.serving.service import AgentService, ServiceLimits
 from fieldcraft.runs.agent import Agent, find_agent
@@ -209,3 +210,10 @@ def test_mistakes_at_the_start_are_sentences(
     assert "nothing can be written" in refused("--log-folder", tmp_path / "file" / "folder")
     assert status("serve", "agent", "--model", tmp_path / "nowhere") == 2
     assert "holds no model" in sentence(capsys)
+
+
+@pytest.mark.parametrize("text", ["sesame\nsimsim\n", "öffne dich"])
+def test_a_token_that_no_client_can_send_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(text)
+    with pytest.raises(UserError, match="token contains a line break or a character"):
+        read_token(None, tmp_path / "token")

@@ -7,6 +7,8 @@ from fieldcraft.extensions.web.blocking import BENCHMARK_PATTERNS, Blocklist
 from fieldcraft.types import UserError
 
 DATA = "huggingface.co/datasets/a/b"
+MINE = ("blocked.example", "Bücher.example", " ended.example./", "paths.example/a%20B/*")
+MINE += ("[2001:db8::1]",)
 
 
 @pytest.mark.parametrize(
@@ -28,10 +30,16 @@ DATA = "huggingface.co/datasets/a/b"
         "https://datasets-server.huggingface.co/rows?dataset=a",
         "https://blocked.example",
         "https://a.blocked.example/b?c",
+        "https://blocked.example?c",
+        "https://bücher.example/",
+        "https://xn--bcher-kva.example/",
+        "https://ended.example",
+        "https://paths.example/a%20b/c",
+        "https://[2001:db8::1]:8080/",
     ],
 )
 def test_blocked(url):
-    assert Blocklist([*BENCHMARK_PATTERNS, "blocked.example"]).is_blocked(url)
+    assert Blocklist([*BENCHMARK_PATTERNS, *MINE]).is_blocked(url)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +58,10 @@ def test_not_blocked(url):
     assert not Blocklist([*BENCHMARK_PATTERNS, "blocked.example"]).is_blocked(url)
 
 
-@pytest.mark.parametrize("pattern", ["https://example.org", "*", "", "/"])
+PARTS = ["*.example.org", "example.org:80", "example.org/data/", "/example.org", "a b.org", "a?b"]
+
+
+@pytest.mark.parametrize("pattern", ["https://example.org", "*", "", "/", *PARTS])
 def test_a_pattern_that_blocks_nothing_or_everything_is_a_mistake(pattern):
     with pytest.raises(
         UserError, match=r"does not match any URL: write a host, as in example\.org"

@@ -123,8 +123,16 @@ def test_an_empty_query_is_a_sentence():
     assert str(failure(searcher("http://127.0.0.1:1"), query=" ")) == "The query is empty."
 
 
+@pytest.mark.parametrize("provider", ["searxng", "brave"])
+def test_a_query_that_no_address_can_hold_is_a_sentence(provider, monkeypatch):
+    monkeypatch.setenv("BRAVE_API_KEY", "secret")
+    tool = searcher("http://127.0.0.1:1", provider=provider)
+    for query in ("ada " * 2**14, "a" * (2**16 - 30)):
+        assert str(failure(tool, query=query)) == "The query is too long."
+
+
 def test_a_key_is_sent_in_a_header_and_a_refused_one_stops_the_run(monkeypatch):
-    monkeypatch.setenv("MY_KEY", "secret")
+    monkeypatch.setenv("MY_KEY", "secret\r")
     app, requests = engine(JSONResponse({"organic": []}), Response("", 403))
     with serve_in_thread(app) as url:
         tool = searcher(url, provider="serper", api_key_env="MY_KEY")
@@ -177,6 +185,7 @@ def test_an_index_of_ones_own_is_searched(tmp_path):
         ),
         ({"provider": "serper"}, "set the environment variable SERPER_API_KEY, or name another"),
         ({"provider": "brave", "api_key_env": "MINE"}, "set the environment variable MINE, or"),
+        ({"provider": "brave", "api_key_env": "ODD"}, "variable ODD contains a line break or a"),
         ({"provider": "index"}, "needs both 'provider: index' and 'index: FOLDER' to search"),
         ({"provider": "searxng", "index": "a"}, "needs both 'provider: index' and 'index: FOL"),
         ({"provider": "searxng", "url": "http://a", "top_k": 0}, "it must be 1 or more, not 0"),
@@ -186,6 +195,7 @@ def test_an_index_of_ones_own_is_searched(tmp_path):
 def test_wrong_settings_are_a_sentence(settings, sentence, monkeypatch):
     for name in ("SERPER_API_KEY", "MINE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ODD", "ключ")
     with pytest.raises(UserError) as error:
         make_tool("web_search", settings)
     assert sentence in str(error.value)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import IO, Any
-from urllib.parse import urlsplit
 
+import httpx
 from pydantic import ValidationError
 
 from fieldcraft.concurrency import LoopValues, run_to_the_end
@@ -24,6 +24,7 @@ from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.extensions.mcp.extra import import_extra
 from fieldcraft.records.waits import report_wait
 from fieldcraft.tools.descendants import ProcessDescendants
+from fieldcraft.tools.http import require_connectable
 from fieldcraft.types import ArgumentError, ToolError, UserError
 
 MAX_PAGES = 100  # limit for a list of tools: a server may return next pages forever
@@ -78,15 +79,18 @@ class McpAddress:
         return {name: os.environ[name] for name in self.env}
 
     def _check_url(self) -> None:
-        parts = urlsplit(self.target)
-        if not parts.hostname:
+        try:
+            address = require_connectable(httpx.URL(self.target))
+        except httpx.InvalidURL:
+            address = httpx.URL("")
+        if not address.host:
             raise UserError(
                 f"'{mask_secrets(self.target)}' is not a URL of an MCP server: write"
                 " http://HOST:PORT/PATH."
             )
-        if parts.username or parts.password:
+        if address.userinfo:
             raise UserError(
-                f"the URL of the MCP server at {parts.hostname} contains a name or a password:"
+                f"the URL of the MCP server at {address.host} contains a name or a password:"
                 " remove it, because a recipe is not a place for secrets."
             )
         if self.env:

@@ -7,7 +7,6 @@ detects the interface when a server rejects a request of the other one.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from fieldcraft.tools.http import (
     LoopHttpClient,
     ResponseTooLargeError,
     make_attempts,
+    read_key,
     require_server_url,
 )
 from fieldcraft.types import ToolError, ToolUnavailableError, UserError
@@ -92,7 +92,7 @@ class RemoteSearchTool:
             api_key_env: environment variable whose value is sent as a bearer token.
 
         Raises:
-            UserError: an invalid URL or number, or a variable that is not set.
+            UserError: an invalid URL, key or number, or a variable that is not set.
         """
         if topk < 1 or timeout_seconds <= 0 or retries < 0:
             raise UserError(
@@ -187,7 +187,7 @@ class RemoteSearchTool:
 def _make_headers(api_key_env: str | None) -> dict[str, str]:
     if api_key_env is None:
         return {}
-    if not (key := os.environ.get(api_key_env)):
+    if not (key := read_key(api_key_env)):
         raise UserError(
             f"search.api_key_env names the environment variable {api_key_env}, which is not set:"
             " set it, or remove api_key_env."

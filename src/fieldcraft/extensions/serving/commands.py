@@ -112,6 +112,8 @@ def serve_trained_agent(
 def read_token(variable: str | None, file: Path | None) -> str | None:
     """Return the token of a server. It is never an argument, because all users of the machine can
     read arguments."""
+    from fieldcraft.tools.http import require_sendable
+
     if variable is not None and file is not None:
         raise UserError("only one token is possible: give --token-env or --token-file, not both.")
     if file is not None:
@@ -121,7 +123,8 @@ def read_token(variable: str | None, file: Path | None) -> str | None:
         token = os.environ.get(variable, "").strip()
     else:
         return None
+    where = file or f"the environment variable {variable}"
     if not token:
-        where = file or f"the environment variable {variable}"
         raise UserError(f"{where} contains no token: set one, or remove the option.")
+    require_sendable(str(where), token)
     return token

@@ -21,7 +21,12 @@ from fieldcraft.environments.guards import replace_lone_surrogates
 from fieldcraft.extensions.web.blocking import Blocklist
 from fieldcraft.extensions.web.rate_limit import HostRateLimiter
 from fieldcraft.extensions.web.response_cache import CachedResponse
-from fieldcraft.tools.http import ACCEPTED_ENCODING, InProcessSites, decompress_response
+from fieldcraft.tools.http import (
+    ACCEPTED_ENCODING,
+    InProcessSites,
+    decompress_response,
+    require_connectable,
+)
 from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import ToolError
 from fieldcraft.version import __version__
@@ -148,7 +153,7 @@ async def _move_location(response: httpx.Response) -> None:
 
 def _resolve_redirect(url: httpx.URL, location: str) -> httpx.URL:
     try:
-        return url.join(location).copy_with(fragment=None)
+        return require_connectable(url.join(location)).copy_with(fragment=None)
     except (httpx.InvalidURL, ValueError) as error:
         raise ToolError(
             f"The page redirects to '{location[:100]}', which is not an address of a web page."
@@ -159,7 +164,8 @@ def parse_url(text: str) -> httpx.URL:
     """Parse a URL written by the model, without its fragment. Raises ToolError if it is invalid."""
     text = replace_lone_surrogates(text).strip()
     try:
-        url = httpx.URL(text if "://" in text else f"https://{text}").copy_with(fragment=None)
+        written = httpx.URL(text if "://" in text else f"https://{text}")
+        url = require_connectable(written).copy_with(fragment=None)
     except (httpx.InvalidURL, ValueError) as error:
         raise ToolError(_make_bad_url_message(text)) from error
     require_web_url(url, text)

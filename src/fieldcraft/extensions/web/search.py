@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from fieldcraft.tools.http import (
     InProcessSites,
     LimitedHttpClient,
     make_attempts,
+    read_key,
     require_server_url,
 )
 from fieldcraft.types import Task, Tool, ToolError, ToolUnavailableError, UserError
@@ -134,7 +134,11 @@ class WebSearchEngine:
             ToolError: the engine rejects the query.
             UserError: the engine rejects the key, or a replay has no response.
         """
-        request = self.provider.build_request(self.url, self._key, query, self.top_k)
+        try:
+            request = self.provider.build_request(self.url, self._key, query, self.top_k)
+            _ = httpx.URL(request.url)  # its length is limited, too
+        except httpx.InvalidURL as error:
+            raise ToolError("The query is too long.") from error
         request_key = RequestKey(request.method, request.url, request.body)
         response = await self.cache.get_or_fetch(request_key, lambda: self._request(request))
         try:
@@ -144,7 +148,7 @@ class WebSearchEngine:
 
     @property
     def _key(self) -> str:
-        return os.environ.get(self.key_env, "") if self.key_env else ""
+        return read_key(self.key_env) if self.key_env else ""
 
     async def _request(self, request: SearchRequest) -> CachedResponse:
         attempts = make_attempts(self.retries)
@@ -241,7 +245,7 @@ def make_web_search(
         sites: web sites in this process.
 
     Raises:
-        UserError: the settings are inconsistent, or the key is not set.
+        UserError: the settings are inconsistent, or the key is not set or cannot be sent.
     """
     blocklist = Blocklist([*BENCHMARK_PATTERNS, *block])
     if (provider == "index") != (index is not None):
@@ -253,7 +257,7 @@ def make_web_search(
         return WebSearchTool(LocalSearchIndex(index, top_k).search, blocklist, top_k)
     search_provider = PROVIDERS[provider]
     key_env = api_key_env or search_provider.key_env
-    if key_env and replay is None and not os.environ.get(key_env):
+    if key_env and replay is None and not read_key(key_env):
         raise UserError(
             f"the tool web_search has no key for {provider}: set the environment variable"
             f" {key_env}, or name another one in 'api_key_env'."
