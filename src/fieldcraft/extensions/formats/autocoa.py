@@ -55,6 +55,16 @@ def write_demonstrations(
         path: output file, JSON lines.
         instruction: text before each question.
     """
+    lines, reasons = convert_demonstrations(demonstrations, instruction)
+    write_json_lines(path, lines)
+    return reasons
+
+
+def convert_demonstrations(
+    demonstrations: Iterable[tuple[Task, Sequence[DemoStep]]], instruction: str = INSTRUCTION
+) -> tuple[list[Record], Counter[str]]:
+    """Return demonstrations as records with `messages`, and the counts of reasons to leave some
+    out."""
     lines: list[Record] = []
     reasons = Counter[str]()
     for task, steps in demonstrations:
@@ -68,8 +78,7 @@ def write_demonstrations(
             {"role": "assistant", "content": text},
         ]
         lines.append({"messages": messages, **_question_fields(task)})
-    write_json_lines(path, lines)
-    return reasons
+    return lines, reasons
 
 
 # -- pairs -------------------------------------------------------------------------------------
