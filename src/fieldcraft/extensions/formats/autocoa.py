@@ -18,7 +18,7 @@ from pathlib import Path
 from fieldcraft.data.file_formats import FileFormat
 from fieldcraft.data.prompts import strip_shared_instruction
 from fieldcraft.data.record_files import write_json_array
-from fieldcraft.data.records import Record, RecordError, read_records
+from fieldcraft.data.records import Record, RecordError, read_records, require_few_rejected
 from fieldcraft.data.steps_io import ContrastivePair
 from fieldcraft.extensions.formats.published_trajectories import (
     AUTOCOA,
@@ -36,7 +36,12 @@ class AutoCoAPairs(FileFormat):
     def read_pairs(
         self, path: Path, first: Record, max_left_out: float
     ) -> tuple[list[ContrastivePair], Counter[str]] | None:
-        return read_pairs(path) if "conversation" in first else None
+        if "conversation" not in first:
+            return None
+        pairs, reasons = read_pairs(path)
+        total, example = len(pairs) + reasons.total(), next(iter(reasons), "")
+        require_few_rejected(path, total, reasons, max_left_out, example)
+        return pairs, reasons
 
 
 # -- demonstrations ----------------------------------------------------------------------------
