@@ -18,9 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow
-import pyarrow.parquet
-
 from fieldcraft.data.file_formats import find_other_use, normalise_foreign_question
 from fieldcraft.data.gold_answers import (
     GSM8K_ANSWER,
@@ -39,6 +36,7 @@ from fieldcraft.data.multiple_choice import append_options, flatten_question
 from fieldcraft.data.program_tests import Metadata
 from fieldcraft.data.programs import parse_program_question
 from fieldcraft.data.prompts import extract_prompt, prepend_passage, strip_instructions_by_kind
+from fieldcraft.data.record_files import write_records
 from fieldcraft.data.record_keys import decrypt_record, normalise_record, split_questions
 from fieldcraft.data.records import (
     MAX_REJECTED_SHARE,
@@ -53,7 +51,6 @@ from fieldcraft.data.records import (
 )
 from fieldcraft.data.request_logs import is_request_log, read_log_tasks
 from fieldcraft.hub.dataset_files import resolve_data_file
-from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.meta import GRADED_BY_KEY, validate_meta
 from fieldcraft.records.paths import expand_home
@@ -327,8 +324,7 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
         }
         for number, task in enumerate(tasks)
     ]
-    with atomic_file(path) as draft:
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), draft)
+    write_records(rows, path)
 
 
 def _find_stated_question(record: Record, program: tuple[str | None, Metadata] | None) -> Any:
