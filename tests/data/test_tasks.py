@@ -152,6 +152,8 @@ def test_ids_that_come_again_are_numbered(tmp_path):
     record = {"id": "dev_0", "question": "Q?", "answer": "A"}
     path = lines(tmp_path / "a.jsonl", record, record | {"question": "R?"}, record)
     assert [task.id for task in read_tasks(path)] == ["dev_0", "dev_0#2", "dev_0#3"]
+    lines(path, record | {"id": "dev_0#2"}, record, record, record | {"id": "dev_0#2"})
+    assert [task.id for task in read_tasks(path)] == ["dev_0#2", "dev_0", "dev_0#3", "dev_0#2#2"]
 
 
 def test_a_bare_nan_is_a_missing_value(tmp_path):

@@ -169,9 +169,12 @@ def parse_tasks(
             use = find_other_use(each.record, *_QUESTION_RECIPE_KEYS)
             rejected.add(each.location, error, use)
             continue
-        seen[task.id] += 1
-        is_repeated = seen[task.id] > 1
-        tasks.append(replace(task, id=f"{task.id}#{seen[task.id]}") if is_repeated else task)
+        unique_id = task.id
+        while unique_id in seen:  # or the id of an earlier record is one of these
+            seen[task.id] += 1
+            unique_id = f"{task.id}#{seen[task.id]}"
+        seen[unique_id] = 1
+        tasks.append(replace(task, id=unique_id))
     if not tasks and not rejected.reasons:
         raise UserError(f"{path} holds only questions that cannot be answered; give another file.")
     rejected.require_few(len(tasks), max_left_out)
