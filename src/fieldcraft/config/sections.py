@@ -314,7 +314,7 @@ class EvaluationConfig(SamplingConfig):
     @property
     def max_samples(self) -> int:
         """Highest number of samples of a question."""
-        return max(self.samples.values())
+        return max(self.samples.values(), default=1)
 
     @property
     def split_sizes(self) -> dict[str, int | None]:
