@@ -61,13 +61,14 @@ def test_stages_of_a_run_can_be_compared_too(
     assert stages == {"tiny/sft2", "tiny/rl2"}
 
 
+@pytest.mark.parametrize("key", ["id", "question"])
 def test_other_questions_are_not_held_against_each_other(
-    done: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    done: Path, other: Path, tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = other / "evaluations" / "rl2.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
-        line["task"]["id"] += "x"
+        line["task"][key] += "x"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert status("compare", done, other, "--out", tmp_path / "both.html") == 0
     assert "The runs have different questions" in capsys.readouterr().out

@@ -93,6 +93,23 @@ def test_mistakes(
 
 
 @pytest.mark.parametrize(
+    "command", ["world atlas", "export m", "convert ../c --to openai", "index ../c"]
+)
+def test_a_folder_to_write_needs_a_name(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "c").write_text('{"text": "a"}\n')
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert status(*command.split(), "--out", ".") == 2
+    assert sentence(capsys) == ". has no name of its own: give the name of a new folder in it."
+    assert not list((tmp_path / "here").iterdir())
+
+
+@pytest.mark.parametrize(
     ("key", "content", "complaint"),
     [
         ("corpus", '{"text": "a"}\nnot so\n', "line 2: the line is not JSON"),

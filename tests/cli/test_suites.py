@@ -99,6 +99,20 @@ def test_a_stopped_suite_continues_where_it_was(
     assert len(asked) == 13
 
 
+def test_a_changed_test_of_a_program_is_run(
+    checkpoint: Path, data: Path, asked: list[str], tmp_path: Path
+) -> None:
+    given = ["eval", "--model", checkpoint, "--dialect", "hermes", "--data", data]
+    given += ["--benchmark", "humaneval", "--out", tmp_path / "out"]
+    for expected in (4, 5, 5):
+        test = PROGRAM["test"].replace("4", str(expected))
+        lines(data / "humaneval.jsonl", [{**PROGRAM, "test": test}])
+        assert status(*given) == 0
+        [model] = result(tmp_path / "out")["models"].values()
+        assert model["benchmarks"]["humaneval"]["em"] == (expected == 4)
+    assert asked == ["h0", "h0"]
+
+
 def test_samples_of_a_suite_and_of_the_user(
     checkpoint: Path, data: Path, asked: list[str], tmp_path: Path
 ) -> None:

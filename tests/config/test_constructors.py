@@ -1,5 +1,6 @@
 """Errors of sections that are built in Python: one sentence, as for a recipe file."""
 
+import math
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ OPTIM = {"lr": 1e-4}
         (fc.Rl, {"optim": {"lrr": 1}}, "Rl: unknown key 'optim.lrr'; did you mean 'optim.lr'?"),
         (fc.Rl, {"steps": 1}, "Rl: 'optim' is missing: give it a value."),
         (fc.Optim, {"lr": 0}, "Optim: 'lr' is wrong: it must be greater than 0.0, not 0."),
+        (fc.Optim, {"lr": 1, "warmup_steps": math.inf}, "Optim: 'warmup_steps' is wrong: it is a"),
         (fc.Sft, {"dataset": "d", "optim": {"lr": "x"}}, "Sft: 'optim.lr' is wrong: it must be"),
         (
             fc.Rl,

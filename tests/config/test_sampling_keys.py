@@ -37,6 +37,8 @@ def test_the_first_key_that_fits_says_how_many_samples() -> None:
 
 def test_one_number_is_that_of_all_questions() -> None:
     assert EvaluationConfig(temperature=0.8, samples=4).samples == {"default": 4}
+    assert EvaluationConfig(samples={}).max_samples == 1
+    assert describe_sample_counts({}, [make_task()]) == []
     with pytest.raises(UserError, match="greater than 0"):
         EvaluationConfig(temperature=0.8, samples={"aime24": 0})
 

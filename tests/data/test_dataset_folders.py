@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fieldcraft.data.record_files import write_records
-from fieldcraft.data.tasks import read_tasks
-from fieldcraft.types import UserError
+from fieldcraft.data.tasks import read_tasks, write_verl
+from fieldcraft.types import Task, UserError
 
 
 def test_folders_of_parquet_and_their_splits(tmp_path: Path) -> None:
@@ -47,3 +47,12 @@ def test_what_has_no_place_in_a_table_is_a_sentence(tmp_path: Path) -> None:
         write_records(empty, tmp_path / "out.parquet")
     with pytest.raises(UserError, match=r"has an unsupported suffix"):
         write_records(empty, tmp_path / "out.txt")
+    with pytest.raises(UserError, match=r"one table \(.* too large .*\): write out\.jsonl"):
+        write_records([{"messages": [{"n": 10**30}]}], tmp_path / "out.parquet")
+    for write in (
+        lambda out: write_records([{"messages": [{"content": "a\ud83d"}]}], out),
+        lambda out: write_verl([Task("1", "a\ud83d", ("A",))], out),
+    ):
+        with pytest.raises(UserError, match=r"cannot hold 'a\\ud83d': remove the characters"):
+            write(tmp_path / "out.parquet")
+    assert not list(tmp_path.iterdir())

@@ -51,6 +51,19 @@ def test_numbers_are_options_as_well() -> None:
     assert {*read["options"].values()} == {"3", "4", "5.5"}
 
 
+def test_there_are_as_many_options_as_letters(tmp_path: Path) -> None:
+    wrong = [f"Tane {number}" for number in range(26)]
+    for others, sentence in ((wrong[1:], ""), (wrong, "1 of the 10 records .* more than 26")):
+        asked = {"question": "Where?", "correct_answer": "Quill", "distractors": others}
+        good = [{"question": f"{n}?", "answer": "A"} for n in range(9)]
+        path = lines(tmp_path / "q.jsonl", *good, asked)
+        if not sentence:
+            assert len(read_tasks(path)) == 10
+        else:
+            with pytest.raises(UserError, match=sentence):
+                read_tasks(path, 0.05)
+
+
 def test_a_wrong_answer_that_is_the_right_one_is_named(tmp_path: Path) -> None:
     record = {"question": "Where?", "correct_answer": "Quill", "distractors": ["Quill", "Tane"]}
     with pytest.raises(UserError, match="'Quill' is listed as correct and as wrong: correct"):

@@ -26,6 +26,8 @@ def test_records_with_their_possible_keys(tmp_path: Path) -> None:
         {"question": "Q5", "response": "G", "label": "0.0", "golden_answer": None},
         {"question": "Q6", "response": "H", "label": "yes", "answers": ""},
         {"question": "Q7", "response": "I", "label": "yes", "answers": '["I", "J, K"]'},
+        {"question": "Q8", "response": "L", "label": "yes", "answers": ["L", None, 3.0]},
+        {"question": "Q9", "response": "M", "label": "yes", "answers": {"text": ["M"]}},
     )
     found = read_labelled_answers(file)
     assert [(a.answer, a.accepted, a.source, a.task.answers) for a in found] == [
@@ -37,6 +39,8 @@ def test_records_with_their_possible_keys(tmp_path: Path) -> None:
         ("G", False, "", ()),
         ("H", True, "", ()),
         ("I", True, "", ("I", "J, K")),
+        ("L", True, "", ("L", "3")),
+        ("M", True, "", ("M",)),
     ]
     assert found[0].task.id == found[1].task.id != found[2].task.id
     assert len(read_labelled_answers(file, limit=2)) == 2
@@ -51,6 +55,8 @@ def test_records_with_their_possible_keys(tmp_path: Path) -> None:
         ({"question": "Q", "golden_answer": None, "judge_fid": True}, "is no record of EVOUNA"),
         ({"question": "Q", "response": "A", "label": "maybe"}, "the label 'maybe' of .* true"),
         ({"question": "Q", "response": "A", "label": 0.5}, "the label 0.5 of .* is no verdict"),
+        ({"question": "Q", "response": "A", "label": 1, "answers": [[1]]}, "is not text; write a"),
+        ({"question": "Q", "golden_answer": "A", "answer_fid": "A", "judge_fid": 2}, "the label 2"),
     ],
 )
 def test_mistakes(tmp_path: Path, record: object, sentence: str) -> None:
@@ -63,6 +69,20 @@ def test_a_file_without_records(tmp_path: Path) -> None:
         read_labelled_answers(write(tmp_path))
     with pytest.raises(UserError):
         read_labelled_answers(tmp_path / "gone.jsonl")
+
+
+def test_evouna_in_a_table(tmp_path: Path) -> None:
+    """Cells are texts, so the verdict False is a text, too."""
+    file = tmp_path / "evouna.csv"
+    file.write_text(
+        "question,golden_answer,improper,answer_fid,judge_fid,answer_gpt4,judge_gpt4\n"
+        "Q1,Ada,False,Bob,False,Ada,True\n"
+        "Q2,Ada,True,Bob,False,Ada,True\n"
+        "Q3,Ada,,Bob,False,,\n",
+        "utf-8",
+    )
+    found = [(a.task.question, a.answer, a.accepted) for a in read_labelled_answers(file)]
+    assert found == [("Q1", "Bob", False), ("Q1", "Ada", True), ("Q3", "Bob", False)]
 
 
 def test_the_human_verdicts_of_evouna(shared: Path) -> None:

@@ -55,6 +55,8 @@ UNANSWERED: list[dict[str, Any]] = [
     {"question": "Who?", "answers": {"text": [], "answer_start": []}},
     {"question": "Who?", "answers": "{'text': [], 'answer_start': []}"},
     {"question": "Who?", "answers": [], "is_impossible": True},
+    {"question": "Who?", "answer": "Ada", "is_impossible": "True"},
+    {"question": "Who?", "answer": "Ada", "is_impossible": "1"},
     {"query": "who", "answers": ["No Answer Present."]},
 ]
 

@@ -1,4 +1,5 @@
 import json
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -151,6 +152,14 @@ def test_ids_that_come_again_are_numbered(tmp_path):
     record = {"id": "dev_0", "question": "Q?", "answer": "A"}
     path = lines(tmp_path / "a.jsonl", record, record | {"question": "R?"}, record)
     assert [task.id for task in read_tasks(path)] == ["dev_0", "dev_0#2", "dev_0#3"]
+    lines(path, record | {"id": "dev_0#2"}, record, record, record | {"id": "dev_0#2"})
+    assert [task.id for task in read_tasks(path)] == ["dev_0#2", "dev_0", "dev_0#3", "dev_0#2#2"]
+
+
+def test_a_bare_nan_is_a_missing_value(tmp_path):
+    record = {"id": math.nan, "_id": "7", "question": math.nan, "problem": "Q?", "answer": "A"}
+    [task] = read_tasks(lines(tmp_path / "a.jsonl", record | {"level": math.nan, "Level": 2}))
+    assert (task.id, task.question, task.meta["level"]) == ("7", "Q?", 2)
 
 
 words = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)

@@ -1,6 +1,7 @@
 """Excel spreadsheets, read as the texts of their cells."""
 
 import datetime
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,20 @@ def test_questions_and_passages_of_a_sheet(tmp_path: Path) -> None:
     assert [task.answers for task in read_tasks(path)] == [("Ada",), ("1931",)]
     path = book(tmp_path / "corpus.xlsx", [["title", "text"], ["Ada", "Ada was born."]])
     assert CorpusFile(path).rejected_counts == {}
+
+
+@pytest.mark.parametrize("dimension", ["A1", "A1:B2", "A1:Z99"])
+def test_the_range_that_a_program_states_does_not_cut_the_sheet(
+    tmp_path: Path, dimension: str
+) -> None:
+    rows = [["question", "answer"], *([f"{n}?", str(n)] for n in range(5))]
+    source, path = book(tmp_path / "whole.xlsx", rows), tmp_path / "stated.xlsx"
+    with zipfile.ZipFile(source) as whole, zipfile.ZipFile(path, "w") as stated:
+        for name in whole.namelist():
+            content = whole.read(name).replace(b'ref="A1:B6"', f'ref="{dimension}"'.encode())
+            stated.writestr(name, content)
+    assert read_tasks(path) == read_tasks(source)
+    assert len(read_tasks(path)) == 5
 
 
 def test_cells_are_texts(tmp_path: Path) -> None:

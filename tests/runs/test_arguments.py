@@ -171,6 +171,22 @@ def test_whatever_refuses_a_run_leaves_nothing(
     assert [*tmp_path.rglob("*")] == ([folder] if there else [])
 
 
+def test_the_same_tasks_resume_a_run_whatever_their_texts_are(tmp_path: Path) -> None:
+    tasks = [
+        fc.Task("", " Who? ", (" Ada", "Ada")),
+        fc.Task("", "Where?", ("Oslo",), {"supporting_facts": {"title": ["Oslo"]}}),
+        fc.Task("1", "Why \ud83d?", ("No",)),
+    ]
+    with open_questions_file(tasks, tmp_path) as file:
+        written = file.read_bytes()
+    (tmp_path / "recipe.json").write_text("{}")
+    with open_questions_file(tasks, tmp_path) as file:
+        assert file.read_bytes() == written
+    for others in (tasks[1:], [*tasks[:2], fc.Task("1", "Why?", ("Yes",))]):
+        with pytest.raises(fc.UserError, match="holds a run with other questions"):
+            open_questions_file(others, tmp_path).__enter__()
+
+
 def test_questions_that_cannot_be_written_leave_nothing(tmp_path: Path) -> None:
     odd = fc.Task("a", "Who?", ("Ada",), {"odd": object()})
     with pytest.raises(TypeError), open_questions_file([odd], tmp_path / "run"):

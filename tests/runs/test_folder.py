@@ -230,10 +230,13 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["me.jpg"]
 
 
-def test_a_run_killed_while_its_first_file_was_written_begins_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["recipe.json", "questions.jsonl"])
+def test_a_run_killed_while_its_first_file_was_written_begins_again(
+    tmp_path: Path, first: str
+) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").touch()
-    (tmp_path / "run" / ".recipe.json.draft").write_text("{")
+    (tmp_path / "run" / f".{first}.draft").write_text("{")
     opened(tmp_path / "run")
     assert read_json(tmp_path / "run" / "recipe.json", Any, "") == dump_recipe(parse_recipe(RECIPE))
 

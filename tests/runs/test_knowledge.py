@@ -155,6 +155,11 @@ def test_a_run_measures_it_first_and_once_for_each_model(
     run_recipe(other, tmp_path / "three", EventBus([hear]))  # another model
     assert len(sampled_keys) == 2 * PROBES * knowledge.SAMPLES_PER_PROBE
 
+    model = f"model={tmp_path / 'model'}"
+    graded = load_recipe(str(tmp_path / "knowing.yaml"), [model, "verdict_reward=cover_em"])
+    run_recipe(graded, tmp_path / "four", EventBus([hear]))  # other answers count as known
+    assert len(sampled_keys) == 3 * PROBES * knowledge.SAMPLES_PER_PROBE
+
 
 @pytest.mark.long
 def test_runs_that_start_together_measure_a_model_once(

@@ -20,7 +20,7 @@ from fieldcraft.config.url_secrets import require_no_secret
 from fieldcraft.config.validation_errors import describe_validation_error
 from fieldcraft.recipes.consent import allow_permissions
 from fieldcraft.recipes.permissions import PERMISSIONS
-from fieldcraft.records.files import require_writable
+from fieldcraft.records.files import require_folder_name, require_writable
 from fieldcraft.records.reading import RecipeKeyError
 from fieldcraft.terminal.console import CleanConsole, print_line
 from fieldcraft.terminal.progress import is_live
@@ -198,6 +198,7 @@ def collect_sampling_keys(
 def require_empty_folder(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty: choose another folder with --out.")
+    require_folder_name(out)
     require_writable(out)
 
 

@@ -92,7 +92,7 @@ def _matches_source(key: str, task: Task) -> bool:
 
 def describe_sample_counts(samples: Mapping[str, int], tasks: Sequence[Task]) -> list[str]:
     """Return notes on the number of samples of these questions; none if all have one sample."""
-    if max(samples.values()) == 1:
+    if max(samples.values(), default=1) == 1:
         return []
     counts = Counter(count_samples(samples, task) for task in tasks)
     notes = [f"{n} with {count} samples" for count, n in sorted(counts.items()) if count > 1]

@@ -214,7 +214,7 @@ def limit_to_count_or_share(unit: str, example: float) -> AfterValidator:
     """Return the type of a key that is a whole number of units, or below 1 a share of them."""
 
     def require(value: float) -> float:
-        if value >= 1 and value != int(value):
+        if value >= 1 and not value.is_integer():
             raise ValueError(
                 f"it is a whole number of {unit}, or below 1 a share of them, as in {example}, not"
                 f" {value}"
@@ -314,7 +314,7 @@ class EvaluationConfig(SamplingConfig):
     @property
     def max_samples(self) -> int:
         """Highest number of samples of a question."""
-        return max(self.samples.values())
+        return max(self.samples.values(), default=1)
 
     @property
     def split_sizes(self) -> dict[str, int | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.names import format_short
-from fieldcraft.data.literals import parse_list_items
+from fieldcraft.data.gold_answers import find_accepted_answers
 from fieldcraft.data.records import Record, RecordError, first_filled, read_records
 from fieldcraft.types import Task, UserError
 
@@ -62,7 +62,8 @@ def read_labelled_answers(path: Path, limit: int | None = None) -> list[Labelled
 def _read_record(record: Record, location: str) -> Iterator[LabelledAnswer]:
     question = record.get("question")
     if "golden_answer" in record and any(f"judge_{model}" in record for model in EVOUNA_MODELS):
-        if not record.get("improper"):
+        improper = first_filled(record, ("improper",))
+        if improper is None or not _parse_label(improper, location):
             yield from _read_evouna(record, location)
         return
     answer, label = first_filled(record, ANSWER_KEYS), first_filled(record, LABEL_KEYS)
@@ -70,18 +71,26 @@ def _read_record(record: Record, location: str) -> Iterator[LabelledAnswer]:
         raise UserError(
             f"{location} is no labelled answer: give it the keys question, response and label."
         )
-    found = first_filled(record, GOLD_KEYS)
-    items = parse_list_items(found) or found if isinstance(found, str) else found
-    golds = () if found is None else tuple(map(str, items if isinstance(items, list) else [items]))
+    accepted = _parse_label(label, location)
+    try:
+        golds = find_accepted_answers({"golden_answers": first_filled(record, GOLD_KEYS)})
+    except RecordError as error:
+        raise UserError(f"{location}: {error.message}") from error
+    # Answers to one question have one id, so that they count as related.
+    yield LabelledAnswer(
+        Task(question, question, golds), str(answer), accepted, str(record.get("model") or "")
+    )
+
+
+def _parse_label(label: Any, location: str) -> bool:
+    """Return the verdict that a label states, which is text in a table. Raises UserError for any
+    other value."""
     accepted = LABELS.get(str(label).strip().lower())
     if accepted is None:
         raise UserError(
             f"the label {format_short(label)} of {location} is no verdict: write true or false."
         )
-    # Answers to one question have one id, so that they count as related.
-    yield LabelledAnswer(
-        Task(question, question, golds), str(answer), accepted, str(record.get("model") or "")
-    )
+    return accepted
 
 
 def _read_evouna(record: Record, location: str) -> Iterator[LabelledAnswer]:
@@ -92,6 +101,7 @@ def _read_evouna(record: Record, location: str) -> Iterator[LabelledAnswer]:
         )
     task = Task(location, question, tuple(golds.split("/")))
     for model in EVOUNA_MODELS:
-        answer, verdict = record.get(f"answer_{model}"), record.get(f"judge_{model}")
-        if answer and verdict is not None:
-            yield LabelledAnswer(task, str(answer), bool(verdict), model)
+        answer = first_filled(record, (f"answer_{model}",))
+        verdict = first_filled(record, (f"judge_{model}",))
+        if answer is not None and verdict is not None:
+            yield LabelledAnswer(task, str(answer), _parse_label(verdict, location), model)

@@ -29,7 +29,8 @@ _STRUCTURED_KEYS = (
     "test_imports",
 )
 _MESSAGE_KEYS = ("prompt", "messages", "conversations")  # lists of objects, or plain text
-_TRUTH_VALUES: Mapping[str, bool] = {"true": True, "false": False}
+_TRUTH_VALUE_KEYS = ("answerable", "is_impossible")
+_TRUTH_VALUES: Mapping[str, bool] = {"true": True, "1": True, "false": False, "0": False}
 
 _STRING = r"\"[^\"\\]*+(?:\\.[^\"\\]*+)*\"|'[^'\\]*+(?:\\.[^'\\]*+)*'"
 _NUMBER = r"[-+]?(?:\d[\d_]*+(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
@@ -139,8 +140,9 @@ def parse_text_values(record: dict[str, Any]) -> dict[str, Any]:
     for key in _MESSAGE_KEYS:
         if isinstance(text := record.get(key), str) and _are_objects(found := parse_value(text)):
             changed[key] = found
-    if isinstance(text := record.get("answerable"), str):
-        changed["answerable"] = _TRUTH_VALUES.get(text.strip().lower(), text)
+    for key in _TRUTH_VALUE_KEYS:
+        if isinstance(text := record.get(key), str):
+            changed[key] = _TRUTH_VALUES.get(text.strip().lower(), text)
     return record | changed if changed else record
 
 

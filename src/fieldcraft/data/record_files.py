@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from fieldcraft.config.names import UTF8_ADVICE, format_short
 from fieldcraft.records.files import atomic_file, atomic_folder, dump_finite_json, write_text
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.reading import raise_read_errors
@@ -150,7 +151,11 @@ def _make_table(rows: Sequence[TableRecord], out: Path) -> pyarrow.Table:
     try:
         columns = {key: pyarrow.array([row.get(key) for row in encoded_rows]) for key in keys}
         _require_struct_keys(columns)
-    except pyarrow.ArrowException as error:
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{out} cannot hold {format_short(error.object)}: {UTF8_ADVICE}."
+        ) from error
+    except (pyarrow.ArrowException, OverflowError) as error:
         raise UserError(
             f"the records do not fit into one table ({error}): write {out.stem}.jsonl."
         ) from error

@@ -167,6 +167,8 @@ def merge_distractors(record: Record) -> Record:
         {*correct_texts, *wrong},
         key=lambda text: (bool(_CLOSING_OPTION.match(text)), make_question_id(text)),
     )
+    if len(options) > len(ascii_uppercase):
+        raise RecordError(f"more than {len(ascii_uppercase)} options")
     lettered = dict(zip(ascii_uppercase, options, strict=False))
     others = {key: record[key] for key in record if not _is_answer_key(key)}
     return others | {

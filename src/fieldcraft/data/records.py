@@ -289,8 +289,10 @@ def _find_record_list_keys(value: Record) -> list[str]:
 
 
 def first_filled(record: Record, keys: Sequence[str]) -> Any:
-    """Return the value of the first key that the record fills, or None."""
-    return next((record[key] for key in keys if record.get(key) not in (None, "", [])), None)
+    """Return the value of the first key that the record fills, or None. A bare NaN is a missing
+    value, as in some public files."""
+    values = (record.get(key) for key in keys)
+    return next((v for v in values if v not in (None, "", []) and v == v), None)
 
 
 # -- records that are left out -----------------------------------------------------------------

@@ -212,6 +212,7 @@ def read_sheet_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 def _non_empty_rows(sheet: Any) -> list[tuple[int, list[str]]]:
     """Return the rows with at least one non-empty cell, and their numbers, from 1."""
+    sheet.reset_dimensions()  # some programs write a range that ends before the last cell
     rows = ([_cell_text(cell) for cell in row] for row in sheet.iter_rows())
     return [(number, cells) for number, cells in enumerate(rows, start=1) if any(cells)]
 

@@ -18,9 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow
-import pyarrow.parquet
-
 from fieldcraft.data.file_formats import find_other_use, normalise_foreign_question
 from fieldcraft.data.gold_answers import (
     GSM8K_ANSWER,
@@ -39,6 +36,7 @@ from fieldcraft.data.multiple_choice import append_options, flatten_question
 from fieldcraft.data.program_tests import Metadata
 from fieldcraft.data.programs import parse_program_question
 from fieldcraft.data.prompts import extract_prompt, prepend_passage, strip_instructions_by_kind
+from fieldcraft.data.record_files import write_records
 from fieldcraft.data.record_keys import decrypt_record, normalise_record, split_questions
 from fieldcraft.data.records import (
     MAX_REJECTED_SHARE,
@@ -53,7 +51,6 @@ from fieldcraft.data.records import (
 )
 from fieldcraft.data.request_logs import is_request_log, read_log_tasks
 from fieldcraft.hub.dataset_files import resolve_data_file
-from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.meta import GRADED_BY_KEY, validate_meta
 from fieldcraft.records.paths import expand_home
@@ -172,9 +169,12 @@ def parse_tasks(
             use = find_other_use(each.record, *_QUESTION_RECIPE_KEYS)
             rejected.add(each.location, error, use)
             continue
-        seen[task.id] += 1
-        is_repeated = seen[task.id] > 1
-        tasks.append(replace(task, id=f"{task.id}#{seen[task.id]}") if is_repeated else task)
+        unique_id = task.id
+        while unique_id in seen:  # or the id of an earlier record is one of these
+            seen[task.id] += 1
+            unique_id = f"{task.id}#{seen[task.id]}"
+        seen[unique_id] = 1
+        tasks.append(replace(task, id=unique_id))
     if not tasks and not rejected.reasons:
         raise UserError(f"{path} holds only questions that cannot be answered; give another file.")
     rejected.require_few(len(tasks), max_left_out)
@@ -327,8 +327,7 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
         }
         for number, task in enumerate(tasks)
     ]
-    with atomic_file(path) as draft:
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), draft)
+    write_records(rows, path)
 
 
 def _find_stated_question(record: Record, program: tuple[str | None, Metadata] | None) -> Any:

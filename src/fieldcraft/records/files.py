@@ -194,6 +194,13 @@ def copy_file_mode(folder: Path, reference: Path) -> None:
         shutil.copymode(reference, file)
 
 
+def require_folder_name(path: Path) -> None:
+    """Raise UserError for a path such as ".", which names no folder that can be written beside the
+    others and then renamed."""
+    if not path.name:
+        raise UserError(f"{path} has no name of its own: give the name of a new folder in it.")
+
+
 def require_writable(path: Path) -> None:
     """Raise UserError if nothing can be written at or below `path`, or if its name is not UTF-8;
     leave nothing behind."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fieldcraft.config.choices import TOOL_ENVIRONMENT_KEYS, is_external_environment
@@ -24,7 +25,6 @@ from fieldcraft.data.tasks import (
     ParsedTasks,
     add_data_source,
     read_task_file,
-    read_tasks,
     write_tasks,
 )
 from fieldcraft.recipes.exported import get_agent_settings
@@ -193,7 +193,7 @@ def open_questions_file(tasks: Sequence[Task], folder: Path) -> Iterator[Path]:
     Raises UserError if the run in that folder uses other questions.
     """
     file, resumes = RunFolder.questions_path(folder), (folder / "recipe.json").exists()
-    if resumes and (not file.exists() or read_tasks(file) != list(tasks)):
+    if resumes and not (file.exists() and _was_written_from(file, tasks)):
         raise UserError(f"{folder} holds a run with other questions: choose another folder.")
     if resumes:
         yield file
@@ -206,6 +206,14 @@ def open_questions_file(tasks: Sequence[Task], folder: Path) -> Iterator[Path]:
     finally:
         if not accepted:
             _discard_refused(file, folder, keep_folder=existed)
+
+
+def _was_written_from(file: Path, tasks: Sequence[Task]) -> bool:
+    """Return whether a file was written from these questions. Their texts are compared: questions
+    that are read again have unique ids and no white space around them."""
+    with TemporaryDirectory() as folder:
+        write_tasks(tasks, Path(folder, file.name))
+        return Path(folder, file.name).read_bytes() == file.read_bytes()
 
 
 def _discard_refused(file: Path, folder: Path, keep_folder: bool) -> None:

@@ -27,6 +27,7 @@ from fieldcraft.hub.model_conversion import hash_file
 from fieldcraft.records.events import JobsCompleted, LogMessage, track_phase
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.locks import lock_shared_file_async
+from fieldcraft.rewards.grading import resolve_reward_name
 from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.inputs import PROBED_MODEL, with_knowledge
@@ -179,12 +180,14 @@ def describe_knowledge(tallies: TallyJournal, probes: list[Task]) -> list[str]:
 
 
 def _make_cache_key(model: Path, world: World, probes: list[Task], recipe: Recipe) -> str:
-    """Return a cache key of the measurement: the model's weights, the probes, and the prompt
-    settings."""
+    """Return a cache key of the measurement: the model's weights, the probes, the prompt settings,
+    and the graders of the answers."""
     files = sorted((*model.glob("*.safetensors"), *model.glob("tokenizer.json")))
     digest = hashlib.sha256("".join(map(hash_file, files)).encode())
     settings = (SAMPLES_PER_PROBE, PROBE_TEMPERATURE, world.max_probe_tokens, recipe.policy_dtype)
     digest.update(repr(settings).encode())
+    digest.update(repr((recipe.judge.model, recipe.judge.votes, recipe.rubric)).encode())
     for probe in probes:
-        digest.update(repr((probe.id, probe.question, probe.answers)).encode())
+        grader = resolve_reward_name(recipe.verdict_reward, probe)
+        digest.update(repr((probe.id, probe.question, probe.answers, grader)).encode())
     return digest.hexdigest()[:32]

@@ -90,8 +90,9 @@ def require_run_folder(path: Path) -> None:
 
 def _initial_paths(path: Path) -> tuple[Path, ...]:
     """Return the paths that a folder may contain before its run starts."""
-    draft = get_temporary_path(path / "recipe.json")
-    return path / LOCK_FILE, draft, RunFolder.questions_path(path)
+    questions = RunFolder.questions_path(path)
+    drafts = map(get_temporary_path, (path / "recipe.json", questions))
+    return path / LOCK_FILE, questions, *drafts
 
 
 def _frozen_settings(settings: Any, key_path: tuple[str, ...] = ()) -> Any:

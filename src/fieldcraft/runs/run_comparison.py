@@ -138,7 +138,10 @@ def _find_evaluation(path: Path) -> tuple[RunFolder, str]:
 
 
 def _have_same_questions(samples: Mapping[str, Sequence[Trajectory]]) -> bool:
-    return len({tuple(t.task.id for t in part) for part in samples.values()}) == 1
+    """Return whether the runs asked the same questions. Ids alone may be numbers of lines, which
+    the questions of every file have."""
+    questions = {tuple((t.task.id, t.task.question) for t in part) for part in samples.values()}
+    return len(questions) == 1
 
 
 def _read_curves(compared: Sequence[ComparedEvaluation]) -> dict[str, list[dict[str, Any]]]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from fieldcraft.runs.benchmark_data import (
 )
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.suite_agents import SuiteAgent
-from fieldcraft.types import UserError
+from fieldcraft.types import Task, UserError
 from fieldcraft.version import __version__
 
 _READ_ADVICE = "remove it, and run the same command again"
@@ -132,6 +132,7 @@ class SuiteEvaluation:
             "recipe": dump_recipe(self._prepare(agent, name).recipe),
             "index": agent.agent.index and str(agent.agent.index),
             "questions": self.data[name].fingerprint,
+            "metadata": _hash_metadata(self.data[name].tasks),
             "rule": self.rules[name],
             "judge": self.judge_settings and self.judge_settings.model_dump(),
         }
@@ -179,6 +180,12 @@ class SuiteEvaluation:
             "licence": benchmark.licence,
             "note": benchmark.note,
         }
+
+
+def _hash_metadata(tasks: Sequence[Task]) -> str:
+    """Return a hash of the metadata of questions, such as the tests of programs."""
+    text = json.dumps([task.meta for task in tasks], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _list_weight_files(model: Path) -> Iterator[tuple[str, int, int]]:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fieldcraft.data.file_formats import read_any_pairs
 from fieldcraft.data.steps_io import ContrastivePair
 from fieldcraft.extensions.formats.autocoa import read_pairs, write_demonstrations, write_pairs
 from fieldcraft.extensions.formats.published_trajectories import read_trajectories
@@ -127,6 +128,9 @@ def test_pairs_are_read(tmp_path):
     assert (two.chosen, two.rejected) == ((Thought("So"), ASKED), (Thought("I know it."),))
     assert two.task.question == "Who?"
     assert reasons == {"both sides are the same": 1, "an empty side": 1}
+    with pytest.raises(UserError, match=r"2 of the 4 records .* max_left_out=0\.5"):
+        read_any_pairs(path, 0.4)
+    assert read_any_pairs(path, 0.5) == (pairs, reasons)
 
 
 @pytest.mark.parametrize(

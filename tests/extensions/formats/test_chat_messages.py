@@ -236,8 +236,9 @@ def test_a_record_of_how_not_to_answer_is_left_out(key: str) -> None:
     for record in records({}):
         found = detect_format(record)
         assert found is not None
-        with pytest.raises(RecordError, match=f"by its key '{key}'"):
-            found.to_demonstration({**record, key: False})
+        for value in (False, 0, "FALSE", "0"):  # cells of tables are texts
+            with pytest.raises(RecordError, match=f"by its key '{key}'"):
+                found.to_demonstration({**record, key: value})
 
 
 @pytest.mark.parametrize(

@@ -339,3 +339,14 @@ def test_a_file_without_anything_to_read_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"messages": []}\n')
     with pytest.raises(UserError, match=r"line 1: it holds 0 messages of the user: correct"):
         convert(tmp_path / "in.jsonl", "trl", tmp_path / "out.jsonl")
+
+
+@pytest.mark.parametrize("to", ["autocoa", "afm"])
+def test_nothing_is_written_if_the_format_can_hold_no_demonstration(
+    tmp_path: Path, to: str
+) -> None:
+    steps = [ToolCall("lookup", {"name": "Ada"}), Observation("1815"), Answer("1815")]
+    write_demonstrations(tmp_path / "in.jsonl", [(Task("1", "When?", ("1815",)), steps)])
+    with pytest.raises(UserError, match=f"can be written as {to} "):
+        convert(tmp_path / "in.jsonl", to, tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()

@@ -18,7 +18,7 @@ from pathlib import Path
 from fieldcraft.data.file_formats import FileFormat
 from fieldcraft.data.prompts import strip_shared_instruction
 from fieldcraft.data.record_files import write_json_array
-from fieldcraft.data.records import Record, RecordError, read_records
+from fieldcraft.data.records import Record, RecordError, read_records, require_few_rejected
 from fieldcraft.data.steps_io import ContrastivePair
 from fieldcraft.extensions.formats.published_trajectories import (
     AUTOCOA,
@@ -36,7 +36,12 @@ class AutoCoAPairs(FileFormat):
     def read_pairs(
         self, path: Path, first: Record, max_left_out: float
     ) -> tuple[list[ContrastivePair], Counter[str]] | None:
-        return read_pairs(path) if "conversation" in first else None
+        if "conversation" not in first:
+            return None
+        pairs, reasons = read_pairs(path)
+        total, example = len(pairs) + reasons.total(), next(iter(reasons), "")
+        require_few_rejected(path, total, reasons, max_left_out, example)
+        return pairs, reasons
 
 
 # -- demonstrations ----------------------------------------------------------------------------
@@ -55,6 +60,16 @@ def write_demonstrations(
         path: output file, JSON lines.
         instruction: text before each question.
     """
+    lines, reasons = convert_demonstrations(demonstrations, instruction)
+    write_json_lines(path, lines)
+    return reasons
+
+
+def convert_demonstrations(
+    demonstrations: Iterable[tuple[Task, Sequence[DemoStep]]], instruction: str = INSTRUCTION
+) -> tuple[list[Record], Counter[str]]:
+    """Return demonstrations as records with `messages`, and the counts of reasons to leave some
+    out."""
     lines: list[Record] = []
     reasons = Counter[str]()
     for task, steps in demonstrations:
@@ -68,8 +83,7 @@ def write_demonstrations(
             {"role": "assistant", "content": text},
         ]
         lines.append({"messages": messages, **_question_fields(task)})
-    write_json_lines(path, lines)
-    return reasons
+    return lines, reasons
 
 
 # -- pairs -------------------------------------------------------------------------------------

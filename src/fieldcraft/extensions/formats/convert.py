@@ -54,9 +54,9 @@ def convert(
         return len(demonstrations), reasons
     if target == AUTOCOA_FORMAT:
         _require_suffix(out, ".jsonl", target)
-        skipped = autocoa.write_demonstrations(demonstrations, out)
-        return len(demonstrations) - skipped.total(), reasons + skipped
-    rows, skipped = convert_demonstrations(demonstrations, FORMATS[target])
+        rows, skipped = autocoa.convert_demonstrations(demonstrations)
+    else:
+        rows, skipped = convert_demonstrations(demonstrations, FORMATS[target])
     if not rows:
         raise UserError(
             f"no demonstration of {source} can be written as {target} "

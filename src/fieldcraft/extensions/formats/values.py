@@ -77,5 +77,5 @@ def require_trainable_turn(turn: Mapping[str, Any]) -> None:
 def require_trainable_record(record: Mapping[str, Any]) -> None:
     """Raise RecordError for a record that is a negative example."""
     for key in VERDICT_KEYS:
-        if record.get(key) in (False, "false", "False"):  # 0 equals False
+        if str(record.get(key)).strip().lower() in ("false", "0", "0.0"):  # cells are texts
             raise RecordError(f"a record that is not to be trained, by its key '{key}'")
