@@ -1,5 +1,6 @@
 """Queries for a further search."""
 
+import tracemalloc
 from itertools import islice
 
 from fieldcraft.extensions.curation.queries import list_queries
@@ -35,3 +36,15 @@ def test_no_query_repeats_the_words_of_the_question() -> None:
     found = list(list_queries("Who is Ada Moss?", [("Ada Moss", "Moss, Ada, is what Who is.")]))
     assert found == ["Moss", "Ada"]
     assert list(list_queries("who is it", [])) == []
+
+
+def test_a_long_question_takes_little_memory() -> None:
+    words = [f"word{number}" for number in range(400)]
+    tracemalloc.start()
+    try:
+        queries = list(islice(list_queries(" ".join(words), []), 3))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert queries == [" ".join(words[:-1]), " ".join(words[1:]), " ".join(words[:-2])]
+    assert peak < 2**22

@@ -1,5 +1,9 @@
 """Sentences, and passages that end at sentence ends."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +23,23 @@ def test_abbreviations_and_initials_end_no_sentence() -> None:
         "They sailed to St. Louis (in 1901). what a trip",
     ]
     assert split_sentences("") == []
+
+
+class CopiedText(str):
+    """Text that counts the characters that are copied from it."""
+
+    num_copied = 0
+
+    def __getitem__(self, key: Any) -> str:
+        found = super().__getitem__(key)
+        self.num_copied += len(found)
+        return found
+
+
+def test_a_long_text_is_copied_a_few_times_only() -> None:
+    text = CopiedText(TEXT * 100)
+    assert "".join(split_sentences(text)) == text
+    assert text.num_copied < 10 * len(text)
 
 
 def test_passages_end_at_sentence_ends() -> None:

@@ -245,6 +245,20 @@ assert np.allclose(x, [0, 0.5, 1]) and (x == np.array([0, .5, 1])).all()
 assert y == 1
 """,
     """
+import numpy as np
+def f(): return np.matrix([[1, 2], [3, 4]])
+----
+assert (f() == np.matrix([[1, 2], [3, 4]])).all() and f().shape == (2, 2)
+""",
+    """
+from enum import Enum, IntEnum
+class Colour(str, Enum): RED = 'red'
+class Size(IntEnum): SMALL = 1
+def f(): return [Colour.RED, Size.SMALL]
+----
+assert f() == ['red', 1] and f()[0] in ('red', 'blue') and f()[0].upper() == 'RED'
+""",
+    """
 from collections import *
 def f(s): return Counter(s), OrderedDict(a=1), defaultdict(int, b=2)
 ----

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from fieldcraft.extensions.curation.evidence import Results
 from fieldcraft.records.words import split_words
@@ -31,16 +32,15 @@ def list_queries(question: str, results: Results, titles: Sequence[str] = ()) ->
     """
     seen = {_get_key(question)}
     read = " ".join([question, *(f"{title} {text}" for title, text in results)]).casefold()
-    spans = list(_list_spans(question))
     mentioned = (_QUALIFIER.sub("", title) for title in titles)
-    candidates = (
-        *(title for title in mentioned if title.casefold() in read),
-        *(span for span in spans if " " in span),
-        *(_QUALIFIER.sub("", title) for title, _ in results),
-        *(name for _, text in results for name in _list_names(text)),
-        *(span for span in spans if " " not in span),
+    candidates = (  # each is made on demand: a long question has more spans than memory can hold
+        (title for title in mentioned if title.casefold() in read),
+        _list_spans(question, range(2, len(question.split()))),
+        (_QUALIFIER.sub("", title) for title, _ in results),
+        (name for _, text in results for name in _list_names(text)),
+        _list_spans(question, range(1, min(2, len(question.split())))),
     )
-    for query in candidates:
+    for query in chain.from_iterable(candidates):
         key = _get_key(query)
         if key and key not in seen:
             seen.add(key)
@@ -52,11 +52,12 @@ def _get_key(query: str) -> frozenset[str]:
     return frozenset(split_words(query)) - _FUNCTION_WORDS
 
 
-def _list_spans(question: str) -> Iterator[str]:
-    """Yield the spans of a question that start and end with a content word, from long to short."""
+def _list_spans(question: str, lengths: range) -> Iterator[str]:
+    """Yield the spans of a question with these numbers of words that start and end with a content
+    word, from long to short."""
     words = [word.strip('?!.,;:"“”') for word in question.split()]
     is_content = [bool(_get_key(word)) for word in words]
-    for length in range(len(words) - 1, 0, -1):
+    for length in reversed(lengths):
         for start in range(len(words) - length + 1):
             if is_content[start] and is_content[start + length - 1]:
                 yield " ".join(words[start : start + length])

@@ -10,6 +10,7 @@ from fieldcraft.records.words import split_words
 # A full stop and the like, closing quotation marks and brackets, and the white space before a
 # capital letter, a digit or an opening quotation mark.
 _SENTENCE_END = re.compile(r"[.!?][\"'”’)\]]*\s+(?=[\"'“‘(\[]*[^\W_a-z])")
+_MAX_WORD_CHARACTERS = 40  # in which an abbreviation is looked for
 _LAST_WORD = re.compile(r"(\w[\w.]*)\.\s*$")
 _ABBREVIATIONS = frozenset(
     split_words(
@@ -23,14 +24,14 @@ def split_sentences(text: str) -> list[str]:
     """Split a text into sentences, each with the white space after it; joined, they are the text.
     An initial, an abbreviation such as Dr. and a text such as U.S. end no sentence."""
     ends = [match.end() for match in _SENTENCE_END.finditer(text)]
-    starts = [0, *(end for end in ends if not _is_abbreviation(text[:end]))]
+    starts = [0, *(end for end in ends if not _is_abbreviation(text, end))]
     pieces = [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
     return [piece for piece in pieces if piece]
 
 
-def _is_abbreviation(before: str) -> bool:
-    """Return whether a text ends in an abbreviation with its full stop."""
-    match = _LAST_WORD.search(before[-40:])
+def _is_abbreviation(text: str, end: int) -> bool:
+    """Return whether a text has an abbreviation with its full stop before a position."""
+    match = _LAST_WORD.search(text[max(end - _MAX_WORD_CHARACTERS, 0) : end])
     if match is None:
         return False
     word = match[1].lower()

@@ -153,8 +153,8 @@ def _read_files(names: list[str]) -> tuple[bytes | None, ...]:
     for name in names:
         data = None
         with suppress(OSError), open(name, "rb") as file:
-            data = file.read(frames.MAX_FILE_BYTES)
-        if data is not None and len(data) > remaining:
+            data = file.read(frames.MAX_FILE_BYTES + 1)
+        if data is not None and len(data) > min(remaining, frames.MAX_FILE_BYTES):
             data = None
         remaining -= len(data or b"")
         found.append(data)

@@ -123,7 +123,7 @@ class Sandbox:
             stdin: standard input of the program.
             files: name -> content, in the working folder of the program.
             limits: limits of this run; the default are the limits of the sandbox.
-            fetch: names of files to return.
+            fetch: names of files to return; those beyond the limits of `frames` are left out.
 
         Raises:
             UserError: the sandbox was killed and cannot be restarted.

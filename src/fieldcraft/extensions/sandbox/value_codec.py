@@ -81,7 +81,8 @@ def encode(value: Any, references: ReferenceTable) -> Any:
         and hasattr(value, "dtype")
         and value.dtype.kind in _NUMPY_KINDS
     ):
-        shape = list(value.shape) if value_type.__name__ == "ndarray" else None
+        is_array = any(base.__name__ == "ndarray" for base in value_type.__mro__)  # or a matrix
+        shape = list(value.shape) if is_array else None
         return ["numpy", value.dtype.str, shape, value.tobytes().hex()]
     return references.encode_reference(value)
 
@@ -107,7 +108,8 @@ def to_base_type(value: Any) -> Any:
     unchanged."""
     for base in _BASE_TYPES:
         if isinstance(value, base):
-            return base(value)
+            # `str` would return the name of a member of an Enum, and not its text.
+            return str.__str__(value) if base is str else base(value)
     return value
 
 

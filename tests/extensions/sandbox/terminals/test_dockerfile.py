@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldcraft.extensions.sandbox.terminals.dockerfile import (
+    BASE_PATH,
     ImageFiles,
     read_dockerfile,
     split_instructions,
@@ -77,6 +78,23 @@ COPY *.txt ${ROOT}/all/
         assert archive.getmember("srv/inner").isdir()
 
 
+@pytest.mark.parametrize(
+    ("value", "expanded"),
+    [
+        ("/opt/bin:$PATH", f"/opt/bin:{BASE_PATH}"),
+        ('"${PATH}:/opt/bin"', f"{BASE_PATH}:/opt/bin"),
+        ("'$PATH'", "$PATH"),
+        (r"'\$PATH'", r"\$PATH"),
+        (r"a\$PATH", "a$PATH"),
+        (r'"a\$PATH"', "a$PATH"),
+        ('"it\'s $NAME"', "it's x"),
+        ("5$", "5$"),
+    ],
+)
+def test_values_of_variables(tmp_path: Path, value: str, expanded: str) -> None:
+    assert build(tmp_path, f"FROM x\nENV NAME=x\nENV A={value}\n").variables["A"] == expanded
+
+
 def test_a_folder_is_copied_with_its_links(tmp_path: Path) -> None:
     build(tmp_path, "FROM x\n")
     (tmp_path / "data" / "link").symlink_to("/etc/passwd")
@@ -100,6 +118,7 @@ def test_a_folder_is_copied_with_its_links(tmp_path: Path) -> None:
         ("WORKDIR /proc", "/proc is read-only there"),
         ("ENV A=1 B", "'B' is no NAME=VALUE"),
         ("ENV 'open", "No closing quotation"),
+        ("ENV A=${B:-x}", "it expands only $NAME and ${NAME}"),
         ("WORKDIR", "it has no arguments"),
         ("COPY [one.txt]", "its list is not JSON"),
         ("COPY a**.txt /app/", "'a**.txt' is no path"),

@@ -57,6 +57,15 @@ def test_commands_share_files(opened: Opened) -> None:
     ]
 
 
+def test_a_longer_path(local: Opened) -> None:
+    _, image = local
+    assert image.folder is not None
+    with (image.folder / "Dockerfile").open("a") as file:
+        file.write('ENV PATH="/app/bin:$PATH"\n')
+    [done] = run((LocalTerminals(), image), "ls; echo ${PATH%%:*}")
+    assert done.output == "words.txt\n/app/bin\n"
+
+
 def test_terminals_share_nothing(opened: Opened) -> None:
     run(opened, "echo x > /app/y; echo x > /tmp/y")
     [done] = run(opened, "ls /app /tmp")

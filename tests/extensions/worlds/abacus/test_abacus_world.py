@@ -24,7 +24,7 @@ from fieldcraft.extensions.worlds.abacus.oracle import (
     make_compute_call,
 )
 from fieldcraft.extensions.worlds.abacus.questions import SPLITS, parse_task_instruction
-from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall
+from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall, UserError
 
 CHANGES = st.builds(InstructionStep, st.sampled_from(list(OPERATIONS)), st.integers(0, 9999))
 INSTRUCTIONS = st.builds(
@@ -279,3 +279,14 @@ def test_a_world_with_few_notes_still_fills_its_splits():
     small = make_world("abacus", {"notes": 5, "heldout_notes": 5}, 0)
     found = small.evaluation_questions({"heldout": 40, "mixed": 40})
     assert {t.meta["kind"] for t in found} >= {"program", "note"}
+
+
+@pytest.mark.parametrize("key", ["notes", "heldout_notes"])
+def test_the_smallest_world_has_two_notes(key):
+    with pytest.raises(UserError, match=f"'{key}' .* is wrong: it must be 2 or more, not 1"):
+        make_world("abacus", {key: 1}, 0)
+    small = make_world("abacus", {"notes": 2, "heldout_notes": 2, "mistakes": 1.0}, 0)
+    tasks = small.training_questions(20) + small.evaluation_questions({"heldout": 20})
+    kinds = {task.meta["kind"] for task in tasks}
+    assert kinds == {"head", "program", "note", "given"}
+    assert all(small.team_demonstration(task, random.Random(0)) for task in tasks)

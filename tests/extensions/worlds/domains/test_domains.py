@@ -44,10 +44,14 @@ def test_a_question_has_the_tool_of_its_domain_by_its_own_name() -> None:
         + [("search", ["search"], "own")] * 4
     )
     again = WORLD.evaluation_questions({"code": 3, "code_unseen": 2, "search_unseen": 2})
-    assert [t.meta["split"] for t in again] == ["code"] * 3 + ["code_unseen"] * 2  # of the first
-    assert [t.question for t in again[3:]] == [t.question for t in again[:2]]
+    assert [t.meta["split"] for t in again] == [
+        *["code"] * 3,
+        *["code_unseen"] * 2,  # of the first
+        *["search_unseen"] * 2,
+    ]
+    assert [t.question for t in again[3:5]] == [t.question for t in again[:2]]
     assert {t.meta["called"] for t in again[3:]} == {"unseen"}
-    assert len({t.id for t in again}) == 5
+    assert len({t.id for t in again}) == 7
     trained = WORLD.training_questions(20)
     assert [t.meta["offered"][0] for t in trained] == ["python"] * 10 + ["search"] * 10
     assert not {t.question for t in trained} & {t.question for t in tasks}
@@ -58,6 +62,14 @@ def test_the_questions_of_a_run_are_not_asked_once_more() -> None:
     small = ["world.search.people=60", "evaluation.splits={code: 2, search: 2, code_unseen: 1}"]
     tasks = make_data_source(load_recipe("generalise-mini", small)).evaluation_tasks()
     assert [t.meta["split"] for t in tasks] == ["code"] * 2 + ["code_unseen"] + ["search"] * 2
+
+
+@pytest.mark.parametrize("split", WORLD.splits)
+def test_a_split_needs_no_other_one(split: str) -> None:
+    tasks = WORLD.evaluation_questions({split: 3})
+    assert [task.meta["split"] for task in tasks] == [split] * 3
+    whole = WORLD.evaluation_questions(dict.fromkeys(WORLD.splits, 3))
+    assert tasks == [task for task in whole if task.meta["split"] == split]
 
 
 def test_no_text_of_the_base_shows_a_tool_or_a_call() -> None:

@@ -20,7 +20,7 @@ from fieldcraft.extensions.worlds.gazetteer.questions import (
 from fieldcraft.extensions.worlds.gazetteer.wordings import NUM_TRAINED_WORDINGS
 from fieldcraft.extensions.worlds.gazetteer.world import GazetteerWorld
 from fieldcraft.rewards.answers import exact_match
-from fieldcraft.types import Answer, Thought
+from fieldcraft.types import Answer, Thought, UserError
 from gazetteer_parts import some_known
 
 
@@ -55,6 +55,12 @@ def test_a_side_without_regions_has_questions_all_the_same(seed: int) -> None:
         for question in sampler.draw_distinct(rng, 60, sampler.draw_any, lambda _: True):
             assert isinstance(make_guess(gazetteer, question, rng)[-1], Answer)
             assert list(iterate_decisions(gazetteer, world.corpus, question, rng))
+
+
+@pytest.mark.parametrize("heldout", [0.001, 0.999])
+def test_no_side_is_empty(heldout: float) -> None:
+    with pytest.raises(UserError, match=rf"world\.heldout={heldout} holds out \d+ of \d+"):
+        GazetteerWorld(0, heldout=heldout)
 
 
 def test_a_guess_states_what_is_known_and_answers_in_kind() -> None:

@@ -16,8 +16,12 @@ from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.types import UserError
 
 FILE_NAME = "Dockerfile"
+# The variable that every base image has; here, of the programs of this machine.
+BASE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _READ_ONLY = ("/bin", "/dev", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/usr")
-_VARIABLE = re.compile(r"\\(\$)|\$(?:(\w+)|\{(\w+)\})")
+_VARIABLE = re.compile(r"\\(\$)|\$(?:(\w+)|\{(\w+)\}|(\{))")
+# Quotations of a shell: a $ is text in single quotes and after a backslash.
+_QUOTATION = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""")
 _FOLDER_MODE = 0o755
 
 
@@ -194,10 +198,13 @@ class _Build:
 
     def _expand(self, text: str) -> str:
         """Replace $NAME and ${NAME} by the value of the variable, "" if it is not set."""
+        known = {"PATH": BASE_PATH, **self.variables}
 
         def get(match: re.Match[str]) -> str:
-            escaped, plain, braced = match.groups()
-            return escaped or self.variables.get(plain or braced, "")
+            escaped, plain, braced, other = match.groups()
+            if other:
+                raise _UnsupportedError("it expands only $NAME and ${NAME}")
+            return escaped or known.get(plain or braced, "")
 
         return _VARIABLE.sub(get, text)
 
@@ -217,10 +224,18 @@ def _parse_list(arguments: str) -> Sequence[str]:
 
 
 def _split_words(arguments: str) -> Sequence[str]:
+    """Return the words of a line, in which a $ that is text has a backslash."""
     try:
-        words = shlex.split(arguments)
+        words = shlex.split(_QUOTATION.sub(_escape_signs, arguments))
     except ValueError as error:
         raise _UnsupportedError(f"{error}") from error
     if not words:
         raise _UnsupportedError("it has no arguments")
     return words
+
+
+def _escape_signs(quotation: re.Match[str]) -> str:
+    text = quotation[0]
+    if text == r"\$":
+        return r"'\$'"
+    return text.replace("$", r"\$") if text.startswith("'") else text

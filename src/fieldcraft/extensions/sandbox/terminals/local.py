@@ -24,7 +24,11 @@ from fieldcraft.extensions.sandbox.terminals.base import (
     TerminalImage,
     TerminalResult,
 )
-from fieldcraft.extensions.sandbox.terminals.dockerfile import ImageFiles, read_dockerfile
+from fieldcraft.extensions.sandbox.terminals.dockerfile import (
+    BASE_PATH,
+    ImageFiles,
+    read_dockerfile,
+)
 from fieldcraft.tools.base import Isolation
 from fieldcraft.types import UserError
 
@@ -35,7 +39,7 @@ _EXIT_TIMEOUT_SECONDS = 10.0
 _MAX_LINE_BYTES = 64 * 2**20
 _VARIABLES: Mapping[str, str] = {
     "HOME": "/root",
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PATH": BASE_PATH,
     "LANG": "C.UTF-8",
     "TERM": "dumb",
     "SHELL": "/bin/bash",

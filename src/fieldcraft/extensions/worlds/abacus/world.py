@@ -6,6 +6,9 @@ import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from typing import Annotated
+
+from pydantic import Field
 
 from fieldcraft.config.numbers import UnitFraction, WorldCount
 from fieldcraft.data.world import Demonstration, World
@@ -36,6 +39,8 @@ from fieldcraft.extensions.worlds.names import SYLLABLES
 from fieldcraft.types import DemoStep, Observation, Task, Thought, ToolCall, Trajectory
 
 GIVEN_SHARE = 0.3  # fraction of notes in questions that were given away
+# With one note there is no other one to confuse it with, and none is given away.
+NoteCount = Annotated[WorldCount, Field(ge=2)]
 NUM_TOKENIZER_QUESTIONS = 400  # questions whose texts train a tokenizer
 
 
@@ -50,8 +55,8 @@ class AbacusWorld(World):
     def __init__(
         self,
         seed: int,
-        notes: WorldCount = 1500,
-        heldout_notes: WorldCount = 600,
+        notes: NoteCount = 1500,
+        heldout_notes: NoteCount = 600,
         mistakes: UnitFraction = MISTAKE_SHARE,
     ) -> None:
         """Generate the notes.

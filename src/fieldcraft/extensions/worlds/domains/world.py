@@ -129,20 +129,21 @@ class DomainsWorld(World):
     def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
         found = []
         for domain, part in self.worlds_by_domain.items():
-            names = {"heldout": domain, "known": f"{domain}_known"}
-            sizes = {source_split: splits.get(name, 0) for source_split, name in names.items()}
-            domain_tasks = [
-                add_domain_tool(domain, task) for task in part.evaluation_questions(sizes)
-            ]
-            found += [
-                _set_tool_naming(OWN_NAME, task, names[task.meta["split"]]) for task in domain_tasks
-            ]
-            first = [task for task in domain_tasks if task.meta["split"] == "heldout"]
-            unseen_split = f"{domain}_{UNSEEN_NAMES}"
-            found += [
-                _set_tool_naming(UNSEEN_NAMES, task, unseen_split)
-                for task in first[: splits.get(unseen_split, 0)]
-            ]
+            unseen, known = f"{domain}_{UNSEEN_NAMES}", f"{domain}_known"
+            sizes = {name: splits.get(name, 0) for name in (domain, unseen, known)}
+            tasks = part.evaluation_questions(
+                {"heldout": max(sizes[domain], sizes[unseen]), "known": sizes[known]}
+            )
+            for split, source_split, naming in (
+                (domain, "heldout", OWN_NAME),
+                (known, "known", OWN_NAME),
+                (unseen, "heldout", UNSEEN_NAMES),
+            ):
+                drawn = [task for task in tasks if task.meta["split"] == source_split]
+                found += [
+                    _set_tool_naming(naming, add_domain_tool(domain, task), split)
+                    for task in drawn[: sizes[split]]
+                ]
         return found
 
     def demonstrations(self, dataset: str, count: int | None) -> list[Demonstration]:

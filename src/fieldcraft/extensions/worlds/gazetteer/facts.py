@@ -122,7 +122,8 @@ def select_places(places: Sequence[Place], cities: int, heldout: float, seed: in
     largest cities of regions, and all regions and countries. The fraction `heldout` of the
     countries is held out.
 
-    Raises UserError if there are fewer cities than requested.
+    Raises UserError if there are fewer cities than requested, or if all countries or none would be
+    held out.
     """
     city_counts: Counter[str] = Counter()
     found: dict[str, Place] = {}
@@ -151,7 +152,13 @@ def select_places(places: Sequence[Place], cities: int, heldout: float, seed: in
             del found[place.name]
     countries = sorted(place.name for place in found.values() if place.kind == "country")
     rng = random.Random(f"heldout:{seed}")
-    heldout_countries = frozenset(rng.sample(countries, round(heldout * len(countries))))
+    num_heldout = round(heldout * len(countries))
+    if not 0 < num_heldout < len(countries):
+        raise UserError(
+            f"world.heldout={heldout} holds out {num_heldout} of {len(countries)} countries: move"
+            " it away from 0 and 1, because evaluations and training need some each."
+        )
+    heldout_countries = frozenset(rng.sample(countries, num_heldout))
     remaining = {name: place for name, place in found.items() if place.country in countries}
     return Gazetteer(remaining, heldout_countries, reserve, others)
 

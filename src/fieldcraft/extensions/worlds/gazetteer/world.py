@@ -90,7 +90,8 @@ class GazetteerWorld(World):
             distractors: number of articles about cities that do not occur in questions.
 
         Raises:
-            UserError: a package is missing, or there are fewer cities.
+            UserError: a package is missing, there are fewer cities, or all countries or none would
+                be held out.
         """
         super().__init__(seed)
         self.known = known
