@@ -67,6 +67,8 @@ def test_what_the_hub_does_not_take(
     for wrong in ("plain", "org/plain@main", "a/b/c"):
         assert status(*command, wrong) == 2
         assert f"--push {wrong} is not a name on the hub" in sentence(capsys)
+    assert status(*command[:-1], "--private") == 2
+    assert "--private is for a model on the hub: give --push org/name" in sentence(capsys)
     assert not hub.requests
     assert not Path("copy").exists()
     monkeypatch.setenv("HF_TOKEN", "hf_of-somebody-else")

@@ -106,6 +106,8 @@ def export(
     allow: AllowOption = None,
 ) -> None:
     """Write a trained model, adapters merged, as a folder that transformers and others load."""
+    if private and push is None:
+        raise UserError("--private is for a model on the hub: give --push org/name.")
     require_empty_folder(out)
     target = None if push is None else parse_push_target(push)
     from fieldcraft.runs.trust import require_trust
