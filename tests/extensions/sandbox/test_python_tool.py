@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import math
 import threading
 
 import httpx
@@ -117,7 +118,9 @@ def test_a_stateless_tool() -> None:
     ("settings", "message"),
     [
         ({"limits": {"memory": 1}}, "no limit 'memory'"),
-        ({"limits": {"wall_seconds": -1}}, "wall_seconds of a sandbox must be greater than 0"),
+        ({"limits": {"wall_seconds": -1}}, "wall_seconds of a sandbox must be finite and greater"),
+        ({"limits": {"wall_seconds": math.inf}}, "sandbox must be finite and greater than 0"),
+        ({"limits": {"wall_seconds": math.nan}}, "sandbox must be finite and greater than 0"),
         (
             {"limits": {"processes": "many"}},
             "'limits' of the tool 'python' is wrong: it must be a number, not 'many'",
