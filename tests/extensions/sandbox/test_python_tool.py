@@ -322,3 +322,9 @@ def test_programs_find_the_files_of_a_folder(tmp_path) -> None:
         assert str(caught.value) == "LookupError: Bran Tel left"
     with pytest.raises(UserError, match="is not a folder: correct 'files' of the tool python"):
         make_tool("python", {"files": str(tmp_path / "gone")})
+
+
+def test_an_error_without_a_last_line_states_the_status(sandbox) -> None:
+    run = asyncio.run(sandbox.run("import sys\nsys.exit(1)"))
+    with pytest.raises(ToolError, match=r"^The program ended with status 1\.$"):
+        render_observation(run, 10, "last-line")
