@@ -19,7 +19,7 @@ from fieldcraft.data.tasks import (
     write_verl,
 )
 from fieldcraft.extensions.search.index import build_index
-from fieldcraft.records.meta import CLOSED_BOOK_KEY, GRADED_BY_KEY, META_TYPES
+from fieldcraft.records.meta import CLOSED_BOOK_KEY, GRADED_BY_KEY, META_TYPES, TEXT_LISTS
 from fieldcraft.types import Task, UserError
 from source_files import lines, parquet, verl
 
@@ -163,6 +163,8 @@ def test_a_bare_nan_is_a_missing_value(tmp_path):
 
 
 words = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
+QA = {"question": "Q?", "answer": "A"}
+OTHER_KEYS = {GRADED_BY_KEY, CLOSED_BOOK_KEY, "ways"}  # that are validated
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -174,9 +176,7 @@ words = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
             question=words,
             answers=st.lists(words, min_size=1, unique=True).map(tuple),
             meta=st.dictionaries(
-                words.filter(
-                    lambda key: key not in {*META_TYPES, GRADED_BY_KEY, CLOSED_BOOK_KEY, "ways"}
-                ),
+                words.filter(lambda key: key not in {*META_TYPES, *TEXT_LISTS, *OTHER_KEYS}),
                 st.integers() | words | st.booleans(),
             ),
         ),
@@ -207,6 +207,10 @@ def test_written_tasks_are_read_as_they_were(tmp_path_factory, tasks):
             "holds only questions that cannot be answered",
         ),
         ('{"question": " ", "answer": "A"}\n', "line 1: there is no question"),
+        *(
+            (json.dumps(QA | {"metadata": {"gold_titles": value}}), "must be a list of texts")
+            for value in ("Paris", 5, [1])
+        ),
         ('{"id": "a", "contents": "A\\nB"}\n', "line 1 holds no question, but a text alone: give"),
         ("question,answer\n", "line 1: the line is not JSON"),
     ],

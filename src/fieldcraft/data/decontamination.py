@@ -186,8 +186,8 @@ class EvaluationPassages:
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         metas = [task.meta for task in tasks]
-        self._titles = {normalise_text(t) for meta in metas for t in meta.get("gold_titles", ())}
-        self._hashes = {found for meta in metas for found in meta.get(GOLD_PASSAGES_KEY, ())}
+        self._titles = {normalise_text(t) for meta in metas for t in meta.get("gold_titles") or ()}
+        self._hashes = {found for meta in metas for found in meta.get(GOLD_PASSAGES_KEY) or ()}
 
     def __contains__(self, passage: tuple[str, str]) -> bool:
         """Return whether a title and a text are those of such a passage."""

@@ -13,6 +13,7 @@ META_TYPES: Mapping[str, tuple[type | UnionType, str]] = {
     "known": (bool, "true or false"),
     "split": (str, "text"),
 }
+TEXT_LISTS = ("gold_titles", "gold_passages")  # of supporting passages
 CLOSED_BOOK_KEY = "closed_book"
 GRADED_BY_KEY = "graded_by"
 # Rewards that a task may name, all of them built in: data files must not cause imports.
@@ -28,6 +29,9 @@ def validate_meta(meta: dict[str, Any]) -> dict[str, Any]:
     for key, (kind, description) in META_TYPES.items():
         if not isinstance(value := meta.get(key), kind | None):
             raise ValueError(f"'{key}' is {value!r} and must be {description}")
+    for key in TEXT_LISTS:
+        if not _is_text_list(value := meta.get(key)):
+            raise ValueError(f"'{key}' is {value!r} and must be a list of texts")
     if (rate := meta.get(CLOSED_BOOK_KEY)) is not None and not _is_fraction(rate):
         raise ValueError(f"'{CLOSED_BOOK_KEY}' is {rate!r} and must be a number from 0 to 1")
     grader = meta.get(GRADED_BY_KEY)
@@ -41,6 +45,10 @@ def validate_meta(meta: dict[str, Any]) -> dict[str, Any]:
             ' [{"search": 1, "read": 1}]'
         )
     return meta
+
+
+def _is_text_list(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(v, str) for v in value))
 
 
 def _is_fraction(value: Any) -> bool:

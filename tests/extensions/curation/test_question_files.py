@@ -91,6 +91,22 @@ def test_questions_know_their_passages(tmp_path: Path) -> None:
     ]
 
 
+def test_titles_without_a_value_come_from_the_passages(tmp_path: Path) -> None:
+    empty = {"metadata": {"gold_titles": None, "gold_passages": None}}
+    plain = {"question": "who sang it", "golden_answers": ["Di"]}
+    files = [write_lines(tmp_path / "q.jsonl", [NQ | empty, MUSIQUE | empty, plain | empty])]
+    write_question_files(files, [], tmp_path / "out", QuestionFileSettings(heldout=1))
+    found = [
+        task for name in ("tasks", "heldout") for task in read_tasks(tmp_path / f"out/{name}.jsonl")
+    ]
+    titles = {task.question: task.meta["gold_titles"] for task in found}
+    assert titles == {
+        NQ["question"]: ["Northport"],
+        MUSIQUE["question"]: ["Bo", "Midvale"],
+        "who sang it": None,
+    }
+
+
 titles = st.sampled_from([f"{first}{last}" for first in ("Ash", "Fir", "Oak") for last in "abcd"])
 records = st.lists(st.tuples(titles, titles), min_size=3, max_size=12)
 

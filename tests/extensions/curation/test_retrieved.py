@@ -102,6 +102,13 @@ def test_further_searches_may_find_one_supporting_passage_each() -> None:
     assert search(BRIDGE, passages, searches=2)[0].reason == UNSUPPORTED_REASON
 
 
+def test_titles_without_a_value_are_no_supports() -> None:
+    path, _ = search(replace(TASK, meta={"gold_titles": None}), {TASK.question: HALL})
+    assert path.evidence is not None
+    task = Task("e", "Who?", ("x",), {"gold_titles": None, "gold_passages": None})
+    assert exclude_contaminated(path, EvaluationPassages([task])) == path
+
+
 def test_yes_and_no_follow_from_the_supporting_passages() -> None:
     task = replace(BRIDGE, answers=("yes",))
     path, _ = search(task, {TASK.question: PLAQUE, "Rust Hall": HALL})

@@ -126,6 +126,13 @@ def test_questions_without_answers_are_no_start(
     assert "no question has an answer, and harder questions are" in capsys.readouterr().err
 
 
+def test_none_is_requested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["synthesise", "afm-data", "world.people=60", "--out", tmp_path / "run"]
+    assert status(*command, "--depth", 0, "--width", 0) == 2
+    sentence = "--depth=0 and --width=0 ask for no question of the kinds depth, intersect, compare"
+    assert sentence in capsys.readouterr().err
+
+
 def test_nobody_makes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["synthesise", "code-mini", "--out", tmp_path / "run"]
     assert status(*command) == 2

@@ -41,6 +41,11 @@ def graded(pool: MathGraderPool, gold: str, answer: str) -> float | None:
         ("1000.99", "1000,99", 1.0),
         ("7425000", "7,425,000", 1.0),
         ("33", "033", 1.0),  # as AIME writes answers
+        ("500 cents", "USD 5", 1.0),
+        ("500 cents", "us $5", 1.0),
+        ("5 euros", "EUR 5", 1.0),
+        ("5 euros", "USD 5", 0.0),
+        ("5 dollars", "eur 5", 0.0),
     ],
 )
 def test_answers_that_mean_the_same(

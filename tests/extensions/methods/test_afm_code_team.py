@@ -19,7 +19,16 @@ from fieldcraft.extensions.methods.afm_code import AfmCodeDialect
 from fieldcraft.extensions.methods.afm_code_team import AFM_CODE_TEAM, PROMPTS, find_fault
 from fieldcraft.tools.base import tool
 from fieldcraft.tools.chat_client import ChatReply, TokenUsage
-from fieldcraft.types import Answer, Observation, Task, Thought, ThoughtRole, ToolCall, ToolError
+from fieldcraft.types import (
+    Answer,
+    Observation,
+    Task,
+    Thought,
+    ThoughtRole,
+    ToolCall,
+    ToolError,
+    UserError,
+)
 
 TASK = Task("t", "Print the square of the number that is read.", ())
 DIALECT = make_dialect("afm-code", tiny_tokenizer())
@@ -52,15 +61,25 @@ class Script:
         return ChatReply(text, "", "stop", TokenUsage(10, 5, 0.5))
 
 
-def run_team(scripts: dict[str, Any], calls: int = 4) -> AgentAttempt:
+@tool
+async def search(query: str) -> str:
+    """Search.
+
+    Args:
+        query: what is looked for.
+    """
+    return query
+
+
+def run_team(scripts: dict[str, Any], calls: int = 4, used: Any = python) -> AgentAttempt:
     members = {
         name: TeamMember(scripts[name], prompt, temperature=0.5)
-        for name, prompt in AFM_CODE_TEAM.member_prompts([python]).items()
+        for name, prompt in AFM_CODE_TEAM.member_prompts([used]).items()
     }
     team_agent = TeamAgent(
         team=AFM_CODE_TEAM,
         members=members,
-        tools=[python],
+        tools=[used],
         max_calls=calls,
         turn_tokens=99,
         call_seconds=9,
@@ -79,6 +98,11 @@ def scripts(**changed: Script) -> dict[str, Script]:
         "suggested_answer": Script(f"Thought: So.\nSuggested answer:\n```py\n{SQUARE}\n```"),
         "double_check": Script("Thought: It squares.\nScore: 4"),
     } | changed
+
+
+def test_without_python_there_is_no_team() -> None:
+    with pytest.raises(UserError, match="runs programs, and tools has no python: add it to tools"):
+        run_team(scripts(search=Script("Thought: I look.\nQuery: x")), used=search)
 
 
 def test_a_program_that_is_tested_and_answered() -> None:

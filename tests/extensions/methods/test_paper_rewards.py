@@ -97,8 +97,9 @@ def test_toolrl(wanted: Any, made: list[tuple[str, dict[str, Any]]], score: floa
 
 
 def test_wanted_calls_of_another_form_are_refused() -> None:
-    with pytest.raises(UserError, match="expected calls of task 'q' cannot be parsed"):
-        toolrl([{"tool": "f"}], [])
+    for wanted in ([{"tool": "f"}], 5, {}, "f"):
+        with pytest.raises(UserError, match="expected calls of task 'q' cannot be parsed"):
+            toolrl(wanted, [])
 
 
 # -- calls that are not executed -------------------------------------------------------------------

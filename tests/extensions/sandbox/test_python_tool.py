@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import math
 import threading
 
 import httpx
@@ -117,7 +118,9 @@ def test_a_stateless_tool() -> None:
     ("settings", "message"),
     [
         ({"limits": {"memory": 1}}, "no limit 'memory'"),
-        ({"limits": {"wall_seconds": -1}}, "wall_seconds of a sandbox must be greater than 0"),
+        ({"limits": {"wall_seconds": -1}}, "wall_seconds of a sandbox must be finite and greater"),
+        ({"limits": {"wall_seconds": math.inf}}, "sandbox must be finite and greater than 0"),
+        ({"limits": {"wall_seconds": math.nan}}, "sandbox must be finite and greater than 0"),
         (
             {"limits": {"processes": "many"}},
             "'limits' of the tool 'python' is wrong: it must be a number, not 'many'",
@@ -319,3 +322,9 @@ def test_programs_find_the_files_of_a_folder(tmp_path) -> None:
         assert str(caught.value) == "LookupError: Bran Tel left"
     with pytest.raises(UserError, match="is not a folder: correct 'files' of the tool python"):
         make_tool("python", {"files": str(tmp_path / "gone")})
+
+
+def test_an_error_without_a_last_line_states_the_status(sandbox) -> None:
+    run = asyncio.run(sandbox.run("import sys\nsys.exit(1)"))
+    with pytest.raises(ToolError, match=r"^The program ended with status 1\.$"):
+        render_observation(run, 10, "last-line")

@@ -179,6 +179,8 @@ def _with_gold(task: Task, gold: Sequence[Piece]) -> Task:
     titles = list(dict.fromkeys(title for title, _ in gold if title))
     hashes = list(dict.fromkeys(hash_passage(text) for _, text in gold))
     meta = {**({"gold_titles": titles} if titles else {}), **task.meta, GOLD_PASSAGES_KEY: hashes}
+    if titles and not meta["gold_titles"]:
+        meta["gold_titles"] = titles
     return replace(task, meta=meta)
 
 
@@ -264,8 +266,8 @@ def _group_by_passages(tasks: Sequence[Task]) -> list[list[Task]]:
 
 
 def _list_group_keys(task: Task) -> Iterator[str]:
-    yield from (f"title {normalise_text(title)}" for title in task.meta.get("gold_titles", ()))
-    yield from (f"text {found}" for found in task.meta.get(GOLD_PASSAGES_KEY, ()))
+    yield from (f"title {normalise_text(title)}" for title in task.meta.get("gold_titles") or ())
+    yield from (f"text {found}" for found in task.meta.get(GOLD_PASSAGES_KEY) or ())
 
 
 def _decontaminate(

@@ -73,7 +73,7 @@ class SearchPath:
     @property
     def supports(self) -> frozenset[str]:
         """Normalised titles of the supporting passages of a question with several hops."""
-        titles = frozenset(map(normalise_text, self.task.meta.get("gold_titles", ())))
+        titles = frozenset(map(normalise_text, self.task.meta.get("gold_titles") or ()))
         return titles if len(titles) >= MIN_SUPPORTS else frozenset()
 
     @property
@@ -107,7 +107,7 @@ async def find_path(
         return path
     path = path.extended(task.question, await search(task.question))
     while path.reason and len(path.queries) < searches:
-        titles = task.meta.get("gold_titles", ()) if path.supports else ()
+        titles = task.meta.get("gold_titles") or () if path.supports else ()
         best = path
         queries = list_queries(task.question, path.results, titles)
         for query in islice(queries, max_queries):

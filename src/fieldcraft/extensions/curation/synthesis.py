@@ -168,8 +168,8 @@ def synthesise_questions(
     """Synthesise `depth` and `width` questions, or the remaining ones, and return the folder with
     `tasks.jsonl`, `card.json` and `card.html`.
 
-    Raises UserError if neither a world nor a model can synthesise them, or a model does not
-    respond.
+    Raises UserError if neither a world nor a model can synthesise them, none are requested, or a
+    model does not respond.
     """
     return run_async(_synthesise(recipe, out, depth, width, events))
 
@@ -180,6 +180,11 @@ async def _synthesise(recipe: Recipe, out: Path, depth: int, width: int, events:
         folder = context.folder.path / SYNTHESIS_FOLDER
         drafts = DraftJournal(folder / "drafts.jsonl")
         counts = _count_by_kind(generator, depth, width)
+        if not counts:
+            raise UserError(
+                f"--depth={depth} and --width={width} ask for no question of the kinds"
+                f" {', '.join(generator.kinds)}: raise one of them."
+            )
 
         def on_accepted(accepted: int) -> None:
             events(JobsCompleted(SYNTHESIS_FOLDER, accepted, f"of {len(drafts.drafts)} drafts"))
@@ -204,7 +209,7 @@ async def _synthesise(recipe: Recipe, out: Path, depth: int, width: int, events:
 def _count_by_kind(generator: QuestionGenerator, depth: int, width: int) -> dict[str, int]:
     """Return the number of questions of each kind; width questions are divided equally."""
     width_kinds = [kind for kind in WIDTH_KINDS if kind in generator.kinds]
-    counts = {DEPTH: depth} if depth else {}
+    counts = {DEPTH: depth} if depth and DEPTH in generator.kinds else {}
     for position, kind in enumerate(width_kinds):
         if count := width // len(width_kinds) + (position < width % len(width_kinds)):
             counts[kind] = count

@@ -162,7 +162,7 @@ def parse_unit(text: str) -> Unit | None:
 
 def parse_currency(sign: str) -> Unit | None:
     """Return the currency unit that a sign or an abbreviation before a number denotes."""
-    sign = sign.strip().removeprefix("US").strip() or "USD"
+    sign = re.sub(r"^US(?!D)\s*", "", sign.strip().upper())
     return parse_unit(_CURRENCY_SIGNS.get(sign, sign))
 
 

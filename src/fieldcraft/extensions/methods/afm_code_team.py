@@ -25,7 +25,7 @@ from fieldcraft.extensions.methods.afm_code import (
     is_writable_program,
     make_review,
 )
-from fieldcraft.types import ThoughtRole, ToolCall
+from fieldcraft.types import ThoughtRole, ToolCall, UserError
 
 MAX_CHECKS = 3  # failed checks after which the team gives up
 PYTHON, READY = "python", "answer"  # decisions of the thinker
@@ -95,7 +95,12 @@ async def _work(board: Blackboard, choices: Sequence[str]) -> None:
 
 
 async def _run_program(board: Blackboard) -> None:
-    """Let the code agent write a program and, if the tool accepts it, standard input; run it."""
+    """Let the code agent write a program and, if the tool accepts it, standard input; run it.
+    Raises UserError without the tool python."""
+    if PYTHON not in board.tools:
+        raise UserError(
+            "the team afm-code runs programs, and tools has no python: add it to tools."
+        )
     properties = board.tools[PYTHON].schema["function"]["parameters"]["properties"]
     stdin_section = {INPUT: TEXT} if "stdin" in properties else {}
     reply = await board.ask(PYTHON, thought=TEXT, code=TEXT, **stdin_section)

@@ -330,7 +330,11 @@ def _has_layout(trajectory: Trajectory) -> bool:
 
 def _read_wanted_calls(task: Task) -> list[NamedCall] | None:
     wanted = task.meta.get("calls")
-    return None if wanted is None else [_parse_wanted_call(call, task.id) for call in wanted]
+    if wanted is None:
+        return None
+    if not isinstance(wanted, list):
+        raise _make_wanted_error(task.id)
+    return [_parse_wanted_call(call, task.id) for call in wanted]
 
 
 def _collect_calls(trajectory: Trajectory) -> list[NamedCall] | None:
@@ -381,7 +385,11 @@ def _parse_wanted_call(call: Any, task: str) -> NamedCall:
     match call:
         case {"name": str(name), "arguments": dict(arguments)}:
             return name, arguments
-    raise UserError(
+    raise _make_wanted_error(task)
+
+
+def _make_wanted_error(task: str) -> UserError:
+    return UserError(
         f"the expected calls of task '{task}' cannot be parsed: write each in the metadata as"
         ' {"name": "...", "arguments": {...}}.'
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -28,8 +29,8 @@ class SandboxLimits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value <= 0:
-                raise UserError(f"the limit {name} of a sandbox must be greater than 0.")
+            if not 0 < value < math.inf:
+                raise UserError(f"the limit {name} of a sandbox must be finite and greater than 0.")
 
     def for_machine(self) -> MachineLimits:
         """Return the limits of a machine in which a guest runs programs."""

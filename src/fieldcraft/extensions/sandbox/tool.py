@@ -253,7 +253,7 @@ def render_observation(
             "The sandbox lost the program; nothing is known about its result."
         )
     if errors == "last-line" and run.status is ProgramStatus.FINISHED and run.exit_code == 1:
-        last_line = run.stderr.strip().rpartition("\n")[2]
+        last_line = run.stderr.strip().rpartition("\n")[2] or _describe_end(run, wall_seconds)
         raise ToolError("\n".join(filter(None, [*notes, run.stdout.strip(), last_line])))
     parts = [*notes, run.stdout, run.value or "", run.stderr]
     text = "\n".join(part.rstrip("\n") for part in parts if part.strip()) or NO_OUTPUT

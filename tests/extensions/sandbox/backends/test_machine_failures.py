@@ -112,6 +112,13 @@ def test_an_image_that_is_not_there(monkeypatch, tmp_path) -> None:
         make_tool("python", {"backend": {"name": "container", "image": "x"}})
 
 
+def test_a_container_at_a_time_or_more(write_engine) -> None:
+    write, _ = write_engine
+    write("exit 0")
+    with pytest.raises(UserError, match="max_concurrent of a sandbox must be at least 1, not 0"):
+        open_backend("container", {"image": "x", "engine": "podman"}, LIMITS, 0, "this test")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

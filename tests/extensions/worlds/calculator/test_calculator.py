@@ -65,6 +65,7 @@ def test_the_tool_agrees_with_the_gold_answer(seed: int, operations: int) -> Non
         ([1e300, 1e300], "an operand must be"),
         ([10**400, 2], "an operand must be"),
         ([1e10, {"operation": "multiply", "operands": [1e10, 1e10]}], "too large"),
+        ([1, {"operation": "multiply", "operands": [10**15] * 30}], "too large"),
         ([float("nan"), 1], "an operand must be"),
     ],
 )

@@ -54,7 +54,9 @@ def open_container_backend(
     if network == "none":
         layers.append("no network")
     isolation = Isolation("container", tuple(layers), f"in containers of {engine} from {image}")
-    concurrent = max_concurrent or _PROGRAMS_PER_CORE * len(os.sched_getaffinity(0))
+    concurrent = max_concurrent
+    if concurrent is None:
+        concurrent = _PROGRAMS_PER_CORE * len(os.sched_getaffinity(0))
     return MachineBackend(ContainerHost(engine, image, network), limits, concurrent, isolation)
 
 

@@ -44,7 +44,7 @@ def _calculate(operation: object, operands: object, depth: int) -> float:
         result = reduce(OPERATIONS[operation], values)
     except ZeroDivisionError as error:
         raise ToolError("division by zero") from error
-    if not math.isfinite(result) or abs(result) > MAX_MAGNITUDE:
+    if abs(result) > MAX_MAGNITUDE or not math.isfinite(result):  # an int may exceed any float
         raise ToolError("the result is too large")
     return result
 
