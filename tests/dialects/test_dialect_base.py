@@ -112,6 +112,23 @@ def test_unknown_dialect_names_the_nearest() -> None:
         make_dialect("search_r1", TOKENIZER)
 
 
+FAILING = "{% for m in messages %}{% if m.role == '" + "ROLE' %}{{ 1 + m.content }}{% endif %}"
+FAILING += "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+FAILING += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+
+
+def test_a_template_may_fail_on_messages_with_an_error_of_python() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = FAILING.replace("ROLE", "assistant")
+    assert "Who?" in tokenizer.decode(make_dialect("hermes", tokenizer).encode_prompt("Who?", []))
+    tokenizer.chat_template = FAILING.replace("ROLE", "system")
+    with pytest.raises(UserError, match=r"rejects a system prompt \(unsupported operand type"):
+        make_dialect("hermes", tokenizer, system_prompt="Be brief.")
+    tokenizer.chat_template = FAILING.replace("ROLE", "user")
+    with pytest.raises(UserError, match=r"chat template cannot be read \(TypeError: unsupported"):
+        make_dialect("hermes", tokenizer).encode_prompt("Who?", [])
+
+
 @pytest.mark.parametrize("name", BUILTIN_COMPONENTS[ComponentKind.DIALECT])
 def test_tiny_tokenizers_have_no_round_trip_problems(name: str) -> None:
     assert make_dialect(name, TOKENIZER).name == name
