@@ -36,6 +36,7 @@ BUILTIN_VARIABLES = {
     "raise_exception",
     "strftime_now",
 }
+MAX_TOKEN_ID = 2**32 - 1  # of a tokenizer
 # transformers' own tag, which marks assistant text; it does not change the output.
 GENERATION_TAG_REGEX = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 CLOCK_CALL_REGEX = re.compile(
@@ -245,11 +246,13 @@ def find_turn_end(
 
     Args:
         tokenizer: tokenizer of the model.
-        configured: end tokens of its `generation_config.json`.
+        configured: end tokens of its `generation_config.json`. Those that the tokenizer lacks have
+            no text, and are left out.
         variables: variables of the chat template.
 
     Raises UserError if no token ends a sequence.
     """
+    configured = [i for i in configured if _has_token(tokenizer, i)]
     tokenizer_eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     known = {*configured, *tokenizer_eos}
     template_end = _find_template_end(tokenizer, known, variables or {})
@@ -263,6 +266,11 @@ def find_turn_end(
     ids = frozenset({first, *known})
     texts = {i: tokenizer.decode([i]) for i in ids}
     return TurnEnd(first, texts[first], ids, tuple(sorted(texts.values(), key=len, reverse=True)))
+
+
+def _has_token(tokenizer: Tokenizer, token_id: int) -> bool:
+    backend = tokenizer.backend_tokenizer
+    return 0 <= token_id <= MAX_TOKEN_ID and backend.id_to_token(token_id) is not None
 
 
 def _find_template_end(
