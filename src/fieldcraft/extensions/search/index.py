@@ -180,7 +180,8 @@ def build_index(
         approximate: search a graph of the vectors instead of all of them.
 
     Raises:
-        UserError: an invalid corpus or encoder, or `out` exists and is not an index.
+        UserError: an invalid corpus or encoder, or `out` exists and is not an index, or contains
+            the working directory.
     """
     settings = make_index_settings(ranking, encoder, approximate)
     if not corpus.is_file():
@@ -193,6 +194,11 @@ def build_index(
     if found is None and out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(
             f"{out} exists and is not a search index; choose another place for the index."
+        )
+    if Path.cwd().is_relative_to(out.resolve()):  # it would be replaced
+        raise UserError(
+            f"the folder of the index, '{out}', contains the working directory; choose another"
+            " place for the index."
         )
 
     replaced = out.with_name(f".{out.name}.old")
