@@ -47,6 +47,15 @@ def test_plain_text_holds_no_added_token(pieces: list[str]) -> None:
     assert QWEN3.decode(ids) == text
 
 
+def test_lone_surrogates_become_replacement_characters() -> None:
+    for encode in (encode_untrusted, encode_policy_text):
+        assert encode(TOKENIZER, "a\ud83d") == TOKENIZER.encode("a\ufffd", add_special_tokens=False)
+        assert TOKENIZER.decode(encode(TOKENIZER, "a\ud83d\ude00")) == "a\U0001f600"
+    assert "who \ufffd?" in TOKENIZER.decode(
+        make_dialect("hermes", TOKENIZER).encode_prompt("who \ud83d?", [])
+    )
+
+
 def test_written_text_uses_tag_tokens_but_no_special_tokens() -> None:
     think = QWEN3.convert_tokens_to_ids("<think>")
     assert encode_policy_text(QWEN3, "<think>") == [think]

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 
-from fieldcraft.environments.guards import replace_lone_surrogates
+from fieldcraft.config.names import replace_lone_surrogates
 from fieldcraft.extensions.web.blocking import Blocklist
 from fieldcraft.extensions.web.rate_limit import HostRateLimiter
 from fieldcraft.extensions.web.response_cache import CachedResponse
