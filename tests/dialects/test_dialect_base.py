@@ -47,6 +47,15 @@ def test_plain_text_holds_no_added_token(pieces: list[str]) -> None:
     assert QWEN3.decode(ids) == text
 
 
+def test_lone_surrogates_become_replacement_characters() -> None:
+    for encode in (encode_untrusted, encode_policy_text):
+        assert encode(TOKENIZER, "a\ud83d") == TOKENIZER.encode("a\ufffd", add_special_tokens=False)
+        assert TOKENIZER.decode(encode(TOKENIZER, "a\ud83d\ude00")) == "a\U0001f600"
+    assert "who \ufffd?" in TOKENIZER.decode(
+        make_dialect("hermes", TOKENIZER).encode_prompt("who \ud83d?", [])
+    )
+
+
 def test_written_text_uses_tag_tokens_but_no_special_tokens() -> None:
     think = QWEN3.convert_tokens_to_ids("<think>")
     assert encode_policy_text(QWEN3, "<think>") == [think]
@@ -110,6 +119,23 @@ def test_last_box(text: str, box: str | None) -> None:
 def test_unknown_dialect_names_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'search-r1'"):
         make_dialect("search_r1", TOKENIZER)
+
+
+FAILING = "{% for m in messages %}{% if m.role == '" + "ROLE' %}{{ 1 + m.content }}{% endif %}"
+FAILING += "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+FAILING += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+
+
+def test_a_template_may_fail_on_messages_with_an_error_of_python() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = FAILING.replace("ROLE", "assistant")
+    assert "Who?" in tokenizer.decode(make_dialect("hermes", tokenizer).encode_prompt("Who?", []))
+    tokenizer.chat_template = FAILING.replace("ROLE", "system")
+    with pytest.raises(UserError, match=r"rejects a system prompt \(unsupported operand type"):
+        make_dialect("hermes", tokenizer, system_prompt="Be brief.")
+    tokenizer.chat_template = FAILING.replace("ROLE", "user")
+    with pytest.raises(UserError, match=r"chat template cannot be read \(TypeError: unsupported"):
+        make_dialect("hermes", tokenizer).encode_prompt("Who?", [])
 
 
 @pytest.mark.parametrize("name", BUILTIN_COMPONENTS[ComponentKind.DIALECT])

@@ -152,6 +152,11 @@ def test_a_tokenizer_where_nothing_ends_is_refused() -> None:
     assert find_turn_end(tokenizer, [0]).token_id == 0
 
 
+def test_ends_that_the_tokenizer_lacks_are_left_out() -> None:
+    tokenizer = FAMILIES["smollm2"].tokenizer()
+    assert find_turn_end(tokenizer, [-1, 10**6, 2**40]) == find_turn_end(tokenizer)
+
+
 def test_the_date_of_a_template_is_the_recipe_s_and_not_the_clock_s() -> None:
     tokenizer = FAMILIES["llama 3"].tokenizer()
     tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}: " + tokenizer.chat_template

@@ -25,6 +25,7 @@ def used_port() -> Iterator[int]:
         ("127.0.0.1", -1, "There is no port -1; choose one from 0 to 65535."),
         ("127.0.0.1", 65536, "There is no port 65536; choose one"),
         ("203.0.113.7", 0, "give an address of this machine as the host, such as 127.0.0.1"),
+        ("::1", 0, "give an address of this machine as the host, such as 127.0.0.1"),
         ("nowhere.invalid", 0, "give an address of this machine as the host, such as 127.0.0.1"),
     ],
 )

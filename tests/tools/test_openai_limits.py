@@ -16,9 +16,10 @@ from bad_servers import (
     redirects,
     resets,
 )
-from chat_server import completion
+from chat_server import answering, completion
 from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.tools.chat_client import ChatClient, ChatReply, ChatRequestError
+from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Status, Task, Trajectory
 from virtual_time import Clock
 
@@ -37,6 +38,14 @@ def ask(endpoint: ChatClient) -> ChatReply:
 
 def endpoint_at(url: str, retries: int = 0, seconds: float = PATIENCE) -> ChatClient:
     return ChatClient(f"{url}/v1", "m", retries=retries, timeout_seconds=seconds)
+
+
+def test_half_of_an_emoji_in_a_message_is_replaced() -> None:
+    app, requests = answering(completion("hi"))
+    with serve_in_thread(app) as url:
+        messages = [{"role": "user", "content": "who \ud83d?"}]
+        assert asyncio.run(endpoint_at(url).chat(messages, max_tokens=5)).text == "hi"
+    assert requests[0]["messages"] == [{"role": "user", "content": "who \ufffd?"}]
 
 
 @pytest.mark.parametrize("beginning", [OF_AN_ANSWER, OF_HEADERS])

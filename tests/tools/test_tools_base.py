@@ -1,5 +1,6 @@
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Literal
 
 import pytest
@@ -182,12 +183,42 @@ def anything(**cities: str) -> str:
     return str(cities)
 
 
+def takes_an_object(city: threading.Thread) -> str:
+    """A.
+
+    Args:
+        city: b.
+    """
+    return city.name
+
+
+def takes_a_function(city: Callable[[int], int]) -> str:
+    """A.
+
+    Args:
+        city: b.
+    """
+    return str(city(1))
+
+
+def takes_the_unknown(city: "Town") -> str:  # type: ignore[name-defined]  # noqa: F821
+    """A.
+
+    Args:
+        city: b.
+    """
+    return str(city)
+
+
 @pytest.mark.parametrize(
     ("function", "complaint"),
     [
         (undocumented, "The tool 'undocumented' has no docstring"),
         (untyped, "Argument 'city' of the tool 'untyped' has no type hint"),
         (undescribed, "Argument 'city' of the tool 'undescribed' is not described"),
+        (takes_an_object, "An argument of the tool 'takes_an_object' has a type that a model can"),
+        (takes_a_function, "An argument of the tool 'takes_a_function' has a type that a model"),
+        (takes_the_unknown, "the tool 'takes_the_unknown' cannot be read, because a type hint is"),
         (anything, r"The tool 'anything' takes '\*\*cities: str'"),
     ],
 )

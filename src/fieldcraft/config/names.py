@@ -207,6 +207,14 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+def replace_lone_surrogates(text: str) -> str:
+    """Return a text that UTF-8 can encode: surrogate pairs are joined, and lone surrogates, such as
+    half of an emoji that was cut, become U+FFFD."""
+    if is_utf8(text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def get_display_name(name: str) -> str:
     """Return the name of a component in files and tables: `tree` for `my_package.flows:tree`."""
     return name.rpartition(":")[2]

@@ -65,7 +65,7 @@ def describe_validation_error(error: ValidationError) -> tuple[str, str, tuple[s
     """Return the type of pydantic's first error, a clause that describes it, and its path. Unknown
     keys come first: a misspelt key is also a missing one."""
     details = _list_errors(error)[0]
-    path = (part for part in details["loc"] if not UNION_MEMBER_REGEX.match(str(part)))
+    path = (part for part in details["loc"] if not _is_union_member(part))
     return details["type"], _describe_error(details), tuple(path)
 
 
@@ -113,16 +113,19 @@ def describe_section_errors(
 
 def _list_errors(error: ValidationError) -> list[ErrorDetails]:
     """Return pydantic's errors, unknown keys first, with one error for each value that fits no
-    member of a union."""
-    found, unions = list[ErrorDetails](), set[tuple[str | int, ...]]()
+    member of a union: the first of those that are farthest inside of the value, because it has the
+    form of their member."""
+    found, unions = list[ErrorDetails](), dict[tuple[str | int, ...], int]()
     errors = error.errors(include_url=False)
     for details in sorted(errors, key=lambda details: details["type"] != "extra_forbidden"):
         path = details["loc"]
         value_path = tuple(takewhile(lambda part: not _is_union_member(part), path))
         if value_path not in unions:
             found.append(details)
+        elif len(path) > len(found[unions[value_path]]["loc"]):
+            found[unions[value_path]] = details
         if value_path != path:
-            unions.add(value_path)
+            unions.setdefault(value_path, len(found) - 1)
     return found
 
 

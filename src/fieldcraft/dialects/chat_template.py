@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, TemplateError
+from jinja2 import Environment
 from jinja2.defaults import DEFAULT_NAMESPACE
 from jinja2.meta import find_undeclared_variables
 
 from fieldcraft.config.names import suggest_name
 from fieldcraft.config.sections import DEFAULT_DATE
-from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.records.reading import DamagedFileError, raise_read_errors
 from fieldcraft.sampling import TurnEnd
 from fieldcraft.types import Tokenizer, UserError
 
@@ -36,6 +36,7 @@ BUILTIN_VARIABLES = {
     "raise_exception",
     "strftime_now",
 }
+MAX_TOKEN_ID = 2**32 - 1  # of a tokenizer
 # transformers' own tag, which marks assistant text; it does not change the output.
 GENERATION_TAG_REGEX = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 CLOCK_CALL_REGEX = re.compile(
@@ -89,9 +90,23 @@ def list_template_variables(tokenizer: Tokenizer) -> set[str]:
     used: set[str] = set()
     jinja = Environment(extensions=["jinja2.ext.loopcontrols"])
     for source in _iter_sources(tokenizer.chat_template):
-        with raise_read_errors("the model's chat template", "correct its chat_template.jinja"):
+        with _raise_template_errors():
             used |= find_undeclared_variables(jinja.parse(GENERATION_TAG_REGEX.sub("", source)))
     return used - BUILTIN_VARIABLES - DEFAULT_NAMESPACE.keys()
+
+
+def _raise_template_errors() -> AbstractContextManager[None]:
+    """Convert errors of the chat template in the block, which may be any exception, to a
+    DamagedFileError."""
+    return raise_read_errors("the model's chat template", "correct its chat_template.jinja")
+
+
+@contextmanager
+def _ignore_template_errors() -> Iterator[None]:
+    """Ignore errors of the chat template in the block: it may reject a conversation, or fail on
+    it."""
+    with suppress(DamagedFileError), _raise_template_errors():
+        yield
 
 
 def _iter_sources(template: Any) -> Iterator[str]:
@@ -129,11 +144,12 @@ def require_system_prompt(
         )
     messages = [{"role": "system", "content": system_prompt}, {"role": "user", "content": "?"}]
     try:
-        text = render_chat(tokenizer, messages, add_generation_prompt=True, **variables)
-    except TemplateError as error:
+        with _raise_template_errors():
+            text = render_chat(tokenizer, messages, add_generation_prompt=True, **variables)
+    except DamagedFileError as error:
         raise UserError(
-            f"The chat template of the model rejects a system prompt ({error}); write its text"
-            " into 'instruction'."
+            f"The chat template of the model rejects a system prompt ({error.__cause__}); write its"
+            " text into 'instruction'."
         ) from error
     if system_prompt.strip() not in text:
         raise UserError(
@@ -150,9 +166,10 @@ def supports_system_prompt(tokenizer: Tokenizer, variables: Mapping[str, Any]) -
 
     def render_role(role: str) -> str:
         messages = [{"role": role, "content": TURN_PLACEHOLDER}, {"role": "user", "content": "?"}]
-        with suppress(TemplateError):  # a template may reject such a conversation
-            return render_chat(tokenizer, messages, add_generation_prompt=True, **variables)
-        return ""
+        text = ""
+        with _ignore_template_errors():
+            text = render_chat(tokenizer, messages, add_generation_prompt=True, **variables)
+        return text
 
     return TURN_PLACEHOLDER in render_role("system") and render_role("system") != render_role(
         "assistant"
@@ -207,7 +224,7 @@ def require_plain_opening(
     question = {"role": "user", "content": "?"}
     reply = {"role": "assistant", "content": TURN_PLACEHOLDER}
     prompt = conversation = ""
-    with suppress(TemplateError):  # a template may reject such a conversation
+    with _ignore_template_errors():
         prompt = render_chat(tokenizer, [question], add_generation_prompt=True, **variables)
         conversation = render_chat(tokenizer, [question, reply], **variables)
     before, has_turn, _ = conversation.rpartition(TURN_PLACEHOLDER)
@@ -229,11 +246,13 @@ def find_turn_end(
 
     Args:
         tokenizer: tokenizer of the model.
-        configured: end tokens of its `generation_config.json`.
+        configured: end tokens of its `generation_config.json`. Those that the tokenizer lacks have
+            no text, and are left out.
         variables: variables of the chat template.
 
     Raises UserError if no token ends a sequence.
     """
+    configured = [i for i in configured if _has_token(tokenizer, i)]
     tokenizer_eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     known = {*configured, *tokenizer_eos}
     template_end = _find_template_end(tokenizer, known, variables or {})
@@ -247,6 +266,11 @@ def find_turn_end(
     ids = frozenset({first, *known})
     texts = {i: tokenizer.decode([i]) for i in ids}
     return TurnEnd(first, texts[first], ids, tuple(sorted(texts.values(), key=len, reverse=True)))
+
+
+def _has_token(tokenizer: Tokenizer, token_id: int) -> bool:
+    backend = tokenizer.backend_tokenizer
+    return 0 <= token_id <= MAX_TOKEN_ID and backend.id_to_token(token_id) is not None
 
 
 def _find_template_end(
@@ -278,7 +302,7 @@ def _find_special_after(
     """Return the special token that follows the turn, ignoring white space; None if text
     follows."""
     rendered = ""
-    with suppress(TemplateError):  # a template may reject such a conversation
+    with _ignore_template_errors():
         rendered = render_chat(tokenizer, messages, **variables)
     _, has_turn, after = rendered.rpartition(TURN_PLACEHOLDER)
     ids = tokenizer.encode(after.lstrip(), add_special_tokens=False) if has_turn else []

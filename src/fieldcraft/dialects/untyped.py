@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from fieldcraft.dialects.calls import parse_strict_json
@@ -23,16 +23,18 @@ def with_types(call: ToolCall, schema: Mapping[str, Any]) -> ToolCall:
     """
     if not any(isinstance(value, UntypedText) for value in call.arguments.values()):
         return call
-    properties = schema["function"].get("parameters", {}).get("properties", {})
+    parameters = schema["function"].get("parameters", {})
+    properties = parameters.get("properties", {})
     arguments = {
-        name: _parse(value, properties.get(name)) if isinstance(value, UntypedText) else value
+        name: _parse(value, {*_iter_types(properties.get(name), parameters)})
+        if isinstance(value, UntypedText)
+        else value
         for name, value in call.arguments.items()
     }
     return ToolCall(call.tool, arguments, call.call_id)
 
 
-def _parse(text: str, schema: Any) -> Any:
-    types = set(_iter_types(schema))
+def _parse(text: str, types: Collection[str]) -> Any:
     plain = str(text)
     if "null" in types and plain.strip() in ("null", "None"):
         return None
@@ -51,14 +53,25 @@ def parse_untyped(text: str) -> Any:
     return text if isinstance(value, str) else value
 
 
-def _iter_types(schema: Any) -> Iterator[str]:
-    """Yield the types that a JSON schema allows; none if it does not restrict them."""
+def _iter_types(schema: Any, root: Any, followed: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield the types that a JSON schema allows; none if it does not restrict them. References,
+    such as those to enums, are followed in `root`, each once."""
     if not isinstance(schema, dict):
         return
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference not in followed:
+        yield from _iter_types(_find_target(reference, root), root, followed | {reference})
     declared = schema.get("type")
     yield from [declared] if isinstance(declared, str) else declared or ()
     for value in () if declared else schema.get("enum", ()):
         yield "string" if isinstance(value, str) else ""
-    for union in ("anyOf", "oneOf"):
+    for union in ("anyOf", "oneOf", "allOf"):
         for choice in schema.get(union, ()):
-            yield from _iter_types(choice)
+            yield from _iter_types(choice, root, followed)
+
+
+def _find_target(reference: str, root: Any) -> Any:
+    """Return the schema that a reference such as #/$defs/Unit leads to; None if there is none."""
+    for step in reference.removeprefix("#/").split("/"):
+        root = root.get(step) if isinstance(root, dict) else None
+    return root

@@ -16,6 +16,7 @@ from traceback import walk_tb
 from typing import Any, TypeVar
 
 from fieldcraft.concurrency import await_external
+from fieldcraft.config.names import replace_lone_surrogates
 from fieldcraft.dialects.base import encode_untrusted
 from fieldcraft.types import CallOutcome, CallRecord, Tokenizer, UserError
 
@@ -90,11 +91,6 @@ def _omit_middle(text: str, num_characters: int) -> str:
     head, end = text[: num_characters - tail], text[len(text) - tail :]
     omission = OMISSION_TEMPLATE.format(len(text) - num_characters)
     return replace_lone_surrogates(head) + omission + replace_lone_surrogates(end)
-
-
-def replace_lone_surrogates(text: str) -> str:
-    """Return the text with surrogate pairs joined and lone surrogates replaced."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _count_tokens(text: str, max_tokens: int, tokenizer: Tokenizer) -> int:

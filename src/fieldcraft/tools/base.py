@@ -28,7 +28,14 @@ from typing import (
 )
 
 import docstring_parser
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import (
+    ConfigDict,
+    Field,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 from typing_extensions import TypedDict
 
 from fieldcraft.tools.threads import run_in_thread
@@ -76,18 +83,26 @@ class FunctionTool:
         """Wrap a function.
 
         Raises UserError if the function has no docstring, or an argument has no type hint or
-        description: the model would not know how to call it.
+        description, or a type without a JSON schema: the model would not know how to call it.
         """
         self.function = function
         self.name: str = function.__name__
         description, fields = _describe(function)
-        self._arguments = _make_arguments_adapter(self.name, fields)
+        try:
+            self._arguments = _make_arguments_adapter(self.name, fields)
+            parameters = simplify_schema(self._arguments.json_schema())
+        except PydanticUserError as error:
+            reason = error.message.partition(". ")[0]
+            raise UserError(
+                f"An argument of the tool '{self.name}' has a type that a model cannot write"
+                f" ({reason}); use text, numbers, lists and mappings."
+            ) from error
         self.schema: dict[str, Any] = {
             "type": "function",
             "function": {
                 "name": self.name,
                 "description": description,
-                "parameters": simplify_schema(self._arguments.json_schema()),
+                "parameters": parameters,
             },
         }
 
@@ -133,7 +148,7 @@ def _describe(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
     if not docs.description:
         raise UserError(f"The tool '{name}' has no docstring; describe there what it does.")
     descriptions = {param.arg_name: param.description for param in docs.params}
-    hints = get_type_hints(function, include_extras=True)
+    hints = read_type_hints(function, name)
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         argument = parameter.name
@@ -152,6 +167,17 @@ def _describe(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
         required = parameter.default is parameter.empty
         fields[argument] = annotated if required else NotRequired[annotated]
     return docs.description.strip(), fields
+
+
+def read_type_hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    """Return the type hints of the function of a tool. Raises UserError for an unknown one."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (AttributeError, NameError) as error:
+        raise UserError(
+            f"the tool '{name}' cannot be read, because a type hint is unknown ({error}); import"
+            " the type at the top of its module."
+        ) from error
 
 
 def _make_arguments_adapter(name: str, fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:

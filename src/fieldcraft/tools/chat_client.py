@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fieldcraft.concurrency import ConcurrencyLimiter
 from fieldcraft.config.collection import is_openai_url
+from fieldcraft.config.names import replace_lone_surrogates
 from fieldcraft.config.sections import EndpointConfig
 from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.records.waits import report_wait
@@ -177,7 +178,10 @@ class ChatClient:
         """
         request: dict[str, Any] = {
             "model": self.model,
-            "messages": messages,
+            "messages": [
+                {key: replace_lone_surrogates(text) for key, text in message.items()}
+                for message in messages
+            ],
             "temperature": temperature,
             # OpenAI rejects the old name for its newer models; other servers support only the old.
             self._max_tokens_key: max_tokens,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from fieldcraft.config.choices import ToolConfig
 from fieldcraft.config.components import ComponentKind
@@ -13,7 +13,7 @@ from fieldcraft.config.instantiation import instantiate
 from fieldcraft.config.names import resolve, suggest_name
 from fieldcraft.config.sections import DEFAULT_CALL_COST
 from fieldcraft.dialects.tool_names import add_name_variants
-from fieldcraft.tools.base import FunctionTool
+from fieldcraft.tools.base import FunctionTool, read_type_hints
 from fieldcraft.tools.http import NO_SITES, InProcessSites
 from fieldcraft.types import AnyTool, StatefulTool, Task, Tool, UserError
 
@@ -128,13 +128,7 @@ def coerce_tool(
 
 def _returns_tool(function: Callable[..., Any], name: str) -> bool:
     """Return whether a function's return type is a tool, rather than the result of a tool call."""
-    try:
-        returned = get_type_hints(function).get("return")
-    except NameError as error:
-        raise UserError(
-            f"the tool '{name}' cannot be read, because a type hint is unknown ({error}); import"
-            " the type at the top of its module."
-        ) from error
+    returned = read_type_hints(function, name).get("return")
     return any(
         "__call__" in dir(kind) or "open" in dir(kind) for kind in _iterate_classes(returned)
     )

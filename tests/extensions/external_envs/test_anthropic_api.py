@@ -104,6 +104,28 @@ def test_tokens_are_counted_without_a_turn_and_limits_are_kept() -> None:
     assert (authors(done), done.status) == ([ONE_TURN], Status.ANSWERED)
 
 
+@pytest.mark.parametrize(
+    ("role", "block", "sentence"),
+    [
+        ("assistant", {"type": "tool_use", "name": "a", "input": {}}, "content.0.id: it is miss"),
+        ("user", {"type": "text", "text": 5}, "content.0.text: it must be text, not 5"),
+        ("user", {"type": "tool_result"}, "content.0.tool_use_id: it is missing"),
+        (
+            "user",
+            {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]},
+            "content.0.content: block 0 has the type 'image'",
+        ),
+    ],
+)
+def test_a_block_of_another_form_is_named(role: str, block: Any, sentence: str) -> None:
+    messages = [{"role": role, "content": [block]}, *ASKED["messages"]]
+    with pytest.raises(RequestRejectedError) as refused:
+        parse_messages_request(MessagesRequest, json.dumps(ASKED | {"messages": messages}).encode())
+    assert str(refused.value).startswith(f"messages.0.{sentence}")
+    with pytest.raises(RequestRejectedError, match=r"^system: it must be text, not 5\.$"):
+        parse_messages_request(MessagesRequest, json.dumps(ASKED | {"system": 5}).encode())
+
+
 def test_the_base_url_of_a_function_is_good_as_it_is() -> None:
     assert run_agent("asks_a_function_url", ["Ada"]).answer == "Ada"
 

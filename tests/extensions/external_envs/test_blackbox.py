@@ -5,6 +5,8 @@ import json
 import re
 from typing import Any
 
+import blackbox_agents
+import numpy as np
 import pytest
 from blackbox_parts import ONE_TURN, TOKENIZER, TWO_TURNS, authors, run_scripted
 
@@ -334,6 +336,13 @@ def test_settings_that_name_no_agent() -> None:
 
     with pytest.raises(UserError, match="needs a model with a chat template"):
         asyncio.run(open_it())
+
+
+@pytest.mark.parametrize("returned", [1, True, 1.0, np.float32(1), np.int64(1), np.bool_(True)])
+def test_any_returned_number_is_a_reward(returned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blackbox_agents, "returns_much", lambda task, base_url: returned)
+    done, _ = run_scripted("returns_much", [])
+    assert done.rewards == {"environment": 1.0}
 
 
 @pytest.mark.parametrize("reward", ["nan", "inf", "-inf", "1e300"])

@@ -88,6 +88,10 @@ def test_files_of_the_answer_and_the_reward() -> None:
     assert (done.answer, done.rewards) == ("Oslo", {"environment": 0.5})
     assert run_program("echo Rome; echo 0.5 > reward.txt").answer == "Rome"
     assert run_program("true").answer is None
+    done = run_program(r"printf '\357\273\277Oslo\r\n' > answer.txt; cp answer.txt reward.txt")
+    assert "reward.txt is not a number: 'Oslo'" in done.error
+    done = run_program(r"printf '\357\273\277Oslo'; printf '\357\273\2771\r\n' > reward.txt")
+    assert (done.answer, done.rewards) == ("Oslo", {"environment": 1})
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,16 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
         (task / name).write_bytes(before)
 
 
+def test_files_of_windows_editors(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "task")
+    for name in ("task.toml", "instruction.md"):
+        text = (task / name).read_text().replace("\n", "\r\n")
+        (task / name).write_text(f"\ufeff{text}", newline="")
+    assert read_task(task).instruction == "Write bird into word.txt."
+    assert parse_reward("reward.txt", "\ufeff1\r\n") == 1
+    assert parse_reward("reward.json", '\ufeff{"reward": 1}\r\n') == 1
+
+
 def test_several_containers(tmp_path: Path) -> None:
     task = write_task(tmp_path / "task")
     (task / "environment" / "docker-compose.yaml").write_text("services: {}\n")

@@ -106,3 +106,25 @@ def test_a_turn_requested_while_the_rollout_ends_is_refused() -> None:
         assert len(conversation.branches) == 1
 
     asyncio.run(story())
+
+
+def test_turns_that_are_being_sampled_count_for_their_limit() -> None:
+    request = TurnRequest.model_validate(BODY)
+
+    async def story() -> None:
+        engine = EndsSlowly()
+        engine.allowed.set()
+        conversation = AgentConversation(TASK, Policy(engine=engine), RENDERER, LIMITS, 2, "s", "k")
+        turns = [asyncio.create_task(conversation.request_turn(request)) for _ in range(3)]
+        for _ in range(10):  # more than a request without a turn needs
+            await asyncio.sleep(0)
+        assert [turn.done() for turn in turns] == [False, False, True]
+        with pytest.raises(RequestRejectedError, match="has used all of its 2 turns"):
+            await turns[2]
+        await conversation.finish(Trajectory(TASK))
+        await asyncio.wait(turns)
+        assert [isinstance(turn.exception(), RequestRejectedError) for turn in turns] == [True] * 3
+        assert conversation.budget_exhausted
+        assert len(conversation.branches) == 2
+
+    asyncio.run(story())

@@ -347,6 +347,17 @@ def test_the_tool_searches_inside_the_event_loop():
     assert threads == [threading.current_thread()]
 
 
+@pytest.mark.parametrize("place", [".", "../empty"])
+def test_an_index_never_replaces_the_working_directory(place, tmp_path, monkeypatch):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"text": "Ada"}\n')
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(UserError, match="contains the working directory; choose another place"):
+        build_index(corpus, Path(place))
+    assert {*tmp_path.iterdir()} == {corpus, tmp_path / "empty"}
+
+
 @given(st.lists(st.tuples(st.text("ab c", max_size=5), st.text('ab "\n.', min_size=1)), max_size=3))
 def test_results_are_read_back(passages):
     """Passages are recovered from the text that the model reads, except for outer white space."""

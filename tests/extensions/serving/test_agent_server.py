@@ -217,3 +217,8 @@ def test_a_token_that_no_client_can_send_is_refused(text: str, tmp_path: Path) -
     (tmp_path / "token").write_text(text)
     with pytest.raises(UserError, match="token contains a line break or a character"):
         read_token(None, tmp_path / "token")
+
+
+def test_a_token_may_stand_in_a_file_of_a_windows_editor(tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes("\ufeffsesame\r\n".encode())
+    assert read_token(None, tmp_path / "token") == "sesame"

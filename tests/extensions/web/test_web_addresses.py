@@ -7,7 +7,8 @@ import pytest
 from web_parts import crawler, failure, use
 
 from bad_servers import answers, raw_server, resets
-from fieldcraft.extensions.web.fetch import is_public
+from fieldcraft.extensions.web.fetch import is_allowed, is_public, parse_allowed_host
+from fieldcraft.types import UserError
 
 pytest.importorskip("trafilatura", reason="needs the extra web")
 
@@ -119,9 +120,21 @@ def test_the_next_address_is_asked_where_one_does_not_answer(names):
 def test_a_host_is_allowed_by_name_or_by_name_and_port():
     with raw_server(PAGE) as (url, _):
         port = httpx.URL(url).port
-        for allowed in ("127.0.0.1", f"127.0.0.1:{port}"):
+        for allowed in ("127.0.0.1", f"127.0.0.1:{port}", f"127.0.0.1:{port}/"):
             assert "A secret" in use(crawler(allow_hosts=[allowed]), {"url": url})[0]
         assert "not on the public" in str(failure(crawler(allow_hosts=["127.0.0.1:1"]), url=url))
+
+
+@pytest.mark.parametrize("written", ["LocalHost", "[::1]", "Bücher.example:8000", "::1"])
+def test_allowed_hosts_are_compared_in_one_writing(written):
+    address = f"http://{'[::1]' if written == '::1' else written.lower()}/"
+    assert is_allowed(httpx.URL(address), [parse_allowed_host(written)])
+
+
+@pytest.mark.parametrize("text", ["http://localhost", "a/b", "*.a", "a b", "", "u@a", "a:99999"])
+def test_an_allowed_host_that_is_none_is_a_mistake(text):
+    with pytest.raises(UserError, match="of allow_hosts is no host: write HOST or HOST:PORT"):
+        crawler(allow_hosts=[text])
 
 
 def test_a_certificate_must_be_for_the_name(names, monkeypatch):

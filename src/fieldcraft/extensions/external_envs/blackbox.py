@@ -85,12 +85,13 @@ def _load_agent(name: str) -> AgentFunction:
 
 def _to_result(returned: Any) -> AgentResult:
     match returned:
-        case bool() | int() | float():
-            return AgentResult(reward=float(returned))
         case str():
             return AgentResult(answer=returned)
         case None:
             return AgentResult()
-    raise EnvironmentContractError(
-        f"the agent returned {format_short(returned)}, not a reward, an answer or None"
-    )
+    try:
+        return AgentResult(reward=float(returned))  # also of numpy
+    except (OverflowError, TypeError, ValueError):
+        raise EnvironmentContractError(
+            f"the agent returned {format_short(returned)}, not a reward, an answer or None"
+        ) from None

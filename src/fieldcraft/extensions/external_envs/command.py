@@ -212,4 +212,4 @@ def _parse_result(result: CommandOutcome) -> AgentResult:
 
 
 def _decode(content: bytes) -> str:
-    return content.decode(errors="replace").strip()
+    return content.decode("utf-8-sig", errors="replace").strip()

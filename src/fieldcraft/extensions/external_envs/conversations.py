@@ -191,7 +191,8 @@ class AgentConversation:
         return self._sampled_ids.get((tuple(ids), message))
 
     def _reject_over_budget(self, ids: Sequence[int]) -> None:
-        if sum(len(branch.trajectory.policy_turns) for branch in self.branches) >= self.max_turns:
+        turns = sum(len(b.trajectory.policy_turns) + b.busy for b in self.branches)
+        if turns >= self.max_turns:
             self.budget_exhausted = True
             raise make_final_error(f"the rollout has used all of its {self.max_turns} turns.")
         if len(ids) >= self.budget.max_context_tokens:

@@ -164,7 +164,7 @@ def read_task(folder: Path) -> HarborTask:
             " /logs/verifier/reward.txt."
         )
     with raise_read_errors(folder / INSTRUCTION_FILE, "write there what the agent should do"):
-        instruction = (folder / INSTRUCTION_FILE).read_text("utf-8").strip()
+        instruction = (folder / INSTRUCTION_FILE).read_text("utf-8-sig").strip()
     if not instruction:
         raise UserError(
             f"{folder / INSTRUCTION_FILE} is empty; write there what the agent should do."
@@ -181,7 +181,7 @@ def read_task(folder: Path) -> HarborTask:
 
 def _read_config(path: Path) -> _TaskConfig:
     with raise_read_errors(path, _CORRECT_ADVICE):
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

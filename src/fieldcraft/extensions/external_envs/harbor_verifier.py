@@ -66,6 +66,7 @@ async def run_tests(terminal: Terminal, task: HarborTask) -> float:
 
 def parse_reward(file: str, content: str) -> float:
     """Return the reward in the content of reward.txt or reward.json. Raises ValueError."""
+    content = content.removeprefix("\ufeff")  # of Windows editors
     if len(content) > _MAX_REWARD_CHARS:
         raise ValueError(f"it has more than {_MAX_REWARD_CHARS} characters")
     if not content.strip():

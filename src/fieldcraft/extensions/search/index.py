@@ -180,7 +180,8 @@ def build_index(
         approximate: search a graph of the vectors instead of all of them.
 
     Raises:
-        UserError: an invalid corpus or encoder, or `out` exists and is not an index.
+        UserError: an invalid corpus or encoder, or `out` exists and is not an index, or contains
+            the working directory.
     """
     settings = make_index_settings(ranking, encoder, approximate)
     if not corpus.is_file():
@@ -195,6 +196,11 @@ def build_index(
             f"{out} exists and is not a search index; choose another place for the index."
         )
     require_folder_name(out)
+    if Path.cwd().is_relative_to(out.resolve()):  # it would be replaced
+        raise UserError(
+            f"the folder of the index, '{out}', contains the working directory; choose another"
+            " place for the index."
+        )
 
     replaced = out.with_name(f".{out.name}.old")
     shutil.rmtree(replaced, ignore_errors=True)  # of a process that was killed

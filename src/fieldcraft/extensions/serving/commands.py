@@ -118,7 +118,7 @@ def read_token(variable: str | None, file: Path | None) -> str | None:
         raise UserError("only one token is possible: give --token-env or --token-file, not both.")
     if file is not None:
         with raise_read_errors(file, "give a file with a token"):
-            token = file.read_text("utf-8").strip()
+            token = file.read_text("utf-8-sig").strip()
     elif variable is not None:
         token = os.environ.get(variable, "").strip()
     else:

@@ -17,7 +17,12 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from fieldcraft.config.sections import EndpointConfig
 from fieldcraft.data.decontamination import has_canary
 from fieldcraft.extensions.web.blocking import BENCHMARK_PATTERNS, Blocklist
-from fieldcraft.extensions.web.fetch import BLOCKED_MESSAGE, PageFetcher, parse_url
+from fieldcraft.extensions.web.fetch import (
+    BLOCKED_MESSAGE,
+    PageFetcher,
+    parse_allowed_host,
+    parse_url,
+)
 from fieldcraft.extensions.web.page_text import PageText, PageTextReader, require_extractors
 from fieldcraft.extensions.web.rate_limit import get_rate_limiter
 from fieldcraft.extensions.web.response_cache import (
@@ -187,7 +192,7 @@ def make_crawl_page(
         timeout_seconds=seconds,
         max_bytes=round(max_mb * 2**20),
         max_redirects=redirects,
-        allowed_hosts=tuple(allow_hosts),
+        allowed_hosts=tuple(map(parse_allowed_host, allow_hosts)),
         blocklist=Blocklist([*BENCHMARK_PATTERNS, *block]),
         rate_limiter=get_rate_limiter(1, interval_seconds),
         sites=sites,

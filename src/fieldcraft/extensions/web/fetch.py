@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 import ssl
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import httpx
 
-from fieldcraft.environments.guards import replace_lone_surrogates
+from fieldcraft.config.names import replace_lone_surrogates
 from fieldcraft.extensions.web.blocking import Blocklist
 from fieldcraft.extensions.web.rate_limit import HostRateLimiter
 from fieldcraft.extensions.web.response_cache import CachedResponse
@@ -28,7 +30,7 @@ from fieldcraft.tools.http import (
     require_connectable,
 )
 from fieldcraft.tools.threads import run_in_thread
-from fieldcraft.types import ToolError
+from fieldcraft.types import ToolError, UserError
 from fieldcraft.version import __version__
 
 BLOCKED_MESSAGE = "The page may not be read here."
@@ -250,6 +252,21 @@ def is_public(address: str) -> bool:
         ip.is_multicast or ip.is_reserved or any(ip in network for network in _SPECIAL_NETWORKS)
     )
     return ip.is_global and not is_special
+
+
+def parse_allowed_host(text: str) -> str:
+    """Return `HOST` or `HOST:PORT` in the form in which `is_allowed` compares it. Raises UserError
+    for a text that no host matches."""
+    with suppress(ValueError):
+        return str(ipaddress.IPv6Address(text))
+    try:
+        url = require_connectable(httpx.URL(f"host://{text}"))  # no port is the default
+    except httpx.InvalidURL:
+        url = httpx.URL("")
+    rest = (url.userinfo, url.path.strip("/"), url.query, url.fragment)
+    if not url.host or any(rest) or re.search(r"[\s*]", text):
+        raise UserError(f"'{text}' of allow_hosts is no host: write HOST or HOST:PORT.")
+    return url.host if url.port is None else f"{url.host}:{url.port}"
 
 
 def is_allowed(url: httpx.URL, allowed_hosts: Collection[str]) -> bool:

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import httpx
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from fieldcraft.config.names import replace_lone_surrogates
 from fieldcraft.data.decontamination import has_canary
 from fieldcraft.data.passages import NO_RESULT
-from fieldcraft.environments.guards import replace_lone_surrogates
 from fieldcraft.extensions.search.index import SearchIndex
 from fieldcraft.extensions.web.blocking import BENCHMARK_PATTERNS, Blocklist
 from fieldcraft.extensions.web.fetch import make_ssl_context
