@@ -156,6 +156,6 @@ class CollectConfig(ConfigSection):
         if self.pairs is None:
             thinking = acting = None
         else:
-            thinking = round(self.pairs * self.max_thinking_share)
+            thinking = int(self.pairs * self.max_thinking_share + 1e-9)  # the share is a maximum
             acting = self.pairs - thinking
         return {"coa": self.coa, "cot": self.cot, "acting": acting, "thinking": thinking}

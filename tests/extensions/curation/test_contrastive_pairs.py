@@ -4,9 +4,13 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fieldcraft.config.collection import CollectConfig
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import ContrastivePair
+from fieldcraft.extensions.curation.attempts import select_pairs
 from fieldcraft.extensions.curation.pairs import (
     LATE_SUCCESS,
     NEITHER_CORRECT,
@@ -116,3 +120,12 @@ def test_the_share_of_thinking() -> None:
     assert cap_thinking_share(found, 0.5) == found
     assert cap_thinking_share(found, 0.24) == [act, act, act]
     assert cap_thinking_share([think], 0.9) == []
+
+
+@given(st.integers(1, 60), st.floats(0.01, 0.99))
+def test_the_targets_of_both_kinds_are_within_the_share(count: int, share: float) -> None:
+    """With enough questions, no requested pair is missing."""
+    acting = ContrastivePair(TASK, (), (SEARCH,), (Thought("x"),))
+    thinking = ContrastivePair(TASK, (), (Thought("x"),), (SEARCH,))
+    targets = CollectConfig(pairs=count, max_thinking_share=share).target_counts
+    assert len(select_pairs([acting, thinking] * count, targets, share)) == count

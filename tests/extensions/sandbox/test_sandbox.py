@@ -119,6 +119,8 @@ def test_a_traceback_shows_the_program_and_nothing_else(run) -> None:
         'File "<program>", line 2, in f',
     ]
     assert "return 1 / 0" in done.stderr
+    done = run("text = '\x0c \x85 \u2028'\nanswer = 1 / 0")
+    assert "    answer = 1 / 0\n" in done.stderr
 
 
 @pytest.mark.long

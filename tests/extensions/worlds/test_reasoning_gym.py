@@ -1,7 +1,11 @@
 """Puzzles of reasoning-gym: drawn by its generators and scored by its verifiers."""
 
 import asyncio
+import importlib
+import sys
 from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -9,6 +13,7 @@ import pytest
 from fieldcraft.data.world import make_world
 from fieldcraft.extensions.worlds.reasoning_gym import (
     PUZZLE_KEY,
+    VERIFIER,
     ReasoningGymReward,
     ReasoningGymWorld,
 )
@@ -115,6 +120,50 @@ def test_a_puzzle_of_another_version_cannot_be_graded() -> None:
     puzzle = task.meta[PUZZLE_KEY] | {"index": task.meta[PUZZLE_KEY]["index"] + 1}
     other = Task("q", task.question, task.answers, task.meta | {PUZZLE_KEY: puzzle})
     assert scores(other, task.answers[0]) == [None]
+
+
+GENERATOR = """
+class One:
+    def __init__(self, digits=1):
+        assert digits, "digits must be positive"
+
+    def __getitem__(self, index):
+        return [{"question": f"{number}?", "answer": str(number)} for number in range(2)][index]
+
+    def score_answer(self, answer, entry):
+        return float(answer == entry["answer"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "score"),
+    [
+        ({}, 1.0),
+        ({"generator": "gone"}, None),
+        ({"settings": {"digits": 0}}, None),
+        ({"settings": {"terms": 3}}, None),
+        ({"index": 2}, None),
+    ],
+)
+def test_a_verifier_knows_the_puzzles_of_its_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: dict[str, Any], score: float | None
+) -> None:
+    """A package with one generator, in place of the real one."""
+    (tmp_path / "one_generator.py").write_text(GENERATOR)
+    monkeypatch.syspath_prepend(tmp_path)
+    one = importlib.import_module("one_generator").One
+    factory: Any = ModuleType("reasoning_gym.factory")
+    factory.DATASETS = {"one": (one, None)}
+    factory.create_dataset = lambda name, seed, **settings: one(**settings)
+    monkeypatch.setitem(sys.modules, "reasoning_gym", ModuleType("reasoning_gym"))
+    monkeypatch.setitem(sys.modules, "reasoning_gym.factory", factory)
+    monkeypatch.delitem(sys.modules, VERIFIER, raising=False)
+    verifier: Any = importlib.import_module(VERIFIER)
+    puzzle = {"generator": "one", "settings": {}, "seed": 0, "index": 1, "question": "1?"}
+    try:
+        assert list(verifier._score(puzzle | changed | {"answer": "1"})) == [{"score": score}]
+    finally:
+        del sys.modules[VERIFIER], sys.modules["one_generator"]
 
 
 @needs_package

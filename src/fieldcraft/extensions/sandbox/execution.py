@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import atexit
+import io
 import linecache
 import os
 import sys
@@ -21,7 +22,7 @@ PROGRAM_FILENAME = "<program>"
 
 def remember_lines(code: str) -> None:
     """Let tracebacks show the lines of a program."""
-    lines = code.splitlines(keepends=True)
+    lines = [*io.StringIO(code)]  # `splitlines` also splits at characters inside of a line
     linecache.cache[PROGRAM_FILENAME] = (len(code), None, lines, PROGRAM_FILENAME)
 
 

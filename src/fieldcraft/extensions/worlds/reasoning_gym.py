@@ -220,7 +220,8 @@ async def _verify(puzzle: Mapping[str, Any], request: str) -> float | None:
     pool = _open_pool()
     reply = await asyncio.wrap_future(pool.submit(lambda: _request_score(pool, puzzle)))
     if not reply.get("sandboxed"):
-        return _clip(reply.get("score", 0.0))
+        score = reply.get("score", 0.0)
+        return None if score is None else _clip(score)
     result = await _open_sandbox().run(_PROGRAM, stdin=request)
     if result.status in (ProgramStatus.TIMEOUT, ProgramStatus.MEMORY, ProgramStatus.OUTPUT):
         return 0.0

@@ -1,8 +1,9 @@
 """Process that scores answers with the verifiers of reasoning-gym; it may be killed.
 
 The request is a puzzle (generator, settings, seed, index), its question and an answer. The response
-is {"score": ...}, or {"sandboxed": true} for a generator whose module evaluates text as code, or
-makes other puzzles in each process, so that only the sandbox may or can verify its answers.
+is {"score": ...}, null if the installed version has no such puzzle, or {"sandboxed": true} for a
+generator whose module evaluates text as code, or makes other puzzles in each process, so that only
+the sandbox may or can verify its answers.
 """
 
 from __future__ import annotations
@@ -24,11 +25,18 @@ EVALUATION_REGEX = re.compile(r"\b(?:eval|exec|parse_expr|sympify|literal_eval|c
 
 def _score(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     name, settings = request["generator"], json.dumps(request["settings"])
+    if name not in DATASETS:
+        yield {"score": None}
+        return
     if _evaluates_text(name):
         yield {"sandboxed": True}
         return
-    puzzles = _make_generator(name, settings, request["seed"])
-    puzzle = puzzles[request["index"]]
+    try:
+        puzzles = _make_generator(name, settings, request["seed"])
+        puzzle = puzzles[request["index"]]
+    except (AssertionError, IndexError, TypeError, ValueError):
+        yield {"score": None}
+        return
     if puzzle["question"].strip() != request["question"]:
         yield {"sandboxed": True}
         return

@@ -22,7 +22,8 @@ from fieldcraft.extensions.sandbox.terminals.base import (
 )
 from fieldcraft.extensions.sandbox.terminals.containers import ContainerTerminals
 from fieldcraft.extensions.sandbox.terminals.local import LocalTerminals
-from fieldcraft.types import UserError
+from fieldcraft.extensions.sandbox.terminals.tool import make_bash_tool
+from fieldcraft.types import ToolError, UserError
 
 T = TypeVar("T")
 Opened = tuple[TerminalBackend, TerminalImage]
@@ -64,6 +65,14 @@ def test_a_longer_path(local: Opened) -> None:
         file.write('ENV PATH="/app/bin:$PATH"\n')
     [done] = run((LocalTerminals(), image), "ls; echo ${PATH%%:*}")
     assert done.output == "words.txt\n/app/bin\n"
+
+
+def test_a_command_that_no_system_takes(opened: Opened) -> None:
+    def call(terminal: Terminal) -> Awaitable[str]:
+        return make_bash_tool(terminal, LONG)(command="echo \0")
+
+    with pytest.raises(ToolError, match="cannot have a NUL character"):
+        use(opened, call)
 
 
 def test_terminals_share_nothing(opened: Opened) -> None:

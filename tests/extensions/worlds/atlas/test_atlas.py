@@ -135,6 +135,10 @@ def test_reserved_paths_hold_a_reserved_pair_and_no_other_path_does() -> None:
 def test_a_world_with_an_empty_region_is_refused() -> None:
     with pytest.raises(UserError, match=r"no company in the region .* world\.people"):
         generate_atlas(people=4, taught=0.4, heldout=0.5, seed=0)
+    with pytest.raises(
+        UserError, match=r"region 'heldout': .* world\.heldout \(0\.001\) away from 0"
+    ):
+        generate_atlas(people=200, taught=0.4, heldout=0.001, seed=0)
 
 
 def test_a_heldout_entity_leads_to_taught_and_to_heldout_ones() -> None:

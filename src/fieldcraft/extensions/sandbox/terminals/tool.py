@@ -23,6 +23,8 @@ def make_bash_tool(terminal: Terminal, seconds: float) -> FunctionTool:
         Args:
             command: the command, which may have several lines.
         """
+        if "\0" in command:
+            raise ToolError("A command cannot have a NUL character.")
         done = await terminal.run((*_SHELL, command), seconds)
         output = done.output.rstrip("\n")
         if done.exit_code == 0:

@@ -50,7 +50,8 @@ def generate_atlas(
             if count < 1:
                 raise UserError(
                     f"the world has no {kind} in the region '{region}': raise world.people"
-                    f" ({people}) or move world.taught ({taught}) away from 0 and 1."
+                    f" ({people}), or move world.taught ({taught}) and world.heldout ({heldout})"
+                    " away from 0 and 1."
                 )
             by_kind[kind, region] = [draw_unused_name(kind, rng, used) for _ in range(count)]
     world = _draw_facts(by_kind, {}, rng)
