@@ -1,4 +1,5 @@
 import asyncio
+import functools
 import threading
 from collections.abc import Callable
 from typing import Literal
@@ -110,6 +111,23 @@ def test_an_async_function_runs_in_the_event_loop():
         return threading.current_thread().name
 
     assert call(where) == threading.current_thread().name
+
+
+def test_an_async_function_may_have_a_plain_decorator():
+    def decorate(function):
+        @functools.wraps(function)
+        def wrapped(*args, **kwargs):
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    @tool
+    @decorate
+    async def count() -> dict[str, str]:
+        """Say which thread this is."""
+        return {"thread": threading.current_thread().name}
+
+    assert call(count) == f'{{"thread": "{threading.current_thread().name}"}}'
 
 
 def test_plain_functions_run_side_by_side():

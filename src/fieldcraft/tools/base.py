@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import (
@@ -129,7 +129,14 @@ class FunctionTool:
             raise ArgumentError(_format_argument_error(self.name, error)) from error
         if inspect.iscoroutinefunction(self.function):
             return _to_text(await self.function(**checked))
-        return await run_in_thread(lambda: _to_text(self.function(**checked)))
+
+        def run() -> str | Awaitable[Any]:
+            result = self.function(**checked)
+            return result if inspect.isawaitable(result) else _to_text(result)
+
+        result = await run_in_thread(run)
+        # a decorator may hide that the function is async
+        return result if isinstance(result, str) else _to_text(await result)
 
 
 def _to_text(result: Any) -> str:

@@ -345,6 +345,19 @@ def test_any_returned_number_is_a_reward(returned: Any, monkeypatch: pytest.Monk
     assert done.rewards == {"environment": 1.0}
 
 
+class AsyncAgent:
+    async def __call__(self, task: Task, base_url: str) -> str:
+        return task.question
+
+
+@pytest.mark.parametrize(
+    "agent", [AsyncAgent(), lambda task, base_url: AsyncAgent()(task, base_url)]
+)
+def test_an_agent_may_hide_that_it_is_async(agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blackbox_agents, "returns_much", agent)
+    assert run_scripted("returns_much", [])[0].answer == "Who?"
+
+
 @pytest.mark.parametrize("reward", ["nan", "inf", "-inf", "1e300"])
 def test_what_is_no_reward_ends_its_rollout_alone(reward: str) -> None:
     done, _ = run_scripted("pays", [], task=Task("q", reward, ()))

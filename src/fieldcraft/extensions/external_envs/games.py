@@ -323,7 +323,9 @@ async def call_user_function(function: Callable[..., Any]) -> Any:
     loop, a plain one in a dedicated thread."""
     if inspect.iscoroutinefunction(function):
         return await function()
-    return await run_in_thread(function)
+    result = await run_in_thread(function)
+    # a decorator, or a class with `__call__`, may hide that it is async
+    return await result if inspect.isawaitable(result) else result
 
 
 def _are_numbers(reward: Any, *flags: Any) -> bool:
