@@ -92,9 +92,7 @@ def test_mistakes(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "command", ["world atlas", "export m", "convert ../c --to openai", "index ../c"]
-)
+@pytest.mark.parametrize("command", ["world atlas", "export m", "convert ../c --to openai"])
 def test_a_folder_to_write_needs_a_name(
     command: str,
     tmp_path: Path,

@@ -102,7 +102,7 @@ def test_an_unknown_key_is_refused(url, more):
         (b'{"queries": "zumato"}', "queries: it must be a list, as in [one, two], not 'zumato'."),
         (b'{"queries": ["a", 3]}', "queries.1: it must be text, not 3."),
         (b"[]", "The body: it must be a mapping, as in {key: value}, not []."),
-        (b'{"query": 3}', "query.str: it must be text, not 3."),
+        (b'{"query": 3}', "query: it must be text, not 3."),
         (b'{"query": "a", "tok_k": 0}', "tok_k: it must be 1 or more, not 0."),
         (b'{"queries": [], "topk": 0}', "topk: it must be 1 or more, not 0."),
         (b'{"query": "a", "topk": 1001}', "topk: it must be 1000 or less, not 1001."),

@@ -27,7 +27,7 @@ from fieldcraft.data.passages import (
 from fieldcraft.extensions.search.bm25 import BM25_FOLDER, LIBRARY_VERSION, Bm25Ranker, write_bm25
 from fieldcraft.extensions.search.dense import DenseRanker, TextEncoder, write_dense
 from fieldcraft.recipes.consent import record_own_consent, require_consent
-from fieldcraft.records.files import atomic_folder, require_folder_name, write_json
+from fieldcraft.records.files import atomic_folder, write_json
 from fieldcraft.records.paths import require_utf8_name
 from fieldcraft.records.reading import (
     advise_index_rebuild,
@@ -195,7 +195,6 @@ def build_index(
         raise UserError(
             f"{out} exists and is not a search index; choose another place for the index."
         )
-    require_folder_name(out)
     if Path.cwd().is_relative_to(out.resolve()):  # it would be replaced
         raise UserError(
             f"the folder of the index, '{out}', contains the working directory; choose another"
