@@ -232,7 +232,6 @@ def _summarise_groups(
 ) -> dict[str, dict[str, Any]]:
     """Return metrics of each group, those with a number as label first, in ascending order."""
     groups = _group(trajectories, key)
-    labels = sorted(groups, key=lambda label: (not label.isdecimal(), len(label), label))
     return {
         label: {
             "n": len(part),
@@ -242,8 +241,12 @@ def _summarise_groups(
             "calls_mean": sum(t.num_executed_calls for t in part) / len(part),
             "calls_optimal_mean": compute_mean_optimal_calls(part),
         }
-        for label, part in ((label, groups[label]) for label in labels)
+        for label, part in sorted(groups.items(), key=lambda group: _get_order(group[0]))
     }
+
+
+def _get_order(label: str) -> tuple[bool, int, str]:
+    return not label.isdecimal(), len(label), label
 
 
 def _summarise_known(trajectories: Iterable[Trajectory], *, known: bool) -> dict[str, Any] | None:

@@ -11,7 +11,10 @@ from fieldcraft.types import UserError
 UNREAD_TIMEOUT_SECONDS = 60  # limit for sent bytes that the client does not read
 MAX_PORT = 65535
 _HOST_ERRORS = (
-    *(errno.EADDRNOTAVAIL, socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_FAMILY),
+    errno.EADDRNOTAVAIL,
+    socket.EAI_NONAME,
+    socket.EAI_AGAIN,
+    socket.EAI_FAMILY,
     socket.EAI_ADDRFAMILY,  # an address of IPv6
 )
 

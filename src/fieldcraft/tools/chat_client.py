@@ -31,8 +31,8 @@ from fieldcraft.sampling import NO_TRUNCATION, Truncation
 from fieldcraft.tools.http import (
     LoopHttpClient,
     ResponseTooLargeError,
+    read_address,
     read_key,
-    require_connectable,
 )
 from fieldcraft.tools.reply_cache import ReplyCache
 from fieldcraft.tools.threads import run_in_thread
@@ -338,10 +338,7 @@ def _import_openai() -> ModuleType:
 def _normalise_url(url: str) -> str:
     """Return the URL without the path that the client adds. A URL with a secret is rejected,
     because it would be written to files."""
-    try:
-        address = require_connectable(httpx.URL(url))
-    except httpx.InvalidURL:
-        address = httpx.URL("")
+    address = read_address(url)
     if address.scheme not in ("http", "https") or not address.host:
         display_url = mask_secrets(url)
         raise UserError(f"'{display_url}' is not an endpoint URL; write http://HOST:PORT/v1.")

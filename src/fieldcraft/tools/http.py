@@ -77,6 +77,14 @@ def require_connectable(url: httpx.URL) -> httpx.URL:
     return url
 
 
+def read_address(text: str) -> httpx.URL:
+    """Return the URL that a text is, and an empty one, without a host, if it is none."""
+    try:
+        return require_connectable(httpx.URL(text))
+    except httpx.InvalidURL:
+        return httpx.URL("")
+
+
 def require_server_url(key: str, url: str) -> None:
     """Raise UserError if the value of a key is not the URL of a server, or contains a secret."""
     advice = "write http://HOST:PORT"

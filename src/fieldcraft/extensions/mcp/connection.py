@@ -16,7 +16,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import IO, Any
 
-import httpx
 from pydantic import ValidationError
 
 from fieldcraft.concurrency import LoopValues, run_to_the_end
@@ -24,7 +23,7 @@ from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.extensions.mcp.extra import import_extra
 from fieldcraft.records.waits import report_wait
 from fieldcraft.tools.descendants import ProcessDescendants
-from fieldcraft.tools.http import require_connectable
+from fieldcraft.tools.http import read_address
 from fieldcraft.types import ArgumentError, ToolError, UserError
 
 MAX_PAGES = 100  # limit for a list of tools: a server may return next pages forever
@@ -79,10 +78,7 @@ class McpAddress:
         return {name: os.environ[name] for name in self.env}
 
     def _check_url(self) -> None:
-        try:
-            address = require_connectable(httpx.URL(self.target))
-        except httpx.InvalidURL:
-            address = httpx.URL("")
+        address = read_address(self.target)
         if not address.host:
             raise UserError(
                 f"'{mask_secrets(self.target)}' is not a URL of an MCP server: write"

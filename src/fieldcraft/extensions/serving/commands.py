@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -112,19 +111,19 @@ def serve_trained_agent(
 def read_token(variable: str | None, file: Path | None) -> str | None:
     """Return the token of a server. It is never an argument, because all users of the machine can
     read arguments."""
-    from fieldcraft.tools.http import require_sendable
+    from fieldcraft.tools.http import read_key, require_sendable
 
     if variable is not None and file is not None:
         raise UserError("only one token is possible: give --token-env or --token-file, not both.")
     if file is not None:
         with raise_read_errors(file, "give a file with a token"):
             token = file.read_text("utf-8-sig").strip()
+        require_sendable(str(file), token)
     elif variable is not None:
-        token = os.environ.get(variable, "").strip()
+        token = read_key(variable)
     else:
         return None
-    where = file or f"the environment variable {variable}"
     if not token:
+        where = file or f"the environment variable {variable}"
         raise UserError(f"{where} contains no token: set one, or remove the option.")
-    require_sendable(str(where), token)
     return token

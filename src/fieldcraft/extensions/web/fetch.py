@@ -27,6 +27,7 @@ from fieldcraft.tools.http import (
     ACCEPTED_ENCODING,
     InProcessSites,
     decompress_response,
+    read_address,
     require_connectable,
 )
 from fieldcraft.tools.threads import run_in_thread
@@ -259,10 +260,7 @@ def parse_allowed_host(text: str) -> str:
     for a text that no host matches."""
     with suppress(ValueError):
         return str(ipaddress.IPv6Address(text))
-    try:
-        url = require_connectable(httpx.URL(f"host://{text}"))  # no port is the default
-    except httpx.InvalidURL:
-        url = httpx.URL("")
+    url = read_address(f"host://{text}")  # no port is the default
     rest = (url.userinfo, url.path.strip("/"), url.query, url.fragment)
     if not url.host or any(rest) or re.search(r"[\s*]", text):
         raise UserError(f"'{text}' of allow_hosts is no host: write HOST or HOST:PORT.")
