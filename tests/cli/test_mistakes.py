@@ -27,6 +27,10 @@ from fieldcraft.types import UserError
         (["world", "atlas", "--out", "/dev/null/w"], "nothing can be written at /dev/null/w"),
         (["world", "atlas"], "give either --out FOLDER or --serve."),
         (["world", "atlas", "--serve", "--out", "w"], "give either --out FOLDER or --serve."),
+        (
+            ["world", "atlas", "--serve", "--with-model"],
+            "writes a model into a folder: leave it out",
+        ),
         (["world", "abacus", "--serve"], "the world has no passages to serve as pages: serve"),
         (["world", "atlas", "--serve", "--port", "70000"], "There is no port 70000; choose one"),
         (["show", "x" * 300], "File name too long"),

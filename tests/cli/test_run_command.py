@@ -106,6 +106,19 @@ def test_the_folder_of_other_settings_is_refused(
     assert "with other settings (seed=0 in the folder, 1 in this recipe)" in sentence(capsys)
 
 
+def test_a_stage_of_one_recipe_only_is_named_without_its_keys(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    added = "stages.more={type: sft, dataset: demonstrations, epochs: 1, optim: {lr: 0.001}}"
+    assert status("run", "smoke", *TINY, added, "--out", done) == 2
+    assert "with other settings (stages.more only in this recipe): choose" in sentence(capsys)
+    stored = json.loads((done / "recipe.json").read_text())
+    stored["stages"]["gone"] = next(iter(stored["stages"].values()))
+    (tmp_path / "recipe.json").write_text(json.dumps(stored))
+    assert status("run", "smoke", *TINY, "--out", tmp_path) == 2
+    assert "with other settings (stages.gone only in the folder): choose" in sentence(capsys)
+
+
 def test_a_folder_that_is_no_run_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -197,3 +197,24 @@ def test_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     output = " ".join(capsys.readouterr().out.split())
     assert "Search-R1, the seven question sets (arXiv 2503.09516): nq, triviaqa" in output
     assert "hub:openai/gsm8k/main:test; MIT" in output
+
+
+def test_the_share_of_unreadable_records_of_a_suite(
+    checkpoint: Path,
+    data: Path,
+    asked: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines(data / "nq.jsonl", [*NQ, {"id": "n4", "question": ""}])
+    given = ["eval", "--model", checkpoint, "--dialect", "hermes", "--data", data]
+    given += ["--benchmark", "nq"]
+    assert status(*given) == 2
+    assert "would be left out" in (error := sentence(capsys))
+    assert error.endswith("or allow it with --max-left-out 0.2.")
+    assert status(*given, "--max-left-out", 0.2) == 0
+    assert asked == ["n0", "n1", "n2", "n3"]
+    assert status(*given, "--model", checkpoint) == 2
+    assert "is given twice: give each model once" in sentence(capsys)
+    assert status("eval", "--model", checkpoint, "--simulator", "--max-left-out", 0.2) == 2
+    assert "--max-left-out is for files of questions" in sentence(capsys)

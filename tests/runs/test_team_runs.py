@@ -118,6 +118,8 @@ def test_check_looks_at_every_seat(
     assert "answers as judge" in output
     assert status("check", *given, f"teacher.members.lead.url={url}/nowhere") == 2
     assert "does not answer" in capsys.readouterr().err
+    assert status("check", *given, "teacher.members.leed.temperature=1") == 2
+    assert "has no member 'leed'; did you mean 'lead'?" in " ".join(capsys.readouterr().err.split())
     assert status("check", "afm-data") == 0
     assert "the team of the world" in capsys.readouterr().out
 

@@ -13,9 +13,9 @@ from fieldcraft.cli.app import (
     AllowOption,
     DeviceOption,
     DialectOption,
+    FileMaxLeftOutOption,
     IndexOption,
     LimitOption,
-    MaxLeftOutOption,
     MinPOption,
     OutOption,
     SamplingOption,
@@ -36,6 +36,7 @@ from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.names import resolve_path
 from fieldcraft.config.sections import Dtype
 from fieldcraft.config.url_secrets import require_no_secret
+from fieldcraft.data.records import MAX_REJECTED_SHARE
 from fieldcraft.evaluation.benchmarks import require_data_folder
 from fieldcraft.evaluation.tables import (
     build_detail_tables,
@@ -193,7 +194,7 @@ def evaluate(
     top_p: TopPOption = None,
     min_p: MinPOption = None,
     sampling: SamplingOption = None,
-    max_left_out: MaxLeftOutOption = 0.1,
+    max_left_out: FileMaxLeftOutOption = None,
     out: EvalOutOption = None,
     allow: AllowOption = None,
 ) -> None:
@@ -208,6 +209,8 @@ def evaluate(
         require_writable(out)
     asks_suite = suite is not None or bool(benchmark)
     _require_one_source(tasks, simulator, asks_suite, data, python)
+    if max_left_out is not None and tasks is None and not asks_suite:
+        raise UserError("--max-left-out is for files of questions: leave it out, or give --tasks.")
     if data is not None:
         require_data_folder(data)
     keys = collect_sampling_keys(temperature, top_k, top_p, min_p, sampling)
@@ -217,8 +220,9 @@ def evaluate(
             "--simulator samples once, as the run does, and has no judge: leave out --judge-url,"
             " --samples, --sampling, --temperature, --top-k, --top-p and --min-p."
         )
-    chosen = choose_suite(suite, benchmark or [], python) if asks_suite else None
-    questions = _read_questions(tasks, max_left_out)[:limit] if tasks else []
+    chosen = choose_suite(suite, benchmark or [], python, max_left_out) if asks_suite else None
+    share = MAX_REJECTED_SHARE if max_left_out is None else max_left_out
+    questions = _read_questions(tasks, share)[:limit] if tasks else []
     require_valid_agents(model, dialect, index, search_url)
     with announce_imports():
         from fieldcraft.runs.agent import find_agent
@@ -312,6 +316,8 @@ def require_valid_agents(
     from fieldcraft.runs.trust import require_single_search, require_trust
 
     for model in models:
+        if models.count(model) > 1:
+            raise UserError(f"--model {model} is given twice: give each model once.")
         require_trust(*find_model(model))
     require_no_secret("search.url", search_url)
     if dialect is not None:

@@ -133,6 +133,12 @@ StageOption = Annotated[
 MaxLeftOutOption = Annotated[
     float, typer.Option(min=0, max=1, help="Maximum share of unreadable records.")
 ]
+FileMaxLeftOutOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=1, help="Maximum share of unreadable records of a file.", show_default="0.1"
+    ),
+]
 
 
 TemperatureOption = Annotated[

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fieldcraft.cli.app import app, require_new_file
+from fieldcraft.cli.app import advise_options, app, require_new_file
 from fieldcraft.config.sections import JudgeConfig
 from fieldcraft.evaluation.benchmarks import Suite, find_suite, load_benchmarks, load_suites
 from fieldcraft.evaluation.suite_report import (
@@ -50,10 +50,15 @@ def benchmarks() -> None:
     console.print(table)
 
 
-def choose_suite(name: str | None, selected: Sequence[str], python: Path | None) -> Suite:
+def choose_suite(
+    name: str | None, selected: Sequence[str], python: Path | None, max_left_out: float | None
+) -> Suite:
     """Return a suite, or its `selected` benchmarks, without torch. `python` is the interpreter of
-    the environments of benchmarks. Raises UserError for an unknown suite or benchmark."""
+    the environments of benchmarks; `max_left_out` the maximum share of unreadable records, instead
+    of those of the benchmarks. Raises UserError for an unknown suite or benchmark."""
     suite = find_suite(name, [*selected])
+    if max_left_out is not None:
+        suite = suite.with_max_left_out(max_left_out)
     if python is None:
         return suite
     if shutil.which(python) is None:
@@ -82,7 +87,7 @@ def evaluate_suite(
 
     rules, ungradable = find_rules(suite, judge_settings.model)
     data, missing = read_suite(suite, folder, limit)
-    _exit_with(ungradable + missing)
+    _exit_with([*ungradable, *map(_advise_option, missing)])
     judge = run_async(open_judge(judge_settings, None if out is None else out / "judge.sqlite"))
     evaluation = SuiteEvaluation(
         title,
@@ -104,6 +109,15 @@ def evaluate_suite(
             print_line(f"  {line}")
     if out is not None:
         print_line(out / RESULT_FILE)
+
+
+def _advise_option(error: UserError) -> str:
+    """Return the sentence of an error about a file, with the option that allows it."""
+    try:
+        with advise_options():
+            raise error
+    except UserError as advised:
+        return str(advised)
 
 
 def _exit_with(errors: Sequence[str]) -> None:

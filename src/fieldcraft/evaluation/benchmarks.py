@@ -136,6 +136,14 @@ class Suite(ConfigSection):
             )
         return self.model_copy(update={"benchmarks": {**self.benchmarks, **changed}})
 
+    def with_max_left_out(self, share: float) -> Suite:
+        """Return the suite with this maximum share of unreadable records for each file."""
+        changed = {
+            name: benchmark.model_copy(update={"max_left_out": share})
+            for name, benchmark in self.benchmarks.items()
+        }
+        return self.model_copy(update={"benchmarks": changed})
+
     def select(self, names: list[str]) -> Suite:
         """Return the suite with some of its benchmarks. Raises UserError for an unknown name."""
         for name in names:

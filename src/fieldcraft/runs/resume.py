@@ -113,7 +113,12 @@ def _matches_pattern(key_path: tuple[str, ...], pattern: tuple[str, ...]) -> boo
 
 
 def _describe_difference(found: Any, expected: Any, path: str = "") -> str:
-    """Return the first key in which two recipes differ."""
+    """Return the first key in which two recipes differ. A section that only one of them has, such
+    as a stage, is named without its many keys."""
+    if isinstance(found, dict) and expected is None:
+        return f"{path} only in the folder"
+    if found is None and isinstance(expected, dict):
+        return f"{path} only in this recipe"
     if isinstance(found, dict) and isinstance(expected, dict):
         for key in dict.fromkeys([*found, *expected]):
             if found.get(key) != expected.get(key):

@@ -198,17 +198,17 @@ def _list_weight_files(model: Path) -> Iterator[tuple[str, int, int]]:
 
 def read_suite(
     suite: Suite, folder: Path | None, limit: int | None
-) -> tuple[dict[str, BenchmarkData], list[str]]:
-    """Return the questions of every benchmark, and a sentence for each that has none. `limit` is a
+) -> tuple[dict[str, BenchmarkData], list[UserError]]:
+    """Return the questions of every benchmark, and an error for each that has none. `limit` is a
     maximum number of questions of each, in addition to that of the suite."""
     limits = [count for count in (limit, suite.questions) if count is not None]
     data: dict[str, BenchmarkData] = {}
-    errors: list[str] = []
+    errors: list[UserError] = []
     for name, benchmark in suite.benchmarks.items():
         try:
             data[name] = read_benchmark(name, benchmark, folder, min(limits, default=None))
         except UserError as error:
-            errors.append(str(error))
+            errors.append(error)
     return data, errors
 
 

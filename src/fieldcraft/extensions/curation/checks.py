@@ -13,6 +13,7 @@ from fieldcraft.extensions.curation.teachers import (
     find_team,
     make_chat_client,
     read_truncation,
+    require_members,
     require_oracle,
     require_world,
 )
@@ -44,6 +45,20 @@ def check_teachers(context: CheckContext, report: CheckReport) -> None:
     configs = (settings, *map(settings.member_config, settings.members))
     for model in {(model.url, model.model): model for model in configs}.values():
         _check_model(model, report)
+
+
+def check_members(context: CheckContext, report: CheckReport) -> None:
+    """Check that the team has every member with settings of its own."""
+    settings = context.recipe.teacher
+    assert settings.team is not None, "only checked with a team"
+    tools = [schema["function"]["name"] for schema in context.schemas]
+    members = [*find_team(settings.team).prompts, *tools]
+    require_members(settings, members)
+    report.note(", ".join(settings.members))
+
+
+def _has_members(context: CheckContext) -> bool:
+    return context.recipe.teacher.team is not None and bool(context.recipe.teacher.members)
 
 
 def _check_model(settings: TeacherSettings, report: CheckReport) -> None:
@@ -81,11 +96,13 @@ def _asks_teacher(context: CheckContext) -> bool:
     )
 
 
+_MEMBERS_CHECK = Check("team", check_members, ("tools",), _has_members)
 COLLECTION_CHECKS = (
     Check("teacher", check_teachers),
+    _MEMBERS_CHECK,
     Check("filters", check_filters, applies=_has_filters),
 )
 SELECTION_CHECKS = (
     Check("teacher", lambda c, r: _check_model(c.recipe.teacher, r), applies=_asks_teacher),
 )
-EVALUATION_CHECKS = (Check("teachers", check_teachers),)
+EVALUATION_CHECKS = (Check("teachers", check_teachers), _MEMBERS_CHECK)

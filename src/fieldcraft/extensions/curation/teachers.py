@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -217,6 +217,15 @@ def find_team(name: str) -> Team:
     return found
 
 
+def require_members(settings: TeacherSettings, members: Collection[str]) -> None:
+    """Raise UserError for settings of a member that the team does not have."""
+    for name in settings.members:
+        if name not in members:
+            raise UserError(
+                f"the team '{settings.team}' has no member '{name}'; {suggest_name(name, members)}"
+            )
+
+
 async def open_team_agent(context: RunContext, team: Team, budget: BudgetConfig) -> TeamAgent:
     """Return the team with a model for each member; members with the same settings share one.
 
@@ -224,12 +233,7 @@ async def open_team_agent(context: RunContext, team: Team, budget: BudgetConfig)
     """
     recipe = context.recipe
     prompts = team.member_prompts(context.tools)
-    for name in recipe.teacher.members:
-        if name not in prompts:
-            raise UserError(
-                f"the team '{recipe.teacher.team}' has no member '{name}';"
-                f" {suggest_name(name, prompts)}"
-            )
+    require_members(recipe.teacher, prompts)
     models: dict[str, ChatModel] = {}
     members = {}
     for name, prompt in prompts.items():

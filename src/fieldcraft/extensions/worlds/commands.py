@@ -47,6 +47,8 @@ def world(
     """
     if (out is None) != serve:
         raise UserError("give either --out FOLDER or --serve.")
+    if serve and with_model:
+        raise UserError("--with-model writes a model into a folder: leave it out, or give --out.")
     settings = load_world_recipe(name, settings_from, overrides or [])
     if out is None:
         _serve_world(settings, host, port)
