@@ -63,6 +63,15 @@ def test_ask_refuses_two_searches(
     )
 
 
+def test_a_search_that_no_tool_uses_is_refused(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--model", files["model"], "--dialect", "hermes", "--tasks", files["tasks"]]
+    options += ["--search-url", "http://127.0.0.1:9"]
+    assert status("eval", *options, "--tool", "python") == 2
+    assert sentence(capsys).endswith("has no tool search: leave out --index and --search-url.")
+
+
 def test_eval_samples_each_question_several_times(
     done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,22 @@ from fieldcraft.types import UserError
             "writes a model into a folder: leave it out",
         ),
         (["world", "abacus", "--serve"], "the world has no passages to serve as pages: serve"),
+        (["world", "atlas", "--out", "w", "--port", "8080"], "are for a server: leave them out"),
+        (["world", "atlas", "--out", "w", "--host", "::1"], "are for a server: leave them out"),
+        (["ask", "--model", "/none", "--seed", "5", "Why?"], "greedy sampling has no seed: leave"),
+        (
+            ["ask", "--model", "/none", "--seed", "5", "--temperature", "0", "Why?"],
+            "greedy sampling has no seed: leave",
+        ),
+        (["eval", "--model", "/none", "--judge-votes", "5"], "give --judge-url and --judge-model."),
+        (
+            ["eval", "--model", "/none", "--benchmark", "bfcl-multiple", "--tool", "python"],
+            "the benchmarks have their own questions and tools: leave out --tool.",
+        ),
+        (
+            ["eval", "--model", "/none", "--suite", "bfcl", "--data", ".", "--index", "i"],
+            "leave out --data and --index.",
+        ),
         (["world", "atlas", "--serve", "--port", "70000"], "There is no port 70000; choose one"),
         (["show", "x" * 300], "File name too long"),
         (["run", "smoke", "seed=x"], "'seed' is wrong: it must be a whole number"),

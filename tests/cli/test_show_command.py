@@ -71,6 +71,24 @@ def test_show_one_in_full(graded: Path, capsys: pytest.CaptureFixture[str]) -> N
     )
 
 
+@pytest.mark.parametrize(
+    "options", [("--stage", "none"), ("--mask",), ("--incorrect",), ("--limit", 1), ("--index", 0)]
+)
+def test_the_path_of_a_report_has_no_other_option(
+    graded: Path, options: tuple[object, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("show", graded, "--html", *options) == 2
+    assert "leave out the other options" in sentence(capsys)
+
+
+@pytest.mark.parametrize("options", [("--index", 0), ("--mask",)])
+def test_a_single_trajectory_has_no_limit(
+    graded: Path, options: tuple[object, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("show", graded, "--limit", 1, *options) == 2
+    assert "--limit is for a list: leave it out" in sentence(capsys)
+
+
 def test_an_evaluation_is_read_only_as_far_as_needed(
     graded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,16 +114,12 @@ def test_the_numbers_of_a_list_are_those_that_number_takes(
         ]
 
     assert numbers() == [0, 1, 2]
-    for filters in (
-        ["--incorrect"],
-        ["--incorrect", "--limit", 1],
-        ["--correct"],
-        ["--split", "heldout"],
-    ):
+    for filters in (["--incorrect"], ["--correct"], ["--split", "heldout"]):
         for number in numbers(*filters):
             assert status("show", graded, *filters, "--index", number) == 0
             assert questions[number] in " ".join(capsys.readouterr().out.split())
     assert numbers("--incorrect") == [1, 2]
+    assert numbers("--incorrect", "--limit", 1) == [1]
 
 
 def test_filters(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:

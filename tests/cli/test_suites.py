@@ -1,6 +1,7 @@
 """Tests of the commands benchmarks, eval --suite and compare of results."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +219,28 @@ def test_the_share_of_unreadable_records_of_a_suite(
     assert "is given twice: give each model once" in sentence(capsys)
     assert status("eval", "--model", checkpoint, "--simulator", "--max-left-out", 0.2) == 2
     assert "--max-left-out is for files of questions" in sentence(capsys)
+
+
+def test_sampling_options_replace_those_of_a_suite(
+    checkpoint: Path,
+    data: Path,
+    asked: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = shutil.copytree(checkpoint, tmp_path / "model")
+    given = ["eval", "--model", model, "--dialect", "hermes", "--data", data]
+    given += ["--benchmark", "nq", "--out", tmp_path / "out"]
+    assert status(*given, "--top-p", 0.9) == 2
+    assert "top_p would have no effect on greedy sampling" in sentence(capsys)
+    assert not asked
+    assert status(*given, "--top-p", 0.9, "--temperature", 0.5) == 0
+    expected = {"temperature": 0.5, "top_p": 0.9, "samples": 1}
+    assert result(tmp_path / "out")["benchmarks"]["nq"]["sampling"] == expected
+    recommended = {"do_sample": True, "temperature": 0.4, "top_k": 9}
+    (model / "generation_config.json").write_text(json.dumps(recommended))
+    assert status(*given, "--sampling", "model") == 0
+    folder = next(path for path in (tmp_path / "out").iterdir() if path.is_dir())
+    recipe = json.loads((folder / "nq.json").read_text())["conditions"]["recipe"]
+    assert recipe["evaluation"]["sampling"] == "model"
+    assert recipe["evaluation"]["temperature"] is None

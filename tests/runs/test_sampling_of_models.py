@@ -7,9 +7,14 @@ import torch
 
 from checkpoints import write_tiny_checkpoint
 from fieldcraft.config.sampling import SamplingConfig
-from fieldcraft.records.events import Event
+from fieldcraft.records.events import Event, ignore_event
 from fieldcraft.runs.agent import find_agent
-from fieldcraft.runs.sampling import Decoding, make_sampling_config, resolve_decoding
+from fieldcraft.runs.sampling import (
+    Decoding,
+    choose_decoding,
+    make_sampling_config,
+    resolve_decoding,
+)
 from fieldcraft.sampling import Truncation
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.train.saving import save_model
@@ -130,3 +135,26 @@ def test_an_agent_samples_as_it_is_told(tmp_path: Path) -> None:
     assert chosen.with_sampling(temperature=0, samples=1).recipe.evaluation.explicit_keys == {
         "temperature": 0
     }
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, Decoding(0.0)),
+        ({"temperature": 0.3}, Decoding(0.3)),
+        ({"sampling": "recipe"}, Decoding(0.6, Truncation(top_p=0.9))),
+        ({"sampling": "recipe", "top_p": 0.5}, Decoding(0.6, Truncation(top_p=0.5))),
+        ({"sampling": "recipe", "temperature": 0}, Decoding(0.0)),
+        ({"sampling": "model"}, Decoding(0.7, Truncation(top_k=20, top_p=0.8))),
+    ],
+)
+def test_keys_from_outside_a_recipe(
+    tmp_path: Path, keys: dict[str, Any], expected: Decoding
+) -> None:
+    folder = recommending(tmp_path / "model", QWEN)
+    run_settings = SamplingConfig(temperature=0.6, top_p=0.9)
+    assert choose_decoding(run_settings, folder, ignore_event, **keys) == expected
+    like_run = choose_decoding(
+        SamplingConfig(sampling="model"), folder, ignore_event, sampling="recipe"
+    )
+    assert like_run == Decoding(0.7, Truncation(top_k=20, top_p=0.8))

@@ -20,7 +20,6 @@ from fieldcraft.cli.app import (
     OutOption,
     SamplingOption,
     SearchUrlOption,
-    SeedOption,
     TemperatureOption,
     TopKOption,
     TopPOption,
@@ -31,7 +30,7 @@ from fieldcraft.cli.app import (
     make_judge_settings,
     require_empty_folder,
 )
-from fieldcraft.cli.suites import choose_suite, evaluate_suite
+from fieldcraft.cli.suites import choose_suite, evaluate_suite, require_used_options
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.names import resolve_path
 from fieldcraft.config.sections import Dtype
@@ -71,19 +70,22 @@ def ask(
     top_p: TopPOption = None,
     min_p: MinPOption = None,
     sampling: SamplingOption = None,
-    seed: SeedOption = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the samples.", show_default="0")] = None,
     allow: AllowOption = None,
 ) -> None:
     """Ask an agent a question and print its thoughts, calls and answer; greedy by default."""
     if not question.strip():
         raise UserError("the question is empty: write one, in quotation marks.")
+    keys = collect_sampling_keys(temperature, top_k, top_p, min_p, sampling)
+    if seed is not None and (not keys or temperature == 0):
+        raise UserError("greedy sampling has no seed: leave out --seed, or give --temperature.")
     require_valid_agents([model], dialect, index, search_url)
     with announce_imports():
         from fieldcraft.runs.agent import find_agent
 
     agent = find_agent(model).with_options(dialect, index, search_url, device)
-    keys = collect_sampling_keys(temperature, top_k, top_p, min_p, sampling)
-    trajectory = agent.ask(question, seed=seed, **keys)
+    require_search_tool([agent], index, search_url)
+    trajectory = agent.ask(question, seed=seed or 0, **keys)
     print_trajectory(trajectory, CleanConsole())
 
 
@@ -187,7 +189,10 @@ def evaluate(
         str | None, typer.Option(help="Also grade with a model at this URL.")
     ] = None,
     judge_model: Annotated[str | None, typer.Option(help="Name of the judge's model.")] = None,
-    judge_votes: Annotated[int, typer.Option(min=1, help="Number of votes on each answer.")] = 3,
+    judge_votes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of votes on each answer.", show_default="3"),
+    ] = None,
     samples: SamplesOption = None,
     temperature: TemperatureOption = None,
     top_k: TopKOption = None,
@@ -202,9 +207,9 @@ def evaluate(
 
     With --suite or --benchmark, grade them on published question sets. With --simulator, grade the
     search results that they write themselves, by default for training questions."""
-    settings = make_judge_settings(judge_url, judge_model, judge_votes)
-    if (judge_url is None) != (judge_model is None):
+    if (judge_url is None) != (judge_model is None) or (judge_votes and not judge_url):
         raise UserError("a judge needs both a url and a model: give --judge-url and --judge-model.")
+    settings = make_judge_settings(judge_url, judge_model, judge_votes)
     if out is not None:
         require_writable(out)
     asks_suite = suite is not None or bool(benchmark)
@@ -221,6 +226,9 @@ def evaluate(
             " --samples, --sampling, --temperature, --top-k, --top-p and --min-p."
         )
     chosen = choose_suite(suite, benchmark or [], python, max_left_out) if asks_suite else None
+    if chosen is not None:
+        own = {"--data": data, "--tool": tool, "--index": index, "--search-url": search_url}
+        require_used_options(chosen, own)
     share = MAX_REJECTED_SHARE if max_left_out is None else max_left_out
     questions = _read_questions(tasks, share)[:limit] if tasks else []
     require_valid_agents(model, dialect, index, search_url)
@@ -229,13 +237,15 @@ def evaluate(
         from fieldcraft.runs.build import open_judge
 
     def load_agents(**sampling: Any) -> dict[str, Any]:
-        return {
+        agents = {
             str(m): find_agent(m)
             .with_options(dialect, index, search_url, device)
             .with_tools(tool or ())
             .with_sampling(**sampling)
             for m in model
         }
+        require_search_tool([*agents.values()], index, search_url)
+        return agents
 
     if chosen is not None:
         title = suite or ", ".join(benchmark or [])
@@ -323,6 +333,15 @@ def require_valid_agents(
     if dialect is not None:
         resolve_path(ComponentKind.DIALECT, dialect)
     require_single_search(index, search_url)
+
+
+def require_search_tool(agents: Sequence[Any], index: Path | None, search_url: str | None) -> None:
+    """Raise UserError for a search that no agent can use."""
+    is_given = index is not None or search_url is not None
+    if is_given and not any(agent.recipe.has_search_tool for agent in agents):
+        raise UserError(
+            f"{agents[0].model} has no tool search: leave out --index and --search-url."
+        )
 
 
 def _find_train_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:

@@ -177,12 +177,13 @@ AllowOption = Annotated[
 ]
 
 
-def make_judge_settings(url: str | None, model: str | None, votes: int) -> JudgeConfig:
-    """Return the settings of a judge from the options --judge-url, --judge-model and --judge-votes.
-    Raises UserError for an invalid value, and ExposedSecretError."""
+def make_judge_settings(url: str | None, model: str | None, votes: int | None) -> JudgeConfig:
+    """Return the settings of a judge from the options --judge-url, --judge-model and --judge-votes;
+    None is the default. Raises UserError for an invalid value, and ExposedSecretError."""
     require_no_secret("--judge-url", url)
     try:
-        return JudgeConfig.model_validate({"url": url, "model": model, "votes": votes})
+        votes_key = {} if votes is None else {"votes": votes}
+        return JudgeConfig.model_validate({"url": url, "model": model, **votes_key})
     except ValidationError as error:
         _, clause, path = describe_validation_error(error)
         raise UserError(f"--judge-{path[0]} is wrong: {clause}.") from error

@@ -63,6 +63,9 @@ class TrajectoryFilter:
         return all(expected is None or expected == found for expected, found in pairs)
 
 
+NO_FILTER = TrajectoryFilter(None, None, None, None, None)
+
+
 @app.command()
 def show(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or file of trajectories.")],
@@ -93,32 +96,36 @@ def show(
     allow: AllowOption = None,
 ) -> None:
     """Show trajectories of a run's evaluations: a list, or one in full."""
+    trajectory_filter = TrajectoryFilter(correct, split, status, calls, known)
+    if limit is not None and (index is not None or mask):
+        raise UserError("--limit is for a list: leave it out to show one trajectory in full.")
     if run.is_file():
         if mask or html or stage is not None:
             raise UserError(
                 "a file of trajectories has no stages, no masks and no report: leave out --stage,"
                 " --mask and --html, or name the folder of its run."
             )
-        _show_file(run, TrajectoryFilter(correct, split, status, calls, known), limit, index)
+        _show_file(run, trajectory_filter, limit, index)
         return
     folder = find_run(run)
     if html:
+        if mask or (stage, limit, index) != (None,) * 3 or trajectory_filter != NO_FILTER:
+            raise UserError("--html prints the path of a report: leave out the other options.")
         if not folder.report_html.exists():
             raise UserError(f"{run} has no report yet: resume it with 'fieldcraft run'.")
         print_line(folder.report_html)
         return
     console = CleanConsole()
-    trajectory_filter = TrajectoryFilter(correct, split, status, calls, known)
     name = ""
     iterate_all: Callable[[], Iterable[tuple[int, Trajectory]]]
     if folder.recipe.collect is not None:
         if mask or stage is not None:
             raise UserError(f"{run} contains only demonstrations: remove --mask and --stage.")
         accepted, rejected = _read_attempts(folder)
-        selected: Mapping[int, Trajectory] = {**accepted, **rejected}
-        if index is None:  # a list has one kind; records contain the reasons for rejection
-            selected = rejected if correct is False else accepted
-        iterate_all = selected.items
+        if correct is None and index is not None:
+            iterate_all = {**accepted, **rejected}.items
+        else:  # a list has one kind; records contain the reasons for rejection
+            iterate_all = (rejected if correct is False else accepted).items
         trajectory_filter = replace(trajectory_filter, correct=None)
     else:
         name = folder.resolve_evaluation(stage)
@@ -210,8 +217,9 @@ def _missing_trajectory_error(
     if index is None or not remaining:
         return UserError("no trajectory matches the filters: remove one.")
     if index not in indexed:
-        last = len(indexed) - 1
-        return UserError(f"trajectory {index} does not exist: give an --index from 0 to {last}.")
+        first, last = min(indexed), max(indexed)
+        problem = "does not exist" if index > last else "is not one of these"
+        return UserError(f"trajectory {index} {problem}: give an --index from {first} to {last}.")
     return UserError(
         f"trajectory {index} does not match the filters: remove them, or give another --index,"
         f" such as {remaining[0]}."

@@ -69,6 +69,16 @@ def choose_suite(
     return suite.with_python(python)
 
 
+def require_used_options(suite: Suite, options: Mapping[str, object]) -> None:
+    """Raise UserError for options about questions and tools if all benchmarks are environments,
+    which have their own."""
+    given = [name for name, value in options.items() if value]
+    if given and all(benchmark.environment for benchmark in suite.benchmarks.values()):
+        raise UserError(
+            f"the benchmarks have their own questions and tools: leave out {' and '.join(given)}."
+        )
+
+
 def evaluate_suite(
     title: str,
     suite: Suite,

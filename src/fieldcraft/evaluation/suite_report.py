@@ -96,6 +96,11 @@ def _format_share(share: float | None, interval: Sequence[float] | None) -> str:
     return f"{share:.3f}" + ("" if interval is None else "\n[{:.2f}, {:.2f}]".format(*interval))
 
 
+def _describe_temperature(sampling: Mapping[str, Any]) -> str:
+    """Return the temperature, or whose it is if every model has its own: model or recipe."""
+    return f"{sampling['temperature']:g}" if "temperature" in sampling else sampling["sampling"]
+
+
 def build_benchmarks_table(result: Entry) -> FigureTable:
     """Return a table of the questions and the settings behind the accuracies."""
     caption = (
@@ -113,7 +118,7 @@ def build_benchmarks_table(result: Entry) -> FigureTable:
         table.add_row(
             name,
             str(benchmark["n"]),
-            f"{benchmark['sampling']['temperature']:g}",
+            _describe_temperature(benchmark["sampling"]),
             benchmark["rule"],
             benchmark["version"].removeprefix("sha256:")[:10],
             str(ungradable) if ungradable else "",

@@ -55,7 +55,7 @@ from fieldcraft.runs.engines import make_local_engine, make_streaming_engine
 from fieldcraft.runs.event_loop import await_in_thread, run_async
 from fieldcraft.runs.folder import RunFolder, find_model
 from fieldcraft.runs.inputs import make_data_source, with_knowledge
-from fieldcraft.runs.sampling import Decoding, make_sampling_config, resolve_decoding
+from fieldcraft.runs.sampling import Decoding, choose_decoding, resolve_decoding
 from fieldcraft.runs.search import SEARCH_TOOL, find_search, without_search
 from fieldcraft.runs.sources import DataSource
 from fieldcraft.runs.trust import require_single_search, require_trust
@@ -91,13 +91,13 @@ class Agent:
         Args:
             question: one question.
             seed: seed of the sampler.
-            sampling: keys such as temperature=0.8, or sampling="model"; greedy by default.
+            sampling: keys such as temperature=0.8, sampling="model" or "recipe"; by default greedy.
 
         Raises:
             UserError: invalid keys, or a tool or a search server that cannot be used.
         """
         task = Task("asked", require_question(question), ())
-        decoding = resolve_decoding(make_sampling_config(**sampling), self.model, ignore_event)
+        decoding = choose_decoding(self.recipe.evaluation, self.model, ignore_event, **sampling)
         return run_async(self.roll_out(task, decoding, require_seed(seed)))
 
     def evaluate(self, tasks: Any, *, max_left_out: float = MAX_REJECTED_SHARE) -> EvaluationResult:

@@ -214,7 +214,7 @@ def _has_examples(context: CheckContext, stage: str) -> bool:
 def _shows_questions(context: CheckContext) -> bool:
     """Return whether examples are shown without prompts."""
     is_external = context.recipe.environment.is_external
-    return context.examine is not None and (is_external or _is_collection(context))
+    return context.examine is not None and (is_external or not _uses_model(context))
 
 
 PROMPT_NEEDS = ("questions", "tools", "model", "judge")

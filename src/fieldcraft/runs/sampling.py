@@ -47,6 +47,18 @@ def make_sampling_config(**keys: Any) -> SamplingConfig:
         raise UserError(f"{locate_validation_error(error)}.") from error
 
 
+def choose_decoding(
+    run_settings: SamplingConfig, model: Path, emit: EventHandler, **keys: Any
+) -> Decoding:
+    """Return the decoding of keys from outside a recipe: greedy by default; with sampling="recipe",
+    like the evaluation of the model's run. Raises UserError like `resolve_decoding`."""
+    if keys.get("sampling") == "recipe" and keys.get("temperature") != 0:
+        keys = {**run_settings.explicit_keys, "sampling": run_settings.sampling} | {
+            key: value for key, value in keys.items() if key != "sampling"
+        }
+    return resolve_decoding(make_sampling_config(**keys), model, emit)
+
+
 def resolve_decoding(
     settings: SamplingConfig, model: Path, emit: EventHandler, needs_variety: bool = False
 ) -> Decoding:

@@ -82,10 +82,13 @@ class SuiteEvaluation:
         return self._build_result(entries)
 
     def get_sampling(self, name: str) -> dict[str, Any]:
-        """Return the sampling keys of a benchmark."""
-        keys = self.suite.get_sampling(name) | dict(self.sampling)
-        if not keys["temperature"]:
-            keys = {key: keys[key] for key in ("temperature", "samples")}
+        """Return the sampling keys of a benchmark: those of the user over those of the suite."""
+        keys = self.suite.get_sampling(name)
+        if "sampling" in self.sampling:  # of the model, or of its run, instead of the suite's
+            keys = {"samples": keys["samples"]}
+        keys |= self.sampling
+        if not keys.get("temperature", 1) and "top_p" not in self.sampling:
+            keys.pop("top_p", None)  # has no effect on greedy sampling
         return {key: value for key, value in keys.items() if value is not None}
 
     def _prepare(self, agent: SuiteAgent, name: str) -> Agent:

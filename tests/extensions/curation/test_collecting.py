@@ -97,7 +97,14 @@ def test_a_run_with_an_endpoint(
     capsys.readouterr()
     assert status("show", out) == 0
     assert capsys.readouterr().out.count("answered") == len(demonstrations)
-    assert status("show", out, "--incorrect", "--limit", 1, "--index", 0) == 0
+    assert status("show", out, "--index", 0) == 0
+    assert "gold" in capsys.readouterr().out
+    count = len(demonstrations)
+    assert status("show", out, "--incorrect", "--index", 0) == 2
+    assert f"trajectory 0 is not one of these: give an --index from {count} to" in (
+        capsys.readouterr().err
+    )
+    assert status("show", out, "--incorrect", "--index", count) == 0
     assert "gold" in capsys.readouterr().out
     assert "collected" in json.loads((out / "report.json").read_text())
     page = (out / "report.html").read_text()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fieldcraft.cli.agents import require_valid_agents
+from fieldcraft.cli.agents import require_search_tool, require_valid_agents
 from fieldcraft.cli.app import (
     AgentOverridesArgument,
     AllowOption,
@@ -89,10 +89,11 @@ def serve_trained_agent(
             ) from error
         from fieldcraft.extensions.serving.service import ServiceLimits
         from fieldcraft.runs.agent import find_agent
-        from fieldcraft.runs.sampling import make_sampling_config, resolve_decoding
+        from fieldcraft.runs.sampling import choose_decoding
 
     agent = find_agent(model).with_options(dialect, index, search_url, device)
     agent = agent.with_overrides(overrides or ())
+    require_search_tool([agent], index, search_url)
     limits = ServiceLimits(
         concurrency=concurrency,
         queue=queue,
@@ -101,8 +102,8 @@ def serve_trained_agent(
     )
     address = ListenAddress(host=host, port=port, token=token)
     reporter = TerminalReporter(CleanConsole())
-    keys = make_sampling_config(**collect_sampling_keys(temperature, top_k, top_p, min_p, sampling))
-    decoding = resolve_decoding(keys, agent.model, reporter)
+    keys = collect_sampling_keys(temperature, top_k, top_p, min_p, sampling)
+    decoding = choose_decoding(agent.recipe.evaluation, agent.model, reporter, **keys)
     serve_agent(
         agent, name or model.resolve().name, address, limits, decoding, log_folder, reporter
     )

@@ -9,9 +9,7 @@ import typer
 
 from fieldcraft.cli.app import (
     AllowOption,
-    HostOption,
     OverridesArgument,
-    PortOption,
     announce_imports,
     app,
     require_empty_folder,
@@ -21,6 +19,8 @@ from fieldcraft.recipes.loading import load_world_recipe
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.terminal.console import print_line
 from fieldcraft.types import UserError
+
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8000
 
 
 @app.command()
@@ -37,8 +37,13 @@ def world(
     serve: Annotated[
         bool, typer.Option("--serve", help="Serve the world as a website with a search page.")
     ] = False,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8000,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on.", show_default=DEFAULT_HOST)
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port to listen on; 0 takes a free one.", show_default=str(DEFAULT_PORT)),
+    ] = None,
     allow: AllowOption = None,
 ) -> None:
     """Write a synthetic world as files: passages to search, training and test questions.
@@ -49,9 +54,11 @@ def world(
         raise UserError("give either --out FOLDER or --serve.")
     if serve and with_model:
         raise UserError("--with-model writes a model into a folder: leave it out, or give --out.")
+    if not serve and (host is not None or port is not None):
+        raise UserError("--host and --port are for a server: leave them out, or give --serve.")
     settings = load_world_recipe(name, settings_from, overrides or [])
     if out is None:
-        _serve_world(settings, host, port)
+        _serve_world(settings, host or DEFAULT_HOST, DEFAULT_PORT if port is None else port)
     else:
         _write_world(settings, out, with_model)
 
