@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from checkpoints import write_tiny_checkpoint
-from cli_parts import status
+from cli_parts import lines, status
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.runs.build import make_verdict_reward
@@ -190,3 +190,18 @@ def test_the_first_test_of_a_program_is_shown_as_it_is_understood(
     output = capsys.readouterr().out
     assert "3, of which the first is" in output
     assert shown in output
+
+
+def test_a_selection_without_a_model_shows_its_questions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [{"question": f"Who made film {i}?", "answer": f"Ada {i}"} for i in range(9)]
+    lines(tmp_path / "q.jsonl", records)
+    (tmp_path / "select.yaml").write_text(
+        "{name: chosen, teacher: {model: m, url: 'http://127.0.0.1:9/v1'}, tools: [], stages: {},"
+        " select: {questions: 1, closed_book_model: teacher},"
+        " evaluation: {splits: {heldout: 1}, workflows: []}}"
+    )
+    given = [str(tmp_path / "select.yaml"), f"tasks={tmp_path / 'q.jsonl'}"]
+    status("check", *given, "--show", "1")
+    assert "Who made film" in capsys.readouterr().out
