@@ -18,6 +18,7 @@ from fieldcraft.config.recipe import (
     make_world_settings_model,
     trains_on_retrieved,
 )
+from fieldcraft.config.sampling import SamplingConfig
 from fieldcraft.config.stages import SupervisedConfig
 from fieldcraft.config.validation_errors import describe_section_errors
 
@@ -137,15 +138,44 @@ def find_unused_teacher(recipe: Recipe) -> Iterator[str]:
 
 
 def find_unnamed_teacher(recipe: Recipe) -> Iterator[str]:
-    teacher = recipe.teacher
-    needs_model = teacher.url is not None or teacher.members or recipe.has_task_files
-    if recipe.collect is not None and teacher.model is None and needs_model:
+    teacher, collects = recipe.teacher, recipe.collect is not None
+    needs_model = teacher.url is not None or teacher.members or (collects and recipe.has_task_files)
+    if (collects or recipe.evaluation.teachers) and teacher.model is None and needs_model:
         yield (
             "the teacher has no name: set teacher.model, the name of a model at teacher.url or the"
             " folder of a checkpoint."
         )
     if recipe.collect is None and teacher.model is None and _selects_by_teacher(recipe):
         yield "select.closed_book_model=teacher needs the name of a model: set teacher.model."
+
+
+def find_unused_teacher_keys(recipe: Recipe) -> Iterator[str]:
+    """Yield an error for each key of the teacher that neither its model nor a script reads."""
+    teacher, collects = recipe.teacher, recipe.collect is not None
+    answers = collects or bool(recipe.evaluation.teachers)
+    set_keys = [key for key, value in TeacherConfig() if getattr(teacher, key) != value]
+    if answers and teacher.model is None:
+        read = {"url", "members", "team"} | ({"concurrency"} if collects else set())
+        for key in set_keys:
+            if key not in read:
+                yield (
+                    f"teacher.{key} has no effect on the script of a world, which answers without"
+                    f" teacher.model: set teacher.model, or remove teacher.{key}."
+                )
+    elif not answers and _selects_by_teacher(recipe):
+        for key in set_keys:
+            if key in SamplingConfig.model_fields:
+                yield (
+                    f"teacher.{key} has no effect on the selection, which has its own sampling: set"
+                    f" select.{key} instead."
+                )
+    asks_one = answers or _selects_by_teacher(recipe)
+    asks_team = collects or "team" in recipe.evaluation.teachers
+    if teacher.team is not None and asks_one and not asks_team:
+        yield (
+            "teacher.team has no effect, because only one model of the teacher answers: add team"
+            " to evaluation.teachers, or set teacher.team=null."
+        )
 
 
 def find_stages_with_collection(recipe: Recipe) -> Iterator[str]:

@@ -260,6 +260,7 @@ RULES: tuple[Rule, ...] = (
     question_rules.find_stages_with_collection,
     question_rules.find_budget_of_collection,
     question_rules.find_unnamed_teacher,
+    question_rules.find_unused_teacher_keys,
     question_rules.find_unused_selection,
     question_rules.find_late_selection_models,
     question_rules.find_unused_closed_book,
