@@ -11,6 +11,7 @@ from fieldcraft.config.collection import TEACHER, ClosedBookConfig, TeacherConfi
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.names import list_registered, suggest_name
 from fieldcraft.config.numbers import MAX_WORLD_COUNT
+from fieldcraft.config.plan import makes_only_data
 from fieldcraft.config.recipe import (
     Recipe,
     get_closed_book_model,
@@ -19,6 +20,7 @@ from fieldcraft.config.recipe import (
     trains_on_retrieved,
 )
 from fieldcraft.config.sampling import SamplingConfig
+from fieldcraft.config.sections import EvaluationConfig
 from fieldcraft.config.stages import SupervisedConfig
 from fieldcraft.config.validation_errors import describe_section_errors
 
@@ -110,6 +112,23 @@ def find_missing_heldout_size(recipe: Recipe) -> Iterator[str]:
         )
 
 
+def find_unused_evaluation(recipe: Recipe) -> Iterator[str]:
+    """Yield an error for each key of an evaluation that a run does not have."""
+    if recipe.evaluation.periodic is not None and not recipe.stages:
+        yield (
+            "evaluation.periodic evaluates a model while it is trained, and the recipe has no"
+            " stages: remove it."
+        )
+    default = EvaluationConfig()
+    keys = ("teachers", "verifier", "samples", "prices", "budget", *SamplingConfig.model_fields)
+    for key in keys if makes_only_data(recipe) else ():
+        if getattr(recipe.evaluation, key) != getattr(default, key):
+            yield (
+                f"evaluation.{key} has no effect, because a recipe with collect, or with select and"
+                " no stages, evaluates nothing: remove it."
+            )
+
+
 # -- teachers and collection --------------------------------------------------------------------
 
 
@@ -187,7 +206,7 @@ def find_stages_with_collection(recipe: Recipe) -> Iterator[str]:
 
 
 def find_budget_of_collection(recipe: Recipe) -> Iterator[str]:
-    for key, default in {"at_limit": "tell", "max_refusals": None}.items():
+    for key, default in {"at_limit": "tell", "max_refusals": None, "fold": None}.items():
         if recipe.collect is not None and getattr(recipe.budget, key) != default:
             yield (
                 f"budget.{key} has no effect with collect, because the teacher decides when to"
@@ -233,8 +252,8 @@ def find_late_selection_models(recipe: Recipe) -> Iterator[str]:
 
 def _get_used_closed_book(recipe: Recipe) -> ClosedBookConfig | None:
     """Return the section closed_book of a recipe with questions that it can ask."""
-    has_questions = not recipe.environment.is_external and (recipe.stages or recipe.model)
-    return recipe.closed_book if has_questions else None
+    is_asked = not recipe.environment.is_external and not makes_only_data(recipe)
+    return recipe.closed_book if is_asked and (recipe.stages or recipe.model) else None
 
 
 def find_unused_closed_book(recipe: Recipe) -> Iterator[str]:

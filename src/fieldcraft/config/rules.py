@@ -278,6 +278,7 @@ RULES: tuple[Rule, ...] = (
     question_rules.find_unknown_splits,
     question_rules.find_too_many_world_questions,
     question_rules.find_missing_heldout_size,
+    question_rules.find_unused_evaluation,
 )
 RUN_RULES: tuple[Rule, ...] = (*RULES, find_missing_work)  # of a recipe that is run
 
