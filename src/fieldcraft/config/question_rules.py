@@ -20,7 +20,7 @@ from fieldcraft.config.recipe import (
     trains_on_retrieved,
 )
 from fieldcraft.config.sampling import SamplingConfig
-from fieldcraft.config.sections import EvaluationConfig
+from fieldcraft.config.sections import DEFAULT_OBSERVATION_TOKENS, EvaluationConfig
 from fieldcraft.config.stages import SupervisedConfig
 from fieldcraft.config.validation_errors import describe_section_errors
 
@@ -212,6 +212,13 @@ def find_budget_of_collection(recipe: Recipe) -> Iterator[str]:
                 f"budget.{key} has no effect with collect, because the teacher decides when to"
                 " stop: remove it."
             )
+    is_local = recipe.teacher.model is not None and recipe.teacher.url is None
+    tokens = recipe.budget.max_observation_tokens
+    if recipe.collect is not None and not is_local and tokens != DEFAULT_OBSERVATION_TOKENS:
+        yield (
+            "budget.max_observation_tokens has no effect with collect unless teacher.model is a"
+            " folder, whose tokenizer counts the tokens: remove it."
+        )
 
 
 # -- selection ----------------------------------------------------------------------------------
