@@ -259,8 +259,8 @@ def find_late_selection_models(recipe: Recipe) -> Iterator[str]:
 
 def _get_used_closed_book(recipe: Recipe) -> ClosedBookConfig | None:
     """Return the section closed_book of a recipe with questions that it can ask."""
-    is_asked = not recipe.environment.is_external and not makes_only_data(recipe)
-    return recipe.closed_book if is_asked and (recipe.stages or recipe.model) else None
+    is_measured = not recipe.environment.is_external and not makes_only_data(recipe)
+    return recipe.closed_book if is_measured and (recipe.stages or recipe.model) else None
 
 
 def find_unused_closed_book(recipe: Recipe) -> Iterator[str]:
