@@ -304,7 +304,8 @@ def test_a_recipe_that_collects_has_a_teacher_and_no_stages(path: str) -> None:
     assert "no name" in complaint("autocoa-data", f"tasks={path}")
     assert "no name" in complaint("autocoa-data", "teacher.url=http://127.0.0.1:1/v1")
     assert "'collect.pair_questions'" in complaint("autocoa-data", "collect.pair_questions=-1")
-    assert load_recipe("autocoa-data", ["teacher.prices=[1, 2.5]"]).teacher.prices == (1.0, 2.5)
+    priced = load_recipe("autocoa-data", ["teacher={model: m, prices: [1, 2.5]}"])
+    assert priced.teacher.prices == (1.0, 2.5)
 
 
 def test_a_recipe_has_a_world_or_questions_of_the_users(tmp_path: Path, path: str) -> None:

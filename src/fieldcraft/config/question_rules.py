@@ -11,6 +11,7 @@ from fieldcraft.config.collection import TEACHER, ClosedBookConfig, TeacherConfi
 from fieldcraft.config.components import ComponentKind
 from fieldcraft.config.names import list_registered, suggest_name
 from fieldcraft.config.numbers import MAX_WORLD_COUNT
+from fieldcraft.config.plan import makes_only_data
 from fieldcraft.config.recipe import (
     Recipe,
     get_closed_book_model,
@@ -18,6 +19,8 @@ from fieldcraft.config.recipe import (
     make_world_settings_model,
     trains_on_retrieved,
 )
+from fieldcraft.config.sampling import SamplingConfig
+from fieldcraft.config.sections import DEFAULT_OBSERVATION_TOKENS, EvaluationConfig
 from fieldcraft.config.stages import SupervisedConfig
 from fieldcraft.config.validation_errors import describe_section_errors
 
@@ -109,6 +112,23 @@ def find_missing_heldout_size(recipe: Recipe) -> Iterator[str]:
         )
 
 
+def find_unused_evaluation(recipe: Recipe) -> Iterator[str]:
+    """Yield an error for each key of an evaluation that a run does not have."""
+    if recipe.evaluation.periodic is not None and not recipe.stages:
+        yield (
+            "evaluation.periodic evaluates a model while it is trained, and the recipe has no"
+            " stages: remove it."
+        )
+    default = EvaluationConfig()
+    keys = ("teachers", "verifier", "samples", "prices", "budget", *SamplingConfig.model_fields)
+    for key in keys if makes_only_data(recipe) else ():
+        if getattr(recipe.evaluation, key) != getattr(default, key):
+            yield (
+                f"evaluation.{key} has no effect, because a recipe with collect, or with select and"
+                " no stages, evaluates nothing: remove it."
+            )
+
+
 # -- teachers and collection --------------------------------------------------------------------
 
 
@@ -137,15 +157,44 @@ def find_unused_teacher(recipe: Recipe) -> Iterator[str]:
 
 
 def find_unnamed_teacher(recipe: Recipe) -> Iterator[str]:
-    teacher = recipe.teacher
-    needs_model = teacher.url is not None or teacher.members or recipe.has_task_files
-    if recipe.collect is not None and teacher.model is None and needs_model:
+    teacher, collects = recipe.teacher, recipe.collect is not None
+    needs_model = teacher.url is not None or teacher.members or (collects and recipe.has_task_files)
+    if (collects or recipe.evaluation.teachers) and teacher.model is None and needs_model:
         yield (
             "the teacher has no name: set teacher.model, the name of a model at teacher.url or the"
             " folder of a checkpoint."
         )
     if recipe.collect is None and teacher.model is None and _selects_by_teacher(recipe):
         yield "select.closed_book_model=teacher needs the name of a model: set teacher.model."
+
+
+def find_unused_teacher_keys(recipe: Recipe) -> Iterator[str]:
+    """Yield an error for each key of the teacher that neither its model nor a script reads."""
+    teacher, collects = recipe.teacher, recipe.collect is not None
+    answers = collects or bool(recipe.evaluation.teachers)
+    set_keys = [key for key, value in TeacherConfig() if getattr(teacher, key) != value]
+    if answers and teacher.model is None:
+        read = {"url", "members", "team"} | ({"concurrency"} if collects else set())
+        for key in set_keys:
+            if key not in read:
+                yield (
+                    f"teacher.{key} has no effect on the script of a world, which answers without"
+                    f" teacher.model: set teacher.model, or remove teacher.{key}."
+                )
+    elif not answers and _selects_by_teacher(recipe):
+        for key in set_keys:
+            if key in SamplingConfig.model_fields:
+                yield (
+                    f"teacher.{key} has no effect on the selection, which has its own sampling: set"
+                    f" select.{key} instead."
+                )
+    asks_one = answers or _selects_by_teacher(recipe)
+    asks_team = collects or "team" in recipe.evaluation.teachers
+    if teacher.team is not None and asks_one and not asks_team:
+        yield (
+            "teacher.team has no effect, because only one model of the teacher answers: add team"
+            " to evaluation.teachers, or set teacher.team=null."
+        )
 
 
 def find_stages_with_collection(recipe: Recipe) -> Iterator[str]:
@@ -157,12 +206,19 @@ def find_stages_with_collection(recipe: Recipe) -> Iterator[str]:
 
 
 def find_budget_of_collection(recipe: Recipe) -> Iterator[str]:
-    for key, default in {"at_limit": "tell", "max_refusals": None}.items():
+    for key, default in {"at_limit": "tell", "max_refusals": None, "fold": None}.items():
         if recipe.collect is not None and getattr(recipe.budget, key) != default:
             yield (
                 f"budget.{key} has no effect with collect, because the teacher decides when to"
                 " stop: remove it."
             )
+    is_local = recipe.teacher.model is not None and recipe.teacher.url is None
+    tokens = recipe.budget.max_observation_tokens
+    if recipe.collect is not None and not is_local and tokens != DEFAULT_OBSERVATION_TOKENS:
+        yield (
+            "budget.max_observation_tokens has no effect with collect unless teacher.model is a"
+            " folder, whose tokenizer counts the tokens: remove it."
+        )
 
 
 # -- selection ----------------------------------------------------------------------------------
@@ -203,8 +259,8 @@ def find_late_selection_models(recipe: Recipe) -> Iterator[str]:
 
 def _get_used_closed_book(recipe: Recipe) -> ClosedBookConfig | None:
     """Return the section closed_book of a recipe with questions that it can ask."""
-    has_questions = not recipe.environment.is_external and (recipe.stages or recipe.model)
-    return recipe.closed_book if has_questions else None
+    is_measured = not recipe.environment.is_external and not makes_only_data(recipe)
+    return recipe.closed_book if is_measured and (recipe.stages or recipe.model) else None
 
 
 def find_unused_closed_book(recipe: Recipe) -> Iterator[str]:

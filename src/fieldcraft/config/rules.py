@@ -260,6 +260,7 @@ RULES: tuple[Rule, ...] = (
     question_rules.find_stages_with_collection,
     question_rules.find_budget_of_collection,
     question_rules.find_unnamed_teacher,
+    question_rules.find_unused_teacher_keys,
     question_rules.find_unused_selection,
     question_rules.find_late_selection_models,
     question_rules.find_unused_closed_book,
@@ -277,6 +278,7 @@ RULES: tuple[Rule, ...] = (
     question_rules.find_unknown_splits,
     question_rules.find_too_many_world_questions,
     question_rules.find_missing_heldout_size,
+    question_rules.find_unused_evaluation,
 )
 RUN_RULES: tuple[Rule, ...] = (*RULES, find_missing_work)  # of a recipe that is run
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fieldcraft.config.components import BUILTIN_COMPONENTS, TRACKERS_MODULE, ComponentKind
 from fieldcraft.config.names import import_object
-from fieldcraft.config.plan import EXTENSION_STEPS, plan_steps
+from fieldcraft.config.plan import EXTENSION_STEPS, makes_only_data, plan_steps
 from fieldcraft.config.recipe import Recipe, trains_on_retrieved
 from fieldcraft.config.stages import RETRIEVED_DATASET
 from fieldcraft.config.validation_errors import InvalidRecipeError
@@ -199,6 +199,10 @@ def _asks_questions(context: CheckContext) -> bool:
     return _uses_model(context) and not context.recipe.environment.is_external
 
 
+def _evaluates_questions(context: CheckContext) -> bool:
+    return _asks_questions(context) and not makes_only_data(context.recipe)
+
+
 def _shows_prompts(context: CheckContext) -> bool:
     has_examples = all(_has_examples(context, name) for name in context.recipe.stages)
     return context.examine is not None and _asks_questions(context) and has_examples
@@ -242,9 +246,9 @@ MODEL_CHECKS = (
     Check("dialect", check_dialect, ("questions", "tools", "model"), _asks_questions),
     Check("gold answers", check_gold_answers, ("questions", "model", "judge"), _asks_questions),
     Check("correct answers", check_answer_forms, ("questions",), _asks_questions),
-    Check("closed book", check_closed_book, ("questions",), _asks_questions),
+    Check("closed book", check_closed_book, ("questions",), _evaluates_questions),
     Check("budget", check_budgets, ("questions", "tools", "model"), _asks_questions),
-    Check("workflows", check_workflows, (), _asks_questions),
+    Check("workflows", check_workflows, (), _evaluates_questions),
 )
 SPACE_CHECKS = (
     Check(  # the estimate is for a single process

@@ -66,6 +66,16 @@ class TokenUsage:
         )
 
 
+def price_tokens(
+    prompt_tokens: int, completion_tokens: int, prices: tuple[float, float] | None
+) -> TokenUsage:
+    """Return the usage of tokens at prices per million prompt and completion tokens."""
+    cost = None
+    if prices is not None:
+        cost = (prompt_tokens * prices[0] + completion_tokens * prices[1]) / 1e6
+    return TokenUsage(prompt_tokens, completion_tokens, cost)
+
+
 @dataclass(frozen=True, slots=True)
 class ChatReply:
     """Text that a model wrote. `reasoning` is "" if the endpoint does not return it;
@@ -306,13 +316,7 @@ class ChatClient:
         )
 
     def _make_usage(self, tokens: _UsageCounts) -> TokenUsage:
-        cost = None
-        if self._prices is not None:
-            prompt_price, completion_price = self._prices
-            cost = (
-                tokens.prompt_tokens * prompt_price + tokens.completion_tokens * completion_price
-            ) / 1e6
-        return TokenUsage(tokens.prompt_tokens, tokens.completion_tokens, cost)
+        return price_tokens(tokens.prompt_tokens, tokens.completion_tokens, self._prices)
 
 
 async def open_chat_client(settings: EndpointConfig, cache: Path | None) -> ChatClient:

@@ -34,7 +34,10 @@ def test_a_checkpoint_as_teacher(tmp_path: Path, one_thread: None) -> None:
         "cut off by the limit of tokens", "neither an action nor an answer",
     }  # fmt: skip
     assert summary["attempts"] == 2 * 2 * 2
-    assert summary["usage"]["completion_tokens"] >= summary["attempts"]
+    usage = summary["usage"]
+    assert usage["completion_tokens"] >= summary["attempts"]
+    priced = usage["prompt_tokens"] + 10 * usage["completion_tokens"]
+    assert usage["cost"] == pytest.approx(priced / 1e6)
     assert read_demonstrations(out / "collect" / "demonstrations.jsonl") == []
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from datetime import date
+from typing import Any, Protocol
 
+from fieldcraft.config.sections import DEFAULT_DATE
 from fieldcraft.dialects.base import TEXT_PLACEHOLDER, encode_template, encode_untrusted
 from fieldcraft.dialects.chat_template import render_chat
 from fieldcraft.engine.base import Engine
 from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.sampling import NO_TRUNCATION, SamplingParams, StopReason, Truncation
-from fieldcraft.tools.chat_client import ChatReply, TokenUsage
+from fieldcraft.tools.chat_client import ChatReply, TokenUsage, price_tokens
 from fieldcraft.types import Tokenizer, UserError
 
 NO_TEMPLATE_MESSAGE = (
@@ -68,10 +70,14 @@ class EngineChatModel:
     """Engine used as a chat model: messages are rendered by the tokenizer's chat template.
 
     Special tokens named in a message are plain text; only those of the template are recognised.
+    `variables` and `prompt_date` are those of the template.
     """
 
     engine: Engine
     tokenizer: Tokenizer
+    prices: tuple[float, float] | None = None  # per million input and output tokens
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    prompt_date: date = DEFAULT_DATE
     _sessions: itertools.count[int] = field(default_factory=itertools.count)
 
     async def chat(
@@ -105,7 +111,8 @@ class EngineChatModel:
         elif completion.stop_reason is StopReason.STOP:
             text = text[: min(index for index in map(text.find, stop) if index >= 0)]
         finish = "length" if completion.stop_reason is StopReason.LENGTH else "stop"
-        return ChatReply(text, "", finish, TokenUsage(len(ids), len(completion.ids), 0.0))
+        usage = price_tokens(len(ids), len(completion.ids), self.prices)
+        return ChatReply(text, "", finish, usage)
 
     def _encode(self, messages: list[MessageDict]) -> list[int]:
         if self.tokenizer.chat_template is None:
@@ -114,7 +121,13 @@ class EngineChatModel:
             {"role": message["role"], "content": TEXT_PLACEHOLDER} for message in messages
         ]
         with raise_read_errors("the chat template of the teacher", "correct its file"):
-            template = render_chat(self.tokenizer, placeholders, add_generation_prompt=True)
+            template = render_chat(
+                self.tokenizer,
+                placeholders,
+                self.prompt_date,
+                add_generation_prompt=True,
+                **self.variables,
+            )
         first, *others = template.split(TEXT_PLACEHOLDER)
         if len(others) != len(messages):
             raise UserError(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -145,6 +145,7 @@ class PromptedAgent:
     call_seconds: float  # timeout of one call, of opening and of closing a tool
     temperature: float
     truncation: Truncation = NO_TRUNCATION
+    cut_observation: Callable[[str], str] = str  # to the budget; str: they are shown whole
 
     async def attempt(self, task: Task, key: str) -> AgentAttempt:
         """Let the model think, act and answer. `key` fixes the seeds of its requests.
@@ -202,10 +203,11 @@ class PromptedAgent:
             if executed.outcome is CallOutcome.UNAVAILABLE:
                 return AttemptStatus.TOOL_FAILED, executed.observation
             # As in rollouts, the model reads an error, and may correct itself.
-            steps.append(Observation(executed.observation))
+            observation = self.cut_observation(executed.observation)
+            steps.append(Observation(observation))
             messages += [
                 {"role": "assistant", "content": parsed.consumed_text},
-                {"role": "user", "content": f"{OBSERVATION_PREFIX} {executed.observation}"},
+                {"role": "user", "content": f"{OBSERVATION_PREFIX} {observation}"},
             ]
         return AttemptStatus.TOO_MANY_CALLS, ""
 

@@ -30,6 +30,7 @@ from fieldcraft.extensions.curation.question_generators import (
     WorldQuestionGenerator,
 )
 from fieldcraft.extensions.curation.teachers import (
+    find_tokens,
     make_prompted_agent,
     make_team_agent,
     open_chat_model,
@@ -265,6 +266,7 @@ async def _make_generator(context: RunContext) -> QuestionGenerator:
     make_folder(folder)
     chat = await open_chat_model(context, recipe.teacher, folder)
     decoding = resolve_teacher_decoding(context, recipe.teacher)
+    tokens_of = find_tokens(recipe.teacher)
 
     def make_agent(team: Team) -> TeamAgent:
         prompts = team.member_prompts(context.tools)
@@ -272,10 +274,10 @@ async def _make_generator(context: RunContext) -> QuestionGenerator:
             name: TeamMember(chat, prompt, decoding.temperature, decoding.truncation)
             for name, prompt in prompts.items()
         }
-        return make_team_agent(context, team, members, context.recipe.budget)
+        return make_team_agent(context, team, members, recipe.budget, tokens_of)
 
     closed_book_agent = make_prompted_agent(recipe, chat, [], decoding)
-    tool_agent = make_prompted_agent(recipe, chat, context.tools, decoding)
+    tool_agent = make_prompted_agent(recipe, chat, context.tools, decoding, tokens_of)
     grader = Grader(context.verdict_reward)
     return ModelQuestionGenerator(
         tasks,

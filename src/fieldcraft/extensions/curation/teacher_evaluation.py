@@ -58,7 +58,8 @@ class TeacherEnvironment:
 
 async def evaluate_teacher(context: RunContext, step: Step) -> None:
     """Evaluate a teacher, `team` or `lone`, on the questions of the run. Without a configured model
-    it is scripted by the world, and its chains are encoded with the tokenizer of the step's model.
+    it is scripted by the world, and its chains are encoded with the tokenizer of the step's model,
+    which counts the tokens of observations for a model, too.
 
     Raises UserError if there is no such teacher, or its model does not respond.
     """
@@ -77,12 +78,11 @@ async def _make_teacher(
         return _make_scripted_teacher(context, name, model)
     if name == "team":
         assert settings.team is not None, "parse_recipe sees to that"
-        return make_model_teacher(
-            await open_team_agent(context, find_team(settings.team), recipe.budget)
-        )
+        team = find_team(settings.team)
+        return make_model_teacher(await open_team_agent(context, team, recipe.budget, model))
     chat = await open_chat_model(context, settings, context.folder.collect_folder)
     decoding = resolve_teacher_decoding(context, settings)
-    return make_model_teacher(make_prompted_agent(recipe, chat, context.tools, decoding))
+    return make_model_teacher(make_prompted_agent(recipe, chat, context.tools, decoding, model))
 
 
 def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> AnswerFunction:

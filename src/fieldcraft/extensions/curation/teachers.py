@@ -17,6 +17,7 @@ from fieldcraft.config.sampling import SamplingConfig, parse_sampling_keys
 from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.data.steps_io import ContrastivePair
 from fieldcraft.data.world import World, WorldOracle
+from fieldcraft.environments.guards import truncate_middle
 from fieldcraft.extensions.curation.chat_models import ChatModel, EngineChatModel
 from fieldcraft.extensions.curation.pairs import make_pair
 from fieldcraft.extensions.curation.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
@@ -152,10 +153,10 @@ async def make_teacher(context: RunContext) -> DemonstrationTeacher:
             return ScriptedTeamTeacher(require_world(context.data_source).team_demonstration)
         return OracleTeacher(require_oracle(context.data_source), recipe.seed)
     await context.open_tools()
+    tokens_of = find_tokens(recipe.teacher)
     if recipe.teacher.team is not None:
-        return TeamTeacher(
-            await open_team_agent(context, find_team(recipe.teacher.team), recipe.budget)
-        )
+        team = find_team(recipe.teacher.team)
+        return TeamTeacher(await open_team_agent(context, team, recipe.budget, tokens_of))
     chat = await open_chat_model(context, recipe.teacher, context.folder.collect_folder)
     tools: dict[AnswerMode, list[AnyTool]] = {
         AnswerMode.COT: [],
@@ -165,7 +166,7 @@ async def make_teacher(context: RunContext) -> DemonstrationTeacher:
     return ChatTeacher(
         chat,
         {
-            mode: make_prompted_agent(recipe, chat, mode_tools, decoding)
+            mode: make_prompted_agent(recipe, chat, mode_tools, decoding, tokens_of)
             for mode, mode_tools in tools.items()
         },
     )
@@ -178,10 +179,14 @@ def resolve_teacher_decoding(context: RunContext, settings: TeacherSettings) -> 
 
 
 def make_prompted_agent(
-    recipe: Recipe, chat: ChatModel, tools: Sequence[AnyTool], decoding: Decoding
+    recipe: Recipe,
+    chat: ChatModel,
+    tools: Sequence[AnyTool],
+    decoding: Decoding,
+    tokens_of: Path | None = None,
 ) -> PromptedAgent:
-    """Return a teacher whose model answers with the given tools, within the budget of the
-    recipe."""
+    """Return a teacher whose model answers with the given tools, within the budget of the recipe.
+    `tokens_of` is a model folder, see `make_observation_cut`."""
     return PromptedAgent(
         model=chat,
         tools=tools,
@@ -190,13 +195,35 @@ def make_prompted_agent(
         temperature=decoding.temperature,
         truncation=decoding.truncation,
         call_seconds=recipe.budget.call_timeout_seconds,
+        cut_observation=make_observation_cut(recipe.budget, tokens_of),
     )
 
 
+def find_tokens(settings: TeacherSettings) -> Path | None:
+    """Return the model folder of a teacher, whose tokenizer counts its tokens; None if it has
+    none."""
+    is_local = settings.url is None and settings.model is not None
+    return Path(settings.model or "") if is_local else None
+
+
+def make_observation_cut(budget: BudgetConfig, tokens_of: Path | None) -> Callable[[str], str]:
+    """Return the function that cuts an observation to a budget, as in rollouts. The tokenizer in a
+    model folder counts the tokens; without one, an observation is returned whole."""
+    if tokens_of is None:
+        return str
+    tokenizer = load_tokenizer(tokens_of)
+    return lambda text: truncate_middle(text, budget.max_observation_tokens, tokenizer)[0]
+
+
 def make_team_agent(
-    context: RunContext, team: Team, members: Mapping[str, TeamMember], budget: BudgetConfig
+    context: RunContext,
+    team: Team,
+    members: Mapping[str, TeamMember],
+    budget: BudgetConfig,
+    tokens_of: Path | None,
 ) -> TeamAgent:
-    """Return a teacher whose team answers with the tools of a run, within a budget."""
+    """Return a teacher whose team answers with the tools of a run, within a budget. `tokens_of` is
+    a model folder, see `make_observation_cut`."""
     return TeamAgent(
         team=team,
         members=members,
@@ -204,6 +231,7 @@ def make_team_agent(
         max_calls=budget.max_calls,
         turn_tokens=budget.max_turn_tokens,
         call_seconds=budget.call_timeout_seconds,
+        cut_observation=make_observation_cut(budget, tokens_of),
     )
 
 
@@ -226,7 +254,9 @@ def require_members(settings: TeacherSettings, members: Collection[str]) -> None
             )
 
 
-async def open_team_agent(context: RunContext, team: Team, budget: BudgetConfig) -> TeamAgent:
+async def open_team_agent(
+    context: RunContext, team: Team, budget: BudgetConfig, tokens_of: Path | None
+) -> TeamAgent:
     """Return the team with a model for each member; members with the same settings share one.
 
     Raises UserError for settings of an unknown member.
@@ -247,7 +277,7 @@ async def open_team_agent(context: RunContext, team: Team, budget: BudgetConfig)
         members[name] = TeamMember(
             models[model_key], prompt, decoding.temperature, decoding.truncation
         )
-    return make_team_agent(context, team, members, budget)
+    return make_team_agent(context, team, members, budget, tokens_of)
 
 
 async def open_chat_model(
@@ -263,7 +293,7 @@ async def open_chat_model(
         await endpoint.require_available(read_truncation(settings))
         return endpoint
     assert settings.model is not None
-    return _make_local_chat(context, Path(settings.model))
+    return _make_local_chat(context, settings, Path(settings.model))
 
 
 def make_chat_client(settings: TeacherSettings, cache: Path | None) -> ChatClient:
@@ -288,8 +318,11 @@ def read_truncation(settings: TeacherSettings) -> Truncation:
     return parse_sampling_keys(settings.explicit_keys, settings.default_temperature)[1]
 
 
-def _make_local_chat(context: RunContext, folder: Path) -> ChatModel:
+def _make_local_chat(context: RunContext, settings: TeacherSettings, folder: Path) -> ChatModel:
     model, tokenizer = context.load_policy_model(folder), load_tokenizer(folder)
     context.set_threads(model)
-    engine = make_local_engine(context.recipe, model, tokenizer, context.threads.sampling)
-    return EngineChatModel(engine, tokenizer)
+    recipe = context.recipe
+    engine = make_local_engine(recipe, model, tokenizer, context.threads.sampling)
+    return EngineChatModel(
+        engine, tokenizer, settings.prices, recipe.chat_template_kwargs, recipe.date
+    )

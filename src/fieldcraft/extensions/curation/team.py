@@ -141,6 +141,7 @@ class Blackboard:
     turn_tokens: int
     call_seconds: float
     find_fault: Callable[[str, str], str | None] = accept_any  # see `Team`
+    cut_observation: Callable[[str], str] = str  # see `PromptedAgent`
     steps: list[DemoStep] = field(default_factory=list)
     usage: dict[str, MemberUsage] = field(default_factory=dict)
 
@@ -212,8 +213,9 @@ class Blackboard:
             raise TeamGaveUpError(AttemptStatus.TOOL_FAILED, str(error)) from error
         if executed.outcome is CallOutcome.UNAVAILABLE:
             raise TeamGaveUpError(AttemptStatus.TOOL_FAILED, executed.observation)
-        self.steps.append(Observation(executed.observation))
-        return executed.observation
+        observation = self.cut_observation(executed.observation)
+        self.steps.append(Observation(observation))
+        return observation
 
     def _render_request(self, member: str, sections: Mapping[str, Sequence[str]]) -> str:
         if member not in self.members:
@@ -274,6 +276,7 @@ class TeamAgent:
     max_calls: int
     turn_tokens: int  # limit of one reply
     call_seconds: float  # timeout of one call, of opening and of closing a tool
+    cut_observation: Callable[[str], str] = str  # see `PromptedAgent`
 
     async def attempt(self, task: Task, key: str) -> AgentAttempt:
         """Let the team answer. If it gives up, the result keeps its steps and usage so far."""
@@ -291,6 +294,7 @@ class TeamAgent:
                     turn_tokens=self.turn_tokens,
                     call_seconds=self.call_seconds,
                     find_fault=self.team.find_fault,
+                    cut_observation=self.cut_observation,
                     steps=steps,
                     usage=member_usage,
                 )
