@@ -188,13 +188,6 @@ def find_unused_teacher_keys(recipe: Recipe) -> Iterator[str]:
                     f"teacher.{key} has no effect on the selection, which has its own sampling: set"
                     f" select.{key} instead."
                 )
-    asks_one = answers or _selects_by_teacher(recipe)
-    asks_team = collects or "team" in recipe.evaluation.teachers
-    if teacher.team is not None and asks_one and not asks_team:
-        yield (
-            "teacher.team has no effect, because only one model of the teacher answers: add team"
-            " to evaluation.teachers, or set teacher.team=null."
-        )
 
 
 def find_stages_with_collection(recipe: Recipe) -> Iterator[str]:
