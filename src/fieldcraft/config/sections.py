@@ -95,6 +95,9 @@ class SearchConfig(ConfigSection):
             yield "api_key_env applies to a search server only: set url, or remove api_key_env"
         if self.failures and self.url is not None:
             yield "failures applies to the search over an index only: remove it, or url"
+        for key in ("encoder", "ranking"):
+            if getattr(self, key) is not None and self.url is not None:
+                yield f"{key} applies to an index of the corpus only: remove it, or url"
 
 
 class JudgeConfig(ConfigSection):

@@ -75,6 +75,23 @@ def find_second_model(recipe: Recipe) -> Iterator[str]:
             )
 
 
+def find_unused_sampler_weights(recipe: Recipe) -> Iterator[str]:
+    for name, stage in recipe.stages.items():
+        if not isinstance(stage, Rl):
+            continue
+        own = [k for k in ("sampler_is_cap", "sampler_is_level") if not stage.has_default(k)]
+        if own and not stage.uses_sampler_weight:
+            yield (
+                f"stage '{name}' has a {own[0]}, which weighs advantages, and with reward_weight: 0"
+                " this KL to the teacher has none: remove it; sampler_reject works."
+            )
+        elif own == ["sampler_is_level"]:
+            yield (
+                f"stage '{name}' has sampler_is_level: {stage.sampler_is_level}, the level of a"
+                " weight that it does not have: set sampler_is_cap, or remove sampler_is_level."
+            )
+
+
 # -- budgets ------------------------------------------------------------------------------------
 
 
