@@ -143,6 +143,8 @@ ROLLOUT_BUDGET_KEYS = (
     *("max_calls", "max_turn_tokens", "max_context_tokens", "fold", "max_observation_tokens"),
     *("at_limit", "answer_tokens", "max_refusals"),
 )
+# Keys of a budget that have an effect on the framework's own rollouts only.
+TOOL_BUDGET_KEYS = ("fold", "at_limit", "answer_tokens", "max_refusals")
 DEFAULT_ANSWER_TOKENS = 64  # reserved for an answer by default
 # Budget keys that apply to only one value of at_limit.
 _KEY_LIMIT_ACTIONS = {"answer_tokens": "answer", "max_refusals": "tell"}
