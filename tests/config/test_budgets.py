@@ -195,5 +195,5 @@ def test_an_environment_of_others_has_one_budget_in_a_stage(tmp_path: Path) -> N
     load_recipe(str(recipe), ["stages.rl.budget={max_context_tokens: 99}"])
     with pytest.raises(UserError, match=r"is opened once with one: give it a single budget\."):
         load_recipe(str(recipe), ["stages.rl.budget=[{until: 2, max_context_tokens: 99}, {}]"])
-    with pytest.raises(UserError, match=r"max_refusals of stage 'rl' do not work in env"):
+    with pytest.raises(UserError, match=r"budget.at_limit of stage 'rl' does not work in env"):
         load_recipe(str(recipe), ["stages.rl.budget={at_limit: end}"])

@@ -60,6 +60,19 @@ def test_one_number_is_that_of_all_questions() -> None:
         (EvaluationConfig, {"temperature": 1, "top_p": 0}, "greater than 0"),
         (EvaluationConfig, {"temperature": 1, "min_p": 1}, "less than 1"),
         (SelectConfig, {"temperature": 0}, "greedy samples of a question are identical"),
+        (
+            SelectConfig,
+            {"closed_book_model": None, "closed_book_samples": 4},
+            "closed_book_samples needs a closed_book_model",
+        ),
+        (
+            SelectConfig,
+            {"closed_book_model": None, "solver": "sft", "max_closed_book_accuracy": 0.5},
+            "max_closed_book_accuracy needs a closed_book_model",
+        ),
+        (SelectConfig, {"solver_rollouts": 4}, "solver_rollouts needs a solver"),
+        (SelectConfig, {"closed_book_model": None, "top_p": 0.9}, "top_p needs a model that is"),
+        (SelectConfig, {"closed_book_model": None, "sampling": "model"}, "sampling needs a model"),
         (TeacherConfig, {"sampling": "model"}, "set model to one, without a url"),
         (TeacherConfig, {"sampling": "model", "url": "http://h/v1", "model": "m"}, "without a url"),
         (

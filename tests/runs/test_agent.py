@@ -100,6 +100,15 @@ def test_options_replace_what_the_run_had(run: Path) -> None:
     assert again.with_options(None, None, None) == again
 
 
+def test_another_search_has_no_keys_of_the_first_index(run: Path) -> None:
+    """They would be refused with the next change of a key."""
+    agent = find_agent(run)
+    search = {"top_k": 2, "encoder": "org/encoder", "ranking": "dense"}
+    other = agent.with_settings(search=search).with_options(None, None, "http://there")
+    changed = other.with_settings(instruction="Answer.").recipe.search
+    assert (changed.url, changed.top_k, changed.encoder) == ("http://there", 2, None)
+
+
 def test_where_no_agent_is(run: Path, tmp_path: Path) -> None:
     (run / "base" / "stage.json").unlink()
     (run / "sft2" / "stage.json").unlink()

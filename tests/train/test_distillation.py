@@ -2,15 +2,18 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import distil_parts
 from fieldcraft.train import logprobs
 from fieldcraft.train.distillation import DistillationLoss, compute_teacher_advantages
 from fieldcraft.train.logprobs import reverse_kl
 from fieldcraft.train.losses import PolicyGradientLoss, TokenBatch
+from fieldcraft.train.stages.roles import make_algorithm
 
 STUDENT = torch.tensor([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]]).log()
 TEACHER = torch.tensor([[0.25, 0.25, 0.5], [0.5, 0.25, 0.25]]).log()
@@ -128,6 +131,29 @@ def test_the_loss_is_the_weighted_kl_over_the_total() -> None:
     expected = 1 * 0.25 * math.log(2) / 4  # the second token, of weight 2, has no KL
     assert loss.item() == pytest.approx(expected)
     assert metrics["loss"].item() == metrics["teacher_kl"].item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("level", "kept"),  # ratios of trainer to sampler: 0.4, 1.25; their product 0.5, mean 0.707
+    [("token", [0, 1]), ("sequence", [0, 0]), ("geometric", [1, 1])],
+)
+def test_rejected_tokens_have_no_gradient_of_the_kl(level: Any, kept: list[int]) -> None:
+    """The KL of p = sigmoid(x) to q = 1/2 has the derivative p (1 - p) x."""
+    x = 1.0
+    logits = torch.tensor([[x, 0.0], [x, 0.0]], requires_grad=True)
+    batch = batch_of(logits, torch.zeros(2, 2))
+    ratio_T = torch.tensor([0.4, 1.25])
+    batch = replace(batch, sampled_logp_T=batch.old_logp_T - ratio_T.log())
+    settings = distil_parts.settings(kl="full", sampler_reject=level, sampler_reject_low=0.6)
+    loss, metrics = make_algorithm(settings).loss()(batch, 4.0)
+    loss.backward()
+    p = 1 / (1 + math.exp(-x))
+    slope = p * (1 - p) * x / 4
+    assert logits.grad is not None
+    assert logits.grad[:, 0].tolist() == pytest.approx([kept[0] * slope, 2 * kept[1] * slope])
+    kl = math.log(2) + p * math.log(p) + (1 - p) * math.log(1 - p)
+    assert loss.item() == pytest.approx((kept[0] + 2 * kept[1]) * kl / 4)
+    assert metrics["teacher_kl"].item() == pytest.approx(3 * kl / 4)
 
 
 def test_advantages_of_rewards_stand_beside_the_kl() -> None:

@@ -45,6 +45,11 @@ class ConfigSection(BaseModel, metaclass=_SectionType):
         sections are in `config/rules.py`."""
         yield from ()
 
+    def has_default(self, key: str) -> bool:
+        """Return whether a key has its default value."""
+        field = type(self).model_fields[key]
+        return bool(getattr(self, key) == field.get_default(call_default_factory=True))
+
     @model_validator(mode="after")
     def _require_no_violations(self) -> Self:
         details: list[InitErrorDetails] = [

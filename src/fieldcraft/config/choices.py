@@ -6,7 +6,7 @@ They are its tools, engine, environment, trackers and filters.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -29,7 +29,7 @@ from fieldcraft.config.components import (
     ComponentKind,
 )
 from fieldcraft.config.names import ComponentError, import_object, resolve
-from fieldcraft.config.sections import DEFAULT_CALL_COST, Cost
+from fieldcraft.config.sections import DEFAULT_CALL_COST, TOOL_BUDGET_KEYS, Cost
 
 SIGNATURE_REGEX = re.compile(r"\s*([\w-]+)\s*(?:\(\s*([\w-]+(?:\s*,\s*[\w-]+)*)\s*\)\s*)?")
 ENVIRONMENT_REWARD = "environment"  # the reward given by an external environment
@@ -220,11 +220,26 @@ class EnvironmentConfig(ComponentConfig):
         environments use only its chat template. Their class states it as `calls_tools`."""
         if not self.is_external:
             return True
-        try:
-            found = resolve(ComponentKind.ENVIRONMENT, self.name)
-        except ComponentError:  # reported where the environment is made
-            return False
-        return getattr(found, "calls_tools", False) is True
+        return getattr(_find_environment(self.name), "calls_tools", False) is True
+
+
+def _find_environment(name: str) -> Any:
+    try:
+        return resolve(ComponentKind.ENVIRONMENT, name)
+    except ComponentError:  # reported where the environment is made
+        return None
+
+
+def list_unread_keys(environment: Any) -> Sequence[str]:
+    """Return the recipe keys without effect in the environment that an unparsed value names: those
+    of the framework's own rollouts, and those that the class states as `unread_keys`."""
+    if not is_external_environment(environment):
+        return ()
+    if isinstance(environment, Mapping):
+        environment = environment.get("name")
+    name = environment.name if isinstance(environment, EnvironmentConfig) else environment
+    own = getattr(_find_environment(name), "unread_keys", ()) if isinstance(name, str) else ()
+    return (*(f"budget.{key}" for key in TOOL_BUDGET_KEYS), *own)
 
 
 def is_external_environment(environment: Any) -> bool:

@@ -48,6 +48,22 @@ class SelectConfig(SamplingConfig):
         rules = (self.closed_book_model, self.solver, *self.filters)
         if not any(rules) and self.overlap == "keep":
             yield "it keeps every question: set closed_book_model, solver, filters or overlap: drop"
+        yield from self._find_unused_keys()
+
+    def _find_unused_keys(self) -> Iterator[str]:
+        """Yield a clause for each key of a rule that is off."""
+        needed = {
+            "closed_book_samples": "closed_book_model",
+            "max_closed_book_accuracy": "closed_book_model",
+            "solver_rollouts": "solver",
+        }
+        for key, model in needed.items():
+            if not self.has_default(key) and getattr(self, model) is None:
+                yield f"{key} needs a {model}: set it, or remove {key}"
+        if self.closed_book_model is None and self.solver is None:
+            own = list(self.explicit_keys) + ["sampling"] * (self.sampling != "recipe")
+            for key in own:
+                yield f"{key} needs a model that is sampled: set closed_book_model or solver"
 
     @property
     def sampled_models(self) -> set[str]:

@@ -57,6 +57,24 @@ class Distil(Rl):
         yield from super().find_violations()
         if (self.top_k is not None) != (self.kl == "top-k"):
             yield "kl: top-k and top_k need each other: set both, or neither"
+        if not self.reward_weight and self.has_preset:
+            unused = {
+                "kl_placement: reward": self.kl_placement == "reward" and self.kl_coef > 0,
+                "baseline: critic": self.baseline == "critic",
+                "advantage_floor: correct": self.advantage_floor == "correct",
+            }
+            for setting in (setting for setting, is_set in unused.items() if is_set):
+                yield (
+                    f"{setting} is part of the advantage of rewards, which reward_weight: 0 leaves"
+                    " out: change it, or set a reward_weight"
+                )
+
+    @property
+    def uses_sampler_weight(self) -> bool:
+        """Return whether an importance weight would have an effect: the KL over several words has
+        none, and llds compares with the log-probabilities that are recomputed for it."""
+        acts = self.kl == "sampled" or self.reward_weight > 0 or self.llds_coef > 0
+        return acts or not self.has_preset
 
     @property
     def stage_dependencies(self) -> tuple[str, ...]:

@@ -177,7 +177,8 @@ class Recipe(ConfigSection):
                 or {"sampler_is_cap", "sampler_reject"} & stage.model_fields_set
             ):
                 continue
-            if stage.asynchronous.max_staleness or self.dtype != "float32":
+            is_needed = stage.asynchronous.max_staleness or self.dtype != "float32"
+            if is_needed and stage.uses_sampler_weight:
                 self.stages[name] = stage.model_copy(
                     update={"sampler_is_cap": DEFAULT_SAMPLER_IS_CAP}
                 )

@@ -236,6 +236,11 @@ class Rl(Stage):
                 )
         return keys
 
+    @property
+    def has_preset(self) -> bool:
+        """Return whether the algorithm is a preset; a class may use keys in its own way."""
+        return isinstance(resolve(ComponentKind.ALGORITHM, self.algorithm), Mapping)
+
     def find_violations(self) -> Iterator[str]:
         """Yield a clause for each key without effect, and for contradictory keys."""
         if (rollouts := self._count_step_rollouts()) > MAX_STEP_ROLLOUTS:
@@ -255,6 +260,11 @@ class Rl(Stage):
             yield (
                 "a critic gives every token its own baseline: set advantage_scale to none or batch"
             )
+        if not self.has_default("critic") and self.baseline != "critic" and self.has_preset:
+            yield "critic needs baseline: critic: set it, or remove critic"
+        for key in ("sampler_reject_low", "sampler_reject_high"):
+            if self.sampler_reject is None and not self.has_default(key):
+                yield f"{key} needs a sampler_reject: set it, or remove {key}"
         if not self.overlong_penalty and (self.overlong_limit or self.overlong_buffer):
             yield (
                 "overlong_limit and overlong_buffer need an overlong_penalty: set it, or remove"
@@ -279,8 +289,7 @@ class Rl(Stage):
                 " OTC learns most: use group_filter: reward"
             )
         for key in ("priced_rewards", "otc_counts", "otc_smoothing"):
-            is_set = getattr(self, key) != type(self).model_fields[key].default
-            if is_set and not (own or otc_rewards):
+            if not self.has_default(key) and not (own or otc_rewards):
                 yield f"{key} applies to otc-grpo and otc-ppo only: remove it"
 
     def _find_simulator_violations(self) -> Iterator[str]:
@@ -370,6 +379,11 @@ class Rl(Stage):
                 f"overlong_buffer={buffer} is more than its limit, {limit}: set it lower"
             )
         return limit, buffer
+
+    @property
+    def uses_sampler_weight(self) -> bool:
+        """Return whether an importance weight would have an effect."""
+        return True
 
     def _count_step_rollouts(self) -> int:
         return self.questions_per_step * self.group_size * self.oversample_factor

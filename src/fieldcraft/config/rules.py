@@ -268,6 +268,7 @@ RULES: tuple[Rule, ...] = (
     question_rules.find_unused_closed_book_questions,
     question_rules.find_unusable_retrieval,
     stage_rules.find_second_model,
+    stage_rules.find_unused_sampler_weights,
     stage_rules.find_unreachable_overlong_limits,
     stage_rules.find_keys_with_environment,
     stage_rules.find_stages_with_environment,

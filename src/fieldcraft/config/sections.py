@@ -95,6 +95,9 @@ class SearchConfig(ConfigSection):
             yield "api_key_env applies to a search server only: set url, or remove api_key_env"
         if self.failures and self.url is not None:
             yield "failures applies to the search over an index only: remove it, or url"
+        for key in ("encoder", "ranking"):
+            if getattr(self, key) is not None and self.url is not None:
+                yield f"{key} applies to an index of the corpus only: remove it, or url"
 
 
 class JudgeConfig(ConfigSection):
@@ -141,6 +144,8 @@ ROLLOUT_BUDGET_KEYS = (
     *("at_limit", "answer_tokens", "max_refusals"),
 )
 DEFAULT_OBSERVATION_TOKENS = 2048
+# Keys of a budget that have an effect on the framework's own rollouts only.
+TOOL_BUDGET_KEYS = ("fold", "at_limit", "answer_tokens", "max_refusals")
 DEFAULT_ANSWER_TOKENS = 64  # reserved for an answer by default
 # Budget keys that apply to only one value of at_limit.
 _KEY_LIMIT_ACTIONS = {"answer_tokens": "answer", "max_refusals": "tell"}

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from operator import attrgetter
 
+from fieldcraft.config.base import ConfigSection
+from fieldcraft.config.choices import list_unread_keys
 from fieldcraft.config.collection import TEACHER
 from fieldcraft.config.components import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.config.distil import Distil
@@ -75,6 +77,23 @@ def find_second_model(recipe: Recipe) -> Iterator[str]:
             )
 
 
+def find_unused_sampler_weights(recipe: Recipe) -> Iterator[str]:
+    for name, stage in recipe.stages.items():
+        if not isinstance(stage, Rl):
+            continue
+        own = [k for k in ("sampler_is_cap", "sampler_is_level") if not stage.has_default(k)]
+        if own and not stage.uses_sampler_weight:
+            yield (
+                f"stage '{name}' has a {own[0]}, which weighs advantages, and with reward_weight: 0"
+                " this KL to the teacher has none: remove it; sampler_reject works."
+            )
+        elif own == ["sampler_is_level"]:
+            yield (
+                f"stage '{name}' has sampler_is_level: {stage.sampler_is_level}, the level of a"
+                " weight that it does not have: set sampler_is_cap, or remove sampler_is_level."
+            )
+
+
 # -- budgets ------------------------------------------------------------------------------------
 
 
@@ -131,19 +150,21 @@ def find_tools_with_environment(recipe: Recipe) -> Iterator[str]:
         yield "'tools' is wrong: an external environment has its own actions: remove tools."
 
 
-def _list_tool_keys(budget: BudgetConfig) -> list[str]:
-    """Return the keys of a budget that have an effect on the framework's own rollouts only."""
-    default = BudgetConfig()
-    keys = ("fold", "at_limit", "max_refusals")
-    return [key for key in keys if getattr(budget, key) != getattr(default, key)]
+def _list_unread(recipe: Recipe, section: ConfigSection, prefix: str = "") -> list[str]:
+    """Return the keys of a section, with a prefix in the recipe, that are set and have no effect in
+    its environment."""
+    keys = (prefix + key for key in type(section).model_fields if not section.has_default(key))
+    unread = list_unread_keys(recipe.environment)
+    return [key.removeprefix(prefix) for key in keys if key in unread]
 
 
 def find_keys_with_environment(recipe: Recipe) -> Iterator[str]:
     sections = ("collect", "select", "evaluation.teachers", "evaluation.workflows")
     keys = [key for key in sections if attrgetter(key)(recipe)]
-    keys += [f"budget.{key}" for key in _list_tool_keys(recipe.budget)]
+    keys += _list_unread(recipe, recipe)
+    keys += [f"budget.{key}" for key in _list_unread(recipe, recipe.budget, "budget.")]
     with suppress(ValueError):  # reported by the rule of budgets
-        own = _list_tool_keys(recipe.evaluation_recipe.budget)
+        own = _list_unread(recipe, recipe.evaluation_recipe.budget, "budget.")
         keys += [f"evaluation.budget.{key}" for key in own if key in recipe.evaluation.budget]
     for key in keys if recipe.environment.is_external else ():
         yield f"{key} does not work in environment '{recipe.environment.name}', so remove it."
@@ -158,10 +179,11 @@ def find_stages_with_environment(recipe: Recipe) -> Iterator[str]:
                 f"stage '{name}' changes its budget, and environment '{environment}' is opened once"
                 " with one: give it a single budget."
             )
-        if any(map(_list_tool_keys, budgets)) and not _list_tool_keys(recipe.budget):
+        own = {key for budget in budgets for key in _list_unread(recipe, budget, "budget.")}
+        for key in sorted(own - {*_list_unread(recipe, recipe.budget, "budget.")}):
             yield (
-                f"budget.fold, budget.at_limit and budget.max_refusals of stage '{name}' do not"
-                f" work in environment '{environment}', so remove them."
+                f"budget.{key} of stage '{name}' does not work in environment '{environment}', so"
+                " remove it."
             )
         if isinstance(stage, Rl) and stage.observations != "real":
             yield (

@@ -57,7 +57,9 @@ class EnvironmentRunner(Protocol):
 
 
 class Environment(Protocol):
-    """External environment, created from the settings of the recipe."""
+    """External environment, created from the settings of the recipe. Its class may state as
+    `calls_tools` that the policy calls tools in the format of the dialect, and as `unread_keys`
+    which keys of a recipe have no effect, as in ("instruction", "budget.max_calls")."""
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
         """Return the training tasks, and at most `heldout` different tasks for evaluation. If both

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.choices import is_external_environment
+from fieldcraft.config.choices import is_external_environment, list_unread_keys
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.renamed_keys import builtin_added_keys, translate_stored
 from fieldcraft.recipes.consent import record_own_consent, require_consent, require_consent_to_links
@@ -124,8 +124,10 @@ def fill_from_model_folder(data: dict[str, Any]) -> dict[str, Any]:
     inherited = {key: agent[key] for key in (*environment, *copied) if key not in data}
     file = Path(str(model), AGENT_FILE)
     require_consent(file, stored, find_permission_requests(inherited, file.parent))
-    filled = inherited | data
+    unread = list_unread_keys((inherited | data).get("environment"))
+    filled = {key: value for key, value in inherited.items() if key not in unread} | data
     for name, section in sections.items():
         own = data.get(name, {})
-        filled[name] = {**section, **own} if isinstance(own, Mapping) else own
+        read = {key: value for key, value in section.items() if f"{name}.{key}" not in unread}
+        filled[name] = {**read, **own} if isinstance(own, Mapping) else own
     return filled

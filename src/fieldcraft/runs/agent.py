@@ -62,7 +62,7 @@ from fieldcraft.runs.trust import require_single_search, require_trust
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.types import AnyTool, Task, Tool, Trajectory, UserError
 
-NO_API_KEY = {"api_key_env": None}  # one server's key must not be sent to another
+OWN_SEARCH = {"api_key_env": None, "encoder": None, "ranking": None}  # of one server or index only
 LOADED_PARTS = {"device", "engine", "dialect", "_index_tools"}  # independent of the sampling
 
 
@@ -186,7 +186,7 @@ class Agent:
         recipe = self.recipe.model_copy(update=changed)
         if index is not None or url is not None:
             recipe = recipe.model_copy(
-                update={"search": recipe.search.model_copy(update={"url": url, **NO_API_KEY})}
+                update={"search": recipe.search.model_copy(update={"url": url, **OWN_SEARCH})}
             )
             return replace(self, recipe=recipe, index=index or self.index, data_source=None)
         return replace(self, recipe=recipe)

@@ -7,14 +7,12 @@ from collections.abc import Collection
 from typing import Any
 
 from fieldcraft.config.choices import ENVIRONMENT_REWARD
-from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.config.sections import TOOL_BUDGET_KEYS, BudgetConfig
 from fieldcraft.engine.sizes import get_max_positions
 from fieldcraft.evaluation.benchmarks import Benchmark
 from fieldcraft.runs.agent import Agent
 from fieldcraft.train.model import load_config
 
-# Keys of a budget that work in the framework's own rollouts only.
-TOOL_BUDGET_KEYS = ("fold", "at_limit", "answer_tokens", "max_refusals")
 MODEL_PARTS = ("device", "engine")
 
 

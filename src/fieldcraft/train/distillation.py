@@ -15,7 +15,14 @@ from torch import Tensor
 from fieldcraft.config.distil import Distil
 from fieldcraft.train.advantages import ScoredRollout, StepBatch
 from fieldcraft.train.algorithm import Algorithm, ModelRole, StepModels
-from fieldcraft.train.losses import MAX_LOG_RATIO, LossFunction, Metrics, TokenBatch
+from fieldcraft.train.losses import (
+    MAX_LOG_RATIO,
+    LossFunction,
+    Metrics,
+    RejectLevel,
+    TokenBatch,
+    mask_accepted,
+)
 from fieldcraft.train.protocols import TeacherReference
 from fieldcraft.train.stages.base import StepMetrics
 
@@ -72,8 +79,15 @@ class Distillation(Algorithm):
         return advantage_T
 
     def loss(self) -> LossFunction:
-        loss = self.rewards.loss()
-        return loss if self.settings.kl == "sampled" else DistillationLoss(policy_loss=loss)
+        loss, s = self.rewards.loss(), self.settings
+        if s.kl == "sampled":
+            return loss
+        return DistillationLoss(
+            policy_loss=loss,
+            reject=s.sampler_reject,
+            reject_low=s.sampler_reject_low,
+            reject_high=s.sampler_reject_high,
+        )
 
     def get_teacher(self, models: StepModels) -> TeacherReference | None:
         if models.teacher is None or self.settings.kl == "sampled":
@@ -102,18 +116,23 @@ def estimate_reverse_kl(batch: StepBatch) -> float:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DistillationLoss:
     """Sum of another loss and the reverse KL of each trained token to the teacher:
-    L = other + sum(w * v * KL(p || q)) / total, where v is the weight of the teacher, 1 by default.
+    L = other + sum(w * m * v * KL(p || q)) / total, where m is the rejection mask, as in
+    `PolicyGradientLoss`, and v the weight of the teacher, 1 by default.
 
     Without rewards the advantages are 0, and only the KL term of a policy-gradient loss remains.
     """
 
     policy_loss: LossFunction
+    reject: RejectLevel | None = None
+    reject_low: float = 0.5
+    reject_high: float = 2.0
 
     def __call__(self, batch: TokenBatch, total: float) -> tuple[Tensor, Metrics]:
         assert batch.teacher_kl_T is not None, "teacher_kl_T is missing from the batch"
         loss, metrics = self.policy_loss(batch, total)
         kl_T = batch.weight_T * batch.teacher_kl_T
         v_T = 1.0 if batch.teacher_weight_T is None else batch.teacher_weight_T
-        loss = loss + (v_T * kl_T).sum() / total
+        accepted_T = mask_accepted(batch, self.reject, self.reject_low, self.reject_high)
+        loss = loss + (accepted_T * v_T * kl_T).sum() / total
         kl = kl_T.detach().sum() / total
         return loss, metrics | {"loss": loss.detach(), "teacher_kl": kl}

@@ -260,7 +260,9 @@ def describe_drift(rows: Sequence[StepMetrics], settings: Rl, stage: str) -> str
 
 
 def _suggest_remedy(settings: Rl) -> str:
-    if settings.sampler_is_cap is None and settings.sampler_reject is None:
+    if (settings.sampler_is_cap, settings.sampler_reject) == (None, None):
+        if not settings.uses_sampler_weight:
+            return "set sampler_reject: token, which leaves such tokens out"
         return "set sampler_is_cap: 2, which corrects for it"
     if settings.sampler_is_level == "token" and settings.sampler_is_cap is not None:
         return "set sampler_is_level: sequence with sampler_is_cap: 5, or a lower optim.lr"

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 Metrics = dict[str, Tensor]  # sums over tokens, to be divided by the same totals
+RejectLevel = Literal["token", "sequence", "geometric"]
 
 MAX_LOG_RATIO = 20.0  # clamp of log-ratios: exp of a larger one would dominate the step
 MAX_K3 = 10.0  # clamp of k3: near MAX_LOG_RATIO it is 5e8, so one token would dominate the step
@@ -121,7 +122,7 @@ class PolicyGradientLoss:
     dual_clip: float | None = None
     importance: Literal["token", "sequence"] = "token"
     importance_cap: float | None = None
-    reject: Literal["token", "sequence", "geometric"] | None = None
+    reject: RejectLevel | None = None
     reject_low: float = 0.5
     reject_high: float = 2.0
     kl_coef: float = 0.0
@@ -183,24 +184,28 @@ class PolicyGradientLoss:
     def _sampler_correction(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         """Return the importance weight between sampler and trainer, and a mask that is 1 for
         accepted tokens."""
-        log_token_T = batch.old_logp_T - batch.sampled_logp_T
-        ones_T = torch.ones_like(batch.weight_T)
-
-        def importance_ratio(level: str) -> Tensor:
-            log_T = log_token_T
-            if level != "token":
-                log_T = _reduce_over_sequence(log_token_T, batch, mean=level == "geometric")
-            return log_T.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-
-        importance_T, accepted_T = ones_T, ones_T
+        importance_T = torch.ones_like(batch.weight_T)
         if self.importance_cap is not None:
-            importance_T = importance_ratio(self.importance).clamp(max=self.importance_cap)
-        if self.reject is not None:
-            ratio_T = importance_ratio(self.reject)
-            accepted_T = ((ratio_T >= self.reject_low) & (ratio_T <= self.reject_high)).to(
-                ones_T.dtype
-            )
+            importance_T = _sampler_ratio(batch, self.importance).clamp(max=self.importance_cap)
+        accepted_T = mask_accepted(batch, self.reject, self.reject_low, self.reject_high)
         return importance_T, accepted_T
+
+
+def mask_accepted(batch: TokenBatch, level: RejectLevel | None, low: float, high: float) -> Tensor:
+    """Return a mask that is 1 for tokens whose pi_old / pi_sampler is within the bounds; without a
+    level, for all tokens."""
+    if level is None:
+        return torch.ones_like(batch.weight_T)
+    ratio_T = _sampler_ratio(batch, level)
+    return ((ratio_T >= low) & (ratio_T <= high)).to(batch.weight_T.dtype)
+
+
+def _sampler_ratio(batch: TokenBatch, level: RejectLevel) -> Tensor:
+    """Return pi_old / pi_sampler of each token, of its sequence, or their geometric mean."""
+    log_T = batch.old_logp_T - batch.sampled_logp_T
+    if level != "token":
+        log_T = _reduce_over_sequence(log_T, batch, mean=level == "geometric")
+    return log_T.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def _sampler_logp_difference(batch: TokenBatch) -> Tensor:

@@ -1,6 +1,7 @@
 """Keys allowed and not allowed in a recipe with an external environment."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from learning import STAGE, write_player
 
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.rules import RULES, Rule, list_violations
 from fieldcraft.recipes.exported import write_agent_settings
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.rewards.rollouts import EnvironmentReward
@@ -21,7 +23,9 @@ from fieldcraft.types import Task, Trajectory, UserError
 GAME = {"name": "text", "env": "games_parts:Guess", "num_seeds": 6}
 
 
-def recipe(folder: Path, environment: Any = GAME, **keys: Any) -> Recipe:
+def recipe(
+    folder: Path, environment: Any = GAME, rules: Sequence[Rule] = RULES, **keys: Any
+) -> Recipe:
     if not (folder / "player").exists():
         write_player(folder / "player", 0)
     return parse_recipe(
@@ -34,7 +38,8 @@ def recipe(folder: Path, environment: Any = GAME, **keys: Any) -> Recipe:
             "stages": {"rl": STAGE},
             "evaluation": {"splits": {"heldout": 2}},
         }
-        | keys
+        | keys,
+        rules=rules,
     )
 
 
@@ -128,6 +133,18 @@ def test_an_exported_agent_with_tools_can_play(tmp_path: Path) -> None:
     assert recipe(tmp_path).tools == ()
 
 
+def test_an_environment_does_not_inherit_what_it_never_reads(tmp_path: Path) -> None:
+    player = write_player(tmp_path / "player", 0)
+    budget = {"at_limit": "answer", "answer_tokens": 5, "call_timeout_seconds": 5.0, "max_calls": 3}
+    prompt = {"instruction": "Search.", "system_prompt": "You search."}
+    agent = Recipe(name="r", stages={}, budget=budget, **prompt)
+    write_agent_settings(player, agent, None, trained_with_tools=True)
+    agent_function = {"name": "blackbox", "agent": "blackbox_agents:answers"}
+    asked = recipe(tmp_path, agent_function, tasks=str(questions(tmp_path)))
+    assert (asked.instruction, asked.system_prompt) == (None, "You search.")
+    assert (asked.budget.max_calls, asked.budget.call_timeout_seconds) == (3, 60)
+
+
 def test_an_exported_player_plays_on(tmp_path: Path) -> None:
     """An agent with this model, and a recipe that sets nothing else, use its environment."""
     acts = recipe(tmp_path)
@@ -157,3 +174,44 @@ def test_a_verdict_outside_0_to_1_is_refused() -> None:
         UserError, match="must give scores from 0 to 1, not 3: set verdict_reward= to another"
     ):
         asyncio.run(rubric.score([done]))
+
+
+@pytest.mark.parametrize(
+    ("environment", "unread"),
+    [
+        (
+            {"name": "verifiers", "taskset": "t"},
+            "instruction system_prompt chat_template_kwargs date budget.max_observation_tokens"
+            " budget.call_timeout_seconds budget.max_concurrent_calls",
+        ),
+        (
+            {"name": "command", "run": "true"},
+            "instruction budget.max_observation_tokens budget.call_timeout_seconds"
+            " budget.max_concurrent_calls",
+        ),
+        (
+            {"name": "bfcl"},
+            "budget.max_calls budget.call_timeout_seconds budget.max_concurrent_calls",
+        ),
+        ({"name": "harbor", "tasks": "t"}, ""),
+        (GAME, ""),
+        ({"name": "no_module:Own"}, ""),
+    ],
+)
+def test_keys_that_an_environment_never_reads_are_refused(
+    tmp_path: Path, environment: dict[str, Any], unread: str
+) -> None:
+    keys: dict[str, Any] = {
+        "instruction": "Act.",
+        "system_prompt": "You act.",
+        "chat_template_kwargs": {"enable_thinking": False},
+        "date": "2020-01-01",
+        "budget": {
+            **{"max_calls": 3, "max_context_tokens": 40, "max_observation_tokens": 99},
+            **{"call_timeout_seconds": 5.0, "max_concurrent_calls": 4},
+        },
+    }
+    found = list_violations(recipe(tmp_path, environment, rules=(), **keys))
+    told = f" does not work in environment '{environment['name']}', so remove it."
+    refused = [sentence.removesuffix(told) for sentence in found if sentence.endswith(told)]
+    assert sorted(refused) == sorted(unread.split())

@@ -181,7 +181,8 @@ def make_turn(read: str, wrote: str, version: int = 0) -> SampledTurn:
 
 def node(prompt: str, sampled: str = "") -> dict[str, Any]:
     mask = [False] * len(prompt) + [True] * len(sampled)
-    return {"ids": ids(prompt + sampled), "mask": mask, "text": sampled}
+    own = {"ids": ids(prompt + sampled), "mask": mask, "text": sampled, "sampled": bool(sampled)}
+    return own | {"parent": None, "calls": {}, "result_of": None}
 
 
 def read(trace: dict[str, Any], *whole: SampledTurn) -> Trajectory:
@@ -236,3 +237,31 @@ def test_tokens_that_nobody_sampled_there_are_refused() -> None:
         read(trace, make_turn("b>", "0."))
     with pytest.raises(EnvironmentContractError, match="did not sample there"):
         read(trace, make_turn("a>", "1."))
+
+
+def message(parent: int | None, text: str, **given: Any) -> dict[str, Any]:
+    """Return a message of the policy for calls by id, and the result of a call for `result_of`."""
+    return node(*("", text) if "calls" in given else (text,)) | {"parent": parent} | given
+
+
+def test_calls_with_a_result_are_recorded() -> None:
+    """Ids may repeat in later turns. A result that is repeated, a call without one, and a call that
+    the policy did not sample do not count."""
+    nodes = [
+        message(None, "a"),
+        message(0, "0.", calls={"0": ["find", '{"x": 1}'], "1": ["look", "free text"]}),
+        message(1, "b", result_of="1", result="it is free"),
+        message(2, "b", result_of="0", result="one"),
+        message(3, "1.", calls={"0": ["find", '{"x": 2}'], "1": ["lost", "{}"]}),
+        message(4, "b", result_of="0", result="two"),
+        message(2, "b", result_of="0", result="one again"),
+        message(6, "2.", calls={"0": ["given", "{}"]}) | {"sampled": False},
+        message(7, "b", result_of="0", result="given"),
+        message(8, "b", result_of="none", result="of no call"),
+    ]
+    calls = read({"nodes": nodes, "branches": []}).calls
+    assert [(c.tool, c.arguments, c.observation) for c in calls] == [
+        ("look", {"input": "free text"}, "it is free"),
+        ("find", {"x": 1}, "one"),
+        ("find", {"x": 2}, "two"),
+    ]

@@ -157,7 +157,7 @@ def test_a_task_of_others_is_refused() -> None:
         ) as go:
             await go.run(Task("q", "Who?", ()), policy, "k")
 
-    with pytest.raises(UserError, match="none of the taskset's"):
+    with pytest.raises(UserError, match="does not belong to the taskset"):
         asyncio.run(foreign())
 
 

@@ -55,3 +55,10 @@ def test_an_argument_may_have_any_name(share: float) -> None:
 def test_only_the_search_over_an_index_fails_on_purpose() -> None:
     with pytest.raises(UserError, match="failures applies to the search over an index only"):
         load_recipe("smoke", ["search.failures=0.1", "search.url=http://localhost:1"])
+
+
+@pytest.mark.parametrize("key", ["encoder=org/encoder", "ranking=bm25"])
+def test_a_server_has_its_own_ranking(key: str) -> None:
+    assert load_recipe("smoke", [f"search.{key}"])
+    with pytest.raises(UserError, match=f"{key.partition('=')[0]} applies to an index of the"):
+        load_recipe("smoke", [f"search.{key}", "search.url=http://localhost:1"])

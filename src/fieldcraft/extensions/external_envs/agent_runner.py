@@ -33,6 +33,11 @@ class AgentResult:
     reward: float | None = None
 
 
+# keys of a recipe without effect: the agent writes its messages and runs its tools itself
+UNREAD_KEYS = (
+    *("instruction", "budget.max_observation_tokens", "budget.call_timeout_seconds"),
+    "budget.max_concurrent_calls",
+)
 AgentFunction = Callable[[Task, str], Awaitable[AgentResult]]  # called with a task and a base_url
 
 

@@ -15,6 +15,7 @@ from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.environments.base import EnvironmentContractError, EnvironmentRunner
 from fieldcraft.extensions.external_envs.agent_runner import (
+    UNREAD_KEYS,
     AgentFunction,
     AgentLimits,
     AgentResult,
@@ -36,6 +37,8 @@ class BlackBoxEnvironment:
 
     Raises UserError without an agent, and for a command.
     """
+
+    unread_keys = UNREAD_KEYS
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.environments.base import EnvironmentContractError, EnvironmentRunner
 from fieldcraft.extensions.external_envs.agent_runner import (
+    UNREAD_KEYS,
     AgentLimits,
     AgentResult,
     open_agent_runner,
@@ -74,6 +75,8 @@ class CommandEnvironment:
     for a backend that cannot be used on this machine or runs no commands, and for `local` if the
     kernel cannot restrict a program to its folder.
     """
+
+    unread_keys = UNREAD_KEYS
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
@@ -41,7 +41,17 @@ from fieldcraft.extensions.external_envs.refusals import RequestRejectedError
 from fieldcraft.extensions.external_envs.worker_process import WorkerProcess
 from fieldcraft.sampling import Completion
 from fieldcraft.tools.serving import serve_in_loop
-from fieldcraft.types import Author, Segment, Status, Task, Tokenizer, Trajectory, UserError
+from fieldcraft.types import (
+    Author,
+    CallOutcome,
+    CallRecord,
+    Segment,
+    Status,
+    Task,
+    Tokenizer,
+    Trajectory,
+    UserError,
+)
 
 WORKER_SCRIPT = Path(__file__).parent / "worker" / "verifiers_worker.py"
 SUPPORTED_VERSION = "0.4"
@@ -62,6 +72,12 @@ class VerifiersEnvironment:
         max_turns: turns of a rollout if config does not set them; None for budget.max_calls.
         timeout_seconds: time limit of a rollout.
     """
+
+    unread_keys = (
+        *("instruction", "system_prompt", "chat_template_kwargs", "date"),
+        *("budget.max_observation_tokens", "budget.call_timeout_seconds"),
+        "budget.max_concurrent_calls",
+    )
 
     def __init__(
         self,
@@ -242,7 +258,7 @@ class TraceReader:
     tokenizer: Tokenizer
 
     def append_trace(self, trajectory: Trajectory, trace: Mapping[str, Any]) -> None:
-        """Append the chains of a trace.
+        """Append the chains and the calls of a trace.
 
         Raises EnvironmentContractError for tokens that the policy did not sample at this position.
         """
@@ -258,6 +274,7 @@ class TraceReader:
                 trajectory.folds.append(len(trajectory.segments))
             trajectory.segments += self._iter_segments(trace["nodes"], node_indices, seen)
             seen.update(node_indices)
+        trajectory.calls += list_calls(trace["nodes"])
 
     def _iter_segments(
         self, nodes: Sequence[TraceNode], node_indices: Sequence[int], seen: set[int]
@@ -304,3 +321,28 @@ class TraceReader:
         raise EnvironmentContractError(
             "the trace contains tokens that the policy did not sample there"
         )
+
+
+def list_calls(nodes: Sequence[TraceNode]) -> Iterator[CallRecord]:
+    """Yield the calls of the policy that have a result, in the order of the results. Ids of calls
+    may repeat in later turns, so a result belongs to the last call before it."""
+    answered: set[tuple[int, str]] = set()
+    for node in nodes:
+        call_id, index = node["result_of"], node["parent"]
+        while call_id is not None and index is not None:
+            if call_id in nodes[index]["calls"]:
+                if nodes[index]["sampled"] and (index, call_id) not in answered:
+                    answered.add((index, call_id))
+                    tool, arguments = nodes[index]["calls"][call_id]
+                    parsed = _parse_arguments(arguments)
+                    yield CallRecord(tool, parsed, node["result"], CallOutcome.OK, seconds=0.0)
+                break
+            index = nodes[index]["parent"]
+
+
+def _parse_arguments(text: str) -> dict[str, Any]:
+    """Return the arguments of a call; the input of a tool without named ones is `input`."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    return {"input": text}

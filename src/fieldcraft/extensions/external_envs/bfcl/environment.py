@@ -39,6 +39,10 @@ class BfclEnvironment:
     """
 
     calls_tools = True  # in the format of the dialect
+    unread_keys = (
+        "budget.max_calls",  # the package has its own limit
+        *("budget.call_timeout_seconds", "budget.max_concurrent_calls"),
+    )
 
     def __init__(
         self,

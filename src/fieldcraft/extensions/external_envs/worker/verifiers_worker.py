@@ -65,6 +65,8 @@ def serialise_trace(trace: Any) -> dict[str, Any]:
             "mask": node.mask,
             "logprobs": node.logprobs,
             "text": get_text(node.message) if node.sampled else "",
+            "sampled": node.sampled,
+            **serialise_calls(node.message),
         }
         for node in trace.nodes
     ]
@@ -84,9 +86,19 @@ def serialise_trace(trace: Any) -> dict[str, Any]:
     }
 
 
+def serialise_calls(message: Any) -> dict[str, Any]:
+    """Return the calls of a message by id, and the id of the call whose result it is, if any."""
+    if message.role == "tool":
+        return {"calls": {}, "result_of": message.tool_call_id, "result": get_text(message)}
+    calls = getattr(message, "tool_calls", None) or ()
+    return {"calls": {call.id: [call.name, call.arguments] for call in calls}, "result_of": None}
+
+
 def get_text(message: Any) -> str:
     content = message.content
-    return content if isinstance(content, str) else ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.text for part in content or () if hasattr(part, "text"))
 
 
 class EpisodeWorker:
