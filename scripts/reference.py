@@ -227,7 +227,7 @@ def parameters(command: Any) -> Iterator[Parameter]:
         yield Parameter(
             name=usual if is_option else describe_argument(parameter),
             type=annotation_text(hints[parameter.name]),
-            default="required" if parameter.required else default_text(parameter.default),
+            default="required" if parameter.required else default_text(shown_default(parameter)),
             help=parameter.help or "",
         )
 
@@ -247,6 +247,12 @@ def annotation_text(annotation: Any) -> str:
     if parts:  # optional
         return annotation_text(parts[0])
     return {int: "integer", float: "number", bool: "flag", Path: "path"}.get(annotation, "text")
+
+
+def shown_default(parameter: Any) -> object:
+    """Return the default of a parameter, or the text that its help shows instead."""
+    shown = getattr(parameter, "show_default", None)
+    return shown if isinstance(shown, str) else parameter.default
 
 
 def default_text(default: object) -> str:
