@@ -108,7 +108,7 @@ SHORTER = {  # start of a command -> arguments appended to it
     ],
     "fieldcraft run afm-select-web": [
         *("budget.max_turn_tokens=12", "budget.max_context_tokens=2048", "dialect=afm-mhqa"),
-        *("select.closed_book_samples=2", "select.solver_rollouts=1"),
+        "select.closed_book_samples=2",
     ],
     "fieldcraft run my-cities.yaml": [
         *("budget.max_turn_tokens=12", "budget.max_context_tokens=2048", "evaluation.workflows=[]"),

@@ -139,7 +139,7 @@ def test_the_same_recipe_goes_on(tmp_path: Path) -> None:
             {**RECIPE, "stages": {"sft": {**SFT, "optim": {"lr": 0.2, "warmup_steps": 1}}}},
             "stages.sft.optim.lr=0.1 in the folder, 0.2 in this recipe",
         ),
-        ({**RECIPE, "stages": {}}, "stages.sft={.*'steps': 5.* in the folder, None in this recipe"),
+        ({**RECIPE, "stages": {}}, r"with other settings \(stages.sft only in the folder\)"),
         ({**RECIPE, "device": "cpu"}, "device=auto in the folder, cpu in this recipe"),
     ],
 )

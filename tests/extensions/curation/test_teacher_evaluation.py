@@ -32,7 +32,6 @@ TINY = [
         "select.closed_book_samples=2",
     ),
     *(
-        "select.solver_rollouts=2",
         "select.max_closed_book_accuracy=1",
         "stages.rl.max_sampling_batches=1",
         "stages.rl.train_truncated=true",
