@@ -20,7 +20,6 @@ from fieldcraft.config.recipe import (
     trains_on_retrieved,
 )
 from fieldcraft.config.sampling import SamplingConfig
-from fieldcraft.config.sections import DEFAULT_OBSERVATION_TOKENS, EvaluationConfig
 from fieldcraft.config.stages import SupervisedConfig
 from fieldcraft.config.validation_errors import describe_section_errors
 
@@ -119,10 +118,9 @@ def find_unused_evaluation(recipe: Recipe) -> Iterator[str]:
             "evaluation.periodic evaluates a model while it is trained, and the recipe has no"
             " stages: remove it."
         )
-    default = EvaluationConfig()
     keys = ("teachers", "verifier", "samples", "prices", "budget", *SamplingConfig.model_fields)
     for key in keys if makes_only_data(recipe) else ():
-        if getattr(recipe.evaluation, key) != getattr(default, key):
+        if not recipe.evaluation.has_default(key):
             yield (
                 f"evaluation.{key} has no effect, because a recipe with collect, or with select and"
                 " no stages, evaluates nothing: remove it."
@@ -172,7 +170,7 @@ def find_unused_teacher_keys(recipe: Recipe) -> Iterator[str]:
     """Yield an error for each key of the teacher that neither its model nor a script reads."""
     teacher, collects = recipe.teacher, recipe.collect is not None
     answers = collects or bool(recipe.evaluation.teachers)
-    set_keys = [key for key, value in TeacherConfig() if getattr(teacher, key) != value]
+    set_keys = [key for key in TeacherConfig.model_fields if not teacher.has_default(key)]
     if answers and teacher.model is None:
         read = {"url", "members", "team"} | ({"concurrency"} if collects else set())
         for key in set_keys:
@@ -199,15 +197,15 @@ def find_stages_with_collection(recipe: Recipe) -> Iterator[str]:
 
 
 def find_budget_of_collection(recipe: Recipe) -> Iterator[str]:
-    for key, default in {"at_limit": "tell", "max_refusals": None, "fold": None}.items():
-        if recipe.collect is not None and getattr(recipe.budget, key) != default:
+    for key in ("at_limit", "max_refusals", "fold"):
+        if recipe.collect is not None and not recipe.budget.has_default(key):
             yield (
                 f"budget.{key} has no effect with collect, because the teacher decides when to"
                 " stop: remove it."
             )
     is_local = recipe.teacher.model is not None and recipe.teacher.url is None
-    tokens = recipe.budget.max_observation_tokens
-    if recipe.collect is not None and not is_local and tokens != DEFAULT_OBSERVATION_TOKENS:
+    cuts = not recipe.budget.has_default("max_observation_tokens")
+    if recipe.collect is not None and not is_local and cuts:
         yield (
             "budget.max_observation_tokens has no effect with collect unless teacher.model is a"
             " folder, whose tokenizer counts the tokens: remove it."

@@ -143,7 +143,6 @@ ROLLOUT_BUDGET_KEYS = (
     *("max_calls", "max_turn_tokens", "max_context_tokens", "fold", "max_observation_tokens"),
     *("at_limit", "answer_tokens", "max_refusals"),
 )
-DEFAULT_OBSERVATION_TOKENS = 2048
 # Keys of a budget that have an effect on the framework's own rollouts only.
 TOOL_BUDGET_KEYS = ("fold", "at_limit", "answer_tokens", "max_refusals")
 DEFAULT_ANSWER_TOKENS = 64  # reserved for an answer by default
@@ -184,7 +183,7 @@ class BudgetConfig(ConfigSection):
     # turns with calls above max_calls after which the policy may continue; None: 1
     max_refusals: PositiveInt | None = None
     # of an observation's text; longer ones lose their middle, which is marked
-    max_observation_tokens: int = Field(default=DEFAULT_OBSERVATION_TOKENS, ge=64)
+    max_observation_tokens: int = Field(default=2048, ge=64)
     token_cost: Cost = 0.0  # of 1,000 policy tokens, in the unit of tool costs
     call_timeout_seconds: PositiveFloat = 60.0  # also for opening and closing a tool
     reward_seconds: PositiveFloat = 60.0  # of a user-defined reward, per group of rollouts
